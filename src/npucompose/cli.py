@@ -1,0 +1,289 @@
+"""npucompose run | list | doctor | fetch | recipe. Errors are one paragraph on stderr; the exit status says what kind.
+
+0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
+run and no folder is left; 3 a stage failed, timed out or its process died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from npucompose.errors import ConfigError, NpuComposeError
+
+PREFIX = "npucompose: "
+INTERRUPTED = 130
+"""What a shell reports for a command ended by Ctrl-C."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["run"]:
+        return run(argv[1:], program="npucompose run")
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.act(arguments)
+    except NpuComposeError as error:
+        return _told(error, debug=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from npucompose.report.listing import kinds
+    from npucompose.version import __version__
+
+    parser = argparse.ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
+    parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    listing = commands.add_parser("list", help="what can be chosen")
+    listing.add_argument("kind", choices=kinds(), help="which choices")
+    listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
+    listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
+    form = listing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
+    listing.set_defaults(act=_list)
+    doctor = commands.add_parser("doctor", help="what this machine can do")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(act=_doctor)
+    fetch = commands.add_parser("fetch", help="download the genuine torch_npu wheel for target=npu_offline")
+    fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
+    fetch.add_argument("--version", help="of torch_npu (default: 2.13.0, on which execution is proven)")
+    fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
+    fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
+    fetch.set_defaults(act=_fetch)
+    _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
+    return parser
+
+
+def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
+    from npucompose.recipe.command import eject, export, import_
+
+    actions = recipe.add_subparsers(required=True, metavar="ACTION")
+    ejected = actions.add_parser("eject", help="the plain Python script (torch, torch_npu, torchair) of an experiment")
+    imported = actions.add_parser("import", help="the YAML of a script that uses TorchAir; the script is not run")
+    imported.add_argument("file", help="the script")
+    exported = actions.add_parser("export", help="the same for another project, and what has no equivalent there")
+    exported.add_argument("--to", required=True, help="which project: vllm-ascend")
+    for action, act in ((ejected, eject), (exported, export)):
+        action.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+        action.add_argument(
+            "--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own"
+        )
+        action.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
+        action.set_defaults(act=act)
+    for action in (ejected, imported, exported):
+        action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
+    imported.set_defaults(act=import_)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from npucompose.compose.conf import added_dirs, conf_dir
+    from npucompose.report.listing import show, yaml_of
+
+    if (arguments.yaml or arguments.under or arguments.torch_npu) and arguments.kind != "options":
+        raise ConfigError(
+            f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'."
+        )
+    if arguments.yaml:
+        print(yaml_of(arguments.under, arguments.torch_npu), end="")
+        return 0
+    show(
+        arguments.kind,
+        (*added_dirs(arguments.config_dir), conf_dir()),
+        as_json=arguments.json,
+        under=arguments.under,
+        version=arguments.torch_npu,
+    )
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from airflow_free.store import Store
+    from npucompose.report.doctor import diagnose, show
+
+    diagnosis = diagnose(Store.default().root)
+    show(diagnosis, as_json=arguments.json)
+    return diagnosis.exit_status
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    from npucompose.targets.npu_offline.fetch import DEFAULT_VERSION, fetch, pinned
+    from npucompose.targets.npu_offline.wheel import torch_problem
+
+    pin = pinned(arguments.version or DEFAULT_VERSION, arguments.python, arguments.platform)
+    fetched = fetch(pin)
+    there = "is in the cache already" if fetched.already else "was downloaded, verified and unpacked"
+    print(f"torch_npu {pin.version} (Python {pin.python}, {pin.architecture}) {there}: {fetched.tree}")
+    if problem := torch_problem(fetched.tree):
+        print(PREFIX + problem, file=sys.stderr)
+    return 0
+
+
+def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
+    """`python run.py …`: compose and check first, then let Hydra make the folder and run. Returns the exit status."""
+    from hydra._internal.utils import get_args_parser
+
+    arguments, unknown = get_args_parser().parse_known_args(list(argv))
+    if unknown:
+        return _told(
+            ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own."), debug=False
+        )
+    debug = "debug=true" in arguments.overrides
+    asks_hydra = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
+    try:
+        if asks_hydra:
+            return _hydra(argv, program, lambda _: None)
+        if arguments.multirun:
+            return _sweep(argv, program, arguments)
+        return _single(argv, program, arguments)
+    except NpuComposeError as error:
+        return _told(error, debug=debug)
+    except KeyboardInterrupt:
+        print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001
+        return _told(_bug(error), debug=debug)
+
+
+def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
+    from airflow_free.experiment import Job
+
+    job = Job.of(_composed(arguments.overrides, arguments))
+    ends: list[int | NpuComposeError] = []
+    refused = _hydra(argv, program, lambda _: ends.append(_end_of(lambda: _run_here(job))))
+    if not ends:
+        return refused
+    if isinstance(ends[0], NpuComposeError):
+        raise ends[0]
+    return ends[0]
+
+
+def _end_of(act: Callable[[], int]) -> int | NpuComposeError:
+    """The exit status or the error: Hydra would turn an exception that passes through it into a traceback."""
+    try:
+        return act()
+    except NpuComposeError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  a mistake of ours is told like any other error
+        return _bug(error)
+
+
+def _bug(error: Exception) -> NpuComposeError:
+    """What was not foreseen: exit status 3, and never a bare traceback."""
+    told = NpuComposeError(
+        f"internal error, please report it: {type(error).__name__}: {error} (debug=true shows where)"
+    )
+    told.__cause__ = error
+    return told
+
+
+def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
+    """Hydra's own sweeper, one worker for each job; an illegal point is told and the rest run."""
+    from airflow_free.experiment import Job
+
+    statuses: list[int] = []
+
+    def one(_: Any) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        overrides = list(HydraConfig.get().overrides.task)
+        end = _end_of(lambda: _run_here(Job.of(_composed(overrides, arguments))))
+        if isinstance(end, NpuComposeError):
+            if isinstance(end, ConfigError):
+                _leave_no_folder()
+            end = _told(end, debug="debug=true" in overrides)
+        statuses.append(end)
+
+    _hydra(argv, program, one)
+    return next((status for status in (3, 1, 2) if status in statuses), 0)
+
+
+def _composed(overrides: Sequence[str], arguments: argparse.Namespace) -> Any:
+    from npucompose.compose.tree import compose
+
+    dirs = [arguments.config_dir] if arguments.config_dir else []
+    if arguments.config_path:
+        raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
+    return compose(overrides, config_dirs=dirs, config_name=arguments.config_name or "config")
+
+
+def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> int:
+    """hydra.main around `task`: it makes the run folder, .hydra/ and run.log."""
+    import hydra
+
+    from npucompose.compose.conf import conf_dir
+
+    def app(cfg: Any) -> None:
+        task(cfg)
+
+    before = sys.argv
+    sys.argv = [program.split()[0], *argv]
+    try:
+        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(app)()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 2
+    finally:
+        sys.argv = before
+    return 0
+
+
+def _run_here(job: Any) -> int:
+    """Inside Hydra's task: run the job in the folder that Hydra made, print the summary, say the exit status."""
+    from hydra.core.hydra_config import HydraConfig
+    from rich.console import Console
+
+    from airflow_free.experiment import run_experiment
+    from airflow_free.progress import Progress
+    from airflow_free.store import Store
+    from npucompose.report.terminal import render
+
+    console = Console()
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    for warning in job.warnings:
+        Console(stderr=True).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
+    try:
+        with Progress(console) as progress:
+            report = run_experiment(job, run_dir, store=Store.default(), tell=progress.show)
+    except ConfigError:
+        _leave_no_folder()
+        raise
+    render(report, console, run_dir / "report.json")
+    if report.error and report.exit_status:
+        print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
+    return report.exit_status
+
+
+def _leave_no_folder() -> None:
+    """Take back what Hydra made for this run: nothing was run. Only its files go, and folders that are empty then."""
+    import logging
+    import shutil
+
+    from hydra.core.hydra_config import HydraConfig
+
+    config = HydraConfig.get()
+    run_dir = Path(config.runtime.output_dir)
+    logging.shutdown()
+    if config.output_subdir:
+        shutil.rmtree(run_dir / config.output_subdir, ignore_errors=True)
+    (run_dir / f"{config.job.name}.log").unlink(missing_ok=True)
+    for folder in (run_dir, *run_dir.parents):
+        if folder == Path.cwd() or not folder.is_dir() or any(folder.iterdir()):
+            return
+        folder.rmdir()
+
+
+def _told(error: NpuComposeError, *, debug: bool) -> int:
+    """The error on stderr: each problem on a line of its own; a traceback only where it was asked for."""
+    if debug:
+        traceback.print_exception(error)
+    problems = error.problems if isinstance(error, ConfigError) else (str(error),)
+    for problem in problems:
+        print(PREFIX + problem, file=sys.stderr)
+    return error.exit_status

@@ -1,0 +1,167 @@
+"""The plain tree against every schema it touches: experiment, compiler options, passes, target, model. One verdict.
+
+All mistakes are reported at once, each with its path. Nothing is built and no torch is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+from attrs import frozen
+
+from npucompose.compose.legality import effective_options
+from npucompose.compose.torch_npu import TorchNpu, torch_npu_of
+from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
+from npucompose.errors import ConfigError
+from npucompose.models import MODELS
+from npucompose.models.base import Model
+from npucompose.passes.base import Pass
+from npucompose.passes.pipeline import build
+from npucompose.registry import Registry
+from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.effective import Effective
+from npucompose.schema.experiment import Choice, Experiment
+from npucompose.schema.structure import structure
+from npucompose.targets import TARGETS
+from npucompose.targets.base import Target
+
+T = TypeVar("T")
+TILING_SINK = "experimental_config.tiling_schedule_optimize"
+
+
+@frozen(kw_only=True)
+class Checked:
+    """An experiment whose every part is known, legal and possible on this machine; nothing of it is built yet."""
+
+    experiment: Experiment
+    passes: tuple[tuple[str, Pass], ...]
+    target: Target
+    model: Model | None
+    """None when a model comes from elsewhere (npucompose.compile)."""
+    effective: tuple[Effective, ...]
+    provenance: Mapping[str, str]
+    torch_npu: TorchNpu
+    """Whose option tree the compiler options were checked against."""
+
+
+def check(composed: Composed, *, with_model: bool = True) -> Checked:
+    """Everything that can be known to be wrong before anything runs, in one ConfigError."""
+    problems = list(composed.problems)
+    tree = _shaped(composed.tree, problems)
+    experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
+    if experiment is None:
+        raise ConfigError(*problems)
+    _trust(experiment, composed.provenance, problems)
+    experiment = _with_tiling(experiment)
+    fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
+    torch_npu = _gather(problems, lambda: torch_npu_of(experiment))
+    passes = _gather(problems, lambda: build(experiment.passes, fields))
+    target = _gather(problems, lambda: _made(TARGETS, experiment.target, "target"))
+    model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
+    if model is not None:
+        _model_problems(model, experiment, problems)
+    effective: tuple[Effective, ...] = ()
+    if target is not None:
+        _gather(problems, lambda: target.check(experiment.mode.name))
+        found = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
+        effective = found or ()
+    if problems or passes is None or target is None or torch_npu is None:
+        raise ConfigError(*dict.fromkeys(problems))
+    provenance = torch_npu.told(_complete(experiment, composed.provenance))
+    return Checked(
+        experiment=experiment,
+        passes=passes,
+        target=target,
+        model=model,
+        effective=effective,
+        provenance=provenance,
+        torch_npu=torch_npu,
+    )
+
+
+def _gather(problems: list[str], make: Callable[[], T]) -> T | None:
+    try:
+        return make()
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _shaped(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Choices (`target: {name: cpu, executor: auto}`) as name and options; passes likewise, by label."""
+    shaped = dict(tree)
+    for group in ("target", "model"):
+        section = shaped.get(group)
+        if isinstance(section, Mapping):
+            options = dict(section)
+            name = options.pop("name", None)
+            if not isinstance(name, str):
+                problems.append(f"'name' is missing @ {group}: it says which {group} this is.")
+                shaped.pop(group)
+            else:
+                shaped[group] = Choice(name=name, options=options)
+    passes = shaped.get("passes") or {}
+    if isinstance(passes, Mapping):
+        shaped["passes"] = {
+            str(label): _pass_choice(str(label), options, problems) for label, options in passes.items()
+        }
+    return shaped
+
+
+def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
+    if options is None:
+        return Choice(name=label)
+    if not isinstance(options, Mapping):
+        problems.append(f"this must be a mapping of the pass's options: {options!r} @ passes.{label}")
+        return Choice(name=label)
+    rest = dict(options)
+    return Choice(name=str(rest.pop("pass", label)), options=rest)
+
+
+def _made(registry: Registry[T], choice: Choice, group: str) -> T:
+    return structure(registry.get(choice.name), dict(choice.options), group)
+
+
+def _trust(experiment: Experiment, provenance: Mapping[str, str], problems: list[str]) -> None:
+    said_by = provenance.get("trust", DEFAULT)
+    if experiment.trust and said_by != COMMAND_LINE:
+        problems.append(
+            f"trust=true comes from {said_by}; only the command line itself can say it: add trust=true there."
+        )
+
+
+def _model_problems(model: Model, experiment: Experiment, problems: list[str]) -> None:
+    if model.needs_trust and not experiment.trust:
+        problems.append(
+            f"model={experiment.model.name} imports code that the configuration names, and trust is false. "
+            "If you trust that code, add trust=true to the command line (no file can set it)."
+        )
+        return
+    _gather(problems, model.check)
+
+
+def _with_tiling(experiment: Experiment) -> Experiment:
+    """tiling=sink is the compiler option of that name; the group is its short form."""
+    if experiment.tiling.schedule == "sink":
+        options = experiment.compiler.with_values({TILING_SINK: True})
+        return attrs.evolve(experiment, compiler=options)
+    return experiment
+
+
+def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str, str]:
+    """An origin for every leaf of the experiment; what no file and no override names is a schema default."""
+    origins = dict(provenance)
+    for field in attrs.fields(Experiment):
+        value = getattr(experiment, field.name)
+        if isinstance(value, CompilerOptions):
+            names = [f"{field.name}.{path}" for path in value.changed()]
+        elif attrs.has(type(value)) and not isinstance(value, Choice):
+            names = [f"{field.name}.{f.name}" for f in attrs.fields(type(value))]
+        else:
+            names = [field.name]
+        for name in names:
+            if not any(path == name or path.startswith(f"{name}.") for path in origins):
+                origins[name] = DEFAULT
+    return origins

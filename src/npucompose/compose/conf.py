@@ -1,0 +1,32 @@
+"""Where the YAML lies: the packaged `conf/`, and the folders that a person adds. Loads no Hydra."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from npucompose.errors import ConfigError
+
+
+def conf_dir() -> Path:
+    """The packaged conf/: inside the installed package, or beside src/ in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for candidate in (package / "conf", package.parents[1] / "conf"):
+        if (candidate / "config.yaml").is_file():
+            return candidate
+    raise ConfigError(f"no conf/config.yaml in {package} nor beside its checkout: the installation is incomplete.")
+
+
+def added_dirs(dirs: Sequence[str]) -> tuple[Path, ...]:
+    """A person's --config-dir folders, checked."""
+    paths = tuple(Path(d).resolve() for d in dirs)
+    for given, path in zip(dirs, paths, strict=True):
+        if not path.is_dir():
+            raise ConfigError(f"--config-dir {given}: no such folder.")
+    return paths
+
+
+def choices_of(group: str, dirs: Sequence[Path] = ()) -> tuple[str, ...]:
+    """The names of the YAML files of a group, over all folders."""
+    folders = (*dirs, conf_dir())
+    return tuple(sorted({f.stem for d in folders for f in (d / group).glob("*.yaml")}))

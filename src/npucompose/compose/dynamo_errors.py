@@ -1,0 +1,79 @@
+"""What Dynamo says when it cannot make a graph, as one paragraph: the operator or construct and the model's line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from npucompose.errors import CompileError, NpuComposeError
+
+
+@contextmanager
+def in_our_words(debug: bool = False) -> Iterator[None]:
+    """Exceptions of Dynamo become CompileError; an error of ours that Dynamo wrapped comes out as it was raised."""
+    from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+    try:
+        yield
+    except ConstraintViolationError as error:
+        raise CompileError(f"shapes.mark_dynamic cannot hold: {_flat(str(error))}") from error
+    except TorchDynamoException as error:
+        ours = _ours(error)
+        if ours is not None:
+            raise ours from (error if debug else None)
+        if isinstance(error, BackendCompilerFailed):
+            inner = error.inner_exception
+            raise CompileError(
+                f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}"
+            ) from error
+        raise CompileError(sentence(str(error))) from error
+
+
+def _ours(error: BaseException | None) -> NpuComposeError | None:
+    """The error of ours in the chain, if there is one."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, NpuComposeError):
+            return error
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return None
+
+
+def sentence(message: str) -> str:
+    """Dynamo's long explanation cut to what is wrong, where, and what it hints at.
+
+    "Unsupported Tensor.item() call with capture_scalar_outputs=False … from user code: File "m.py", line 3, in forward
+    return x.item()" becomes "torch.compile cannot make one graph of the model: Unsupported Tensor.item() call … at
+    m.py:3 in forward: return x.item()".
+    """
+    what = _first_line(message)
+    where = _user_line(message)
+    hint = re.search(r"Hint: (.+)", message)
+    text = f"torch.compile cannot make one graph of the model: {what}"
+    text += f" at {where}." if where else "."
+    return f"{text} {hint.group(1).strip()}" if hint else text
+
+
+def _flat(text: str) -> str:
+    """A message of several lines on one, cut where it becomes a tutorial."""
+    return " ".join(line.strip() for line in text.splitlines()[:4] if line.strip())
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else "no reason given"
+
+
+def _user_line(message: str) -> str:
+    """`m.py:3 in forward: return x.item()`, from the last frame under "from user code"."""
+    _, found, tail = message.partition("from user code:")
+    if not found:
+        return ""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', tail)
+    if not frames:
+        return ""
+    file, line, function, code = frames[-1]
+    return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"

@@ -1,0 +1,77 @@
+"""Which requests do not take effect, and whether that is an error: strict off | mode | all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from npucompose.errors import ConfigError
+from npucompose.passes.base import Pass
+from npucompose.schema.effective import Effective
+from npucompose.schema.experiment import Experiment
+from npucompose.schema.legality import legality
+from npucompose.targets.base import Target
+
+
+def effective_options(
+    experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]
+) -> tuple[Effective, ...]:
+    """Every request that does not take effect as asked, with the reason; ConfigError where `strict` refuses it."""
+    mode = experiment.mode.name
+    compiler = legality(
+        experiment.compiler,
+        mode=mode,
+        target=target.name,
+        honoured=target.honours(mode),
+        strict=experiment.strict,
+    )
+    forced = target.overrides(mode, experiment.compiler)
+    return (*compiler, *forced, *_gears(experiment), *_eager(experiment, passes), *_fused(experiment, passes))
+
+
+def _gears(experiment: Experiment) -> list[Effective]:
+    """Gears are GE's: an error in a mode that captures, listed on a device without GE."""
+    gears, mode, target = experiment.shapes.gears, experiment.mode.name, experiment.target.name
+    if not gears:
+        return []
+    problems = [
+        f"shapes.gears '{key}' takes 2 to 100 sizes of at least 1; given {list(sizes)}."
+        for key, sizes in gears.items()
+        if not 2 <= len(sizes) <= 100 or min(sizes) < 1
+    ]
+    if experiment.shapes.dynamic is not True:
+        problems.append("shapes.gears needs dynamic shapes: write shapes=dynamic.")
+    why = f"gears do not act in mode={mode}; they act in: max-autotune"
+    if mode == "max-autotune":
+        why = "" if target in ("npu", "npu_offline") else f"gears have no meaning on target={target}"
+    refuses = ("all",) if mode in ("max-autotune", "eager") else ("mode", "all")
+    if why and experiment.strict in refuses:
+        problems.append(f"shapes.gears: {why}.")
+    if problems:
+        raise ConfigError(*problems)
+    return [Effective(option="shapes.gears", requested=dict(gears), effective=None, why=why)] if why else []
+
+
+def _eager(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
+    """The baseline compiles nothing, so that a sweep over modes may carry the same passes and plan."""
+    if experiment.mode.name != "eager":
+        return []
+    return [
+        Effective(option=f"passes.{label}", requested=p.name, effective=None, why="mode=eager compiles nothing")
+        for label, p in passes
+    ]
+
+
+def _fused(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
+    """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
+    if experiment.mode.name != "max-autotune" or experiment.target.name not in ("cpu", "cuda"):
+        return []
+    return [
+        Effective(
+            option=f"passes.{label}",
+            requested=f"streams={experiment.streams.name}",
+            effective="one stream",
+            why="the plan was validated and its scopes stripped: Inductor schedules the fused graph by itself",
+        )
+        for label, p in passes
+        if p.name == "stream_plan"
+    ]

@@ -1,0 +1,153 @@
+"""What is wrong with the overrides of a command line, found before anything is composed from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+
+if TYPE_CHECKING:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.types import Override
+
+SINGULAR = {"passes": "pass"}
+
+
+def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    parsed, problems = [], []
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException as error:
+            reason = str(error).splitlines()[0]
+            problems.append(f"'{text}' is not an override: {reason} Write key=value, group=choice, or ~key.")
+    if problems:
+        raise ConfigError(*problems)
+    return parsed
+
+
+def sifted(
+    loader: ConfigLoaderImpl, overrides: list[Override], load: Callable[[list[str]], Any]
+) -> tuple[list[Override], list[str]]:
+    """Overrides that can be composed, and a sentence for each that cannot."""
+    problems: list[str] = []
+    groups = [o for o in overrides if loader.repository.group_exists(o.key_or_group)]
+    values = [o for o in overrides if o not in groups]
+    good = []
+    for o in groups:
+        wrong = _group_problems(loader, o)
+        problems += wrong
+        if not wrong:
+            good.append(o)
+    with in_our_words(problems):
+        base = load([str(o.input_line) for o in good])
+    for o in values:
+        problem = _value_problem(base, o)
+        if problem:
+            problems.append(problem)
+        else:
+            good.append(o)
+    return [o for o in overrides if o in good], problems
+
+
+def _group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
+    if o.is_delete():
+        return []
+    if o.is_sweep_override():
+        return [needs_multirun(o)]
+    group, value = o.key_or_group, o.value()
+    chosen = value if isinstance(value, list) else [value]
+    choices = loader.repository.get_group_options(group)
+    problems = []
+    for name in dict.fromkeys(chosen):
+        if name is not None and not loader.repository.config_exists(f"{group}/{name}"):
+            problems.append(unknown(SINGULAR.get(group, group), str(name), choices, where=str(o.input_line)))
+    for name, times in Counter(str(c) for c in chosen).items():
+        if times > 1:
+            problems.append(named_twice(group, name, str(o.input_line)))
+    return problems
+
+
+def needs_multirun(o: Override) -> str:
+    return f"'{o.input_line}' names several values: a sweep needs -m (python run.py -m {o.input_line})."
+
+
+def named_twice(group: str, name: str, where: str) -> str:
+    advice = (
+        " To run it twice give one a label of its own: +passes.again={pass: " + name + "}." if group == "passes" else ""
+    )
+    return f"'{name}' is named twice @ {where}. A mapping holds a name once.{advice}"
+
+
+def _value_problem(base: Any, o: Override) -> str | None:
+    """Why Hydra would refuse `o`: its key is not there. Keys added with `+` are the schema's business."""
+    if o.is_add() or o.is_force_add() or o.is_hydra_override():
+        return None
+    if o.is_sweep_override():
+        return needs_multirun(o)
+    from omegaconf import DictConfig, ListConfig
+
+    node, walked = base, []
+    for part in o.key_or_group.split("."):
+        if isinstance(node, ListConfig):
+            return None
+        if not isinstance(node, DictConfig):
+            return f"'{'.'.join(walked)}' is a value and has no keys @ {o.input_line}."
+        if part not in list(node.keys()):  # `in` is false for a key whose value is ???
+            if other := _of_another_version(o.key_or_group, str(o.input_line)):
+                return other
+            return _unknown_key(part, [str(k) for k in node if k != "hydra"], walked, str(o.input_line))
+        walked.append(part)
+        node = node._get_node(part)
+    return None
+
+
+def _of_another_version(key: str, text: str) -> str | None:
+    """conf/compiler spells out the options of torch_npu 2.13.0; those of other versions are added to it."""
+    from npucompose.schema.genuine import stored_path
+    from npucompose.schema.versions import every_leaf, having
+
+    leaf = every_leaf().get(key.removeprefix("compiler."))
+    if leaf is None or not key.startswith("compiler.") or leaf.set_by != "compiler":
+        return None
+    have = having(stored_path(leaf))
+    return (
+        f"'{text}' is an option of torch_npu {listed(have)} and not in the YAML that was chosen: write +{text}, "
+        f"and compiler.torch_npu_version={have[-1]} if no such torch_npu is installed here."
+    )
+
+
+def _unknown_key(part: str, keys: list[str], walked: list[str], text: str) -> str:
+    at = f" of {'.'.join(walked)}" if walked else ""
+    if not keys:
+        return f"unknown key '{part}'{at} @ {text}. It holds no keys yet: +{text} adds one."
+    return f"unknown key '{part}'{at} @ {text}. {did_you_mean(part, keys)}Choices: {listed(keys)}."
+
+
+@contextmanager
+def in_our_words(problems: Sequence[str] = ()) -> Iterator[None]:
+    """What Hydra, OmegaConf and the YAML reader refuse becomes a ConfigError, after the problems known so far."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(*problems, words(error)) from error
+
+
+def words(error: BaseException) -> str:
+    """Hydra's sentence; the useful one is often only in `__cause__`."""
+    texts = [str(e).strip() for e in (error.__cause__, error) if e is not None and str(e).strip()]
+    first = texts[0].splitlines() if texts else [type(error).__name__]
+    if mark := getattr(error, "problem_mark", None):
+        first = [f"{mark.name}, line {mark.line + 1}: {getattr(error, 'problem', None) or first[0]}"]
+    return " ".join(line.strip() for line in first if line.strip() and "object_type=" not in line)

@@ -1,0 +1,189 @@
+"""The live values of one experiment in this process: made when first asked for, remade in another process on demand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import frozen
+
+from npucompose.compose import shapes
+from npucompose.compose.check import Checked
+from npucompose.compose.dynamo_errors import in_our_words
+from npucompose.compose.engine import Materialised, materialize
+from npucompose.errors import CaptureError, ConfigError, unknown
+from npucompose.targets.compilation import Backend, Compilation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from npucompose.models.base import Built
+    from npucompose.targets.detached import DetachedHandle
+
+
+@frozen(kw_only=True)
+class FirstCall:
+    """How long the parts of the first call took, in seconds; `total_s` is what compilation took of it."""
+
+    dynamo_s: float
+    aot_s: float
+    passes_s: float
+    backend_s: float
+    total_s: float
+
+    @staticmethod
+    def of(backend: Backend, begun: float, ended: float) -> FirstCall:
+        """The split of a call from `begun` to `ended` (perf_counter) in which `backend` compiled its graphs."""
+        graphs = backend.compilations
+        dynamo = (backend.entered_at[0] if backend.entered_at else ended) - begun
+        aot, passes, lowering = (sum(getattr(c, k) for c in graphs) for k in ("aot_s", "passes_s", "backend_s"))
+        return FirstCall(
+            dynamo_s=dynamo,
+            aot_s=aot,
+            passes_s=passes,
+            backend_s=lowering,
+            total_s=dynamo + aot + passes + lowering,
+        )
+
+
+class Session:
+    """One experiment's model, inputs, compiled callable and detached handle.
+
+    Parameters are shared by the reference and the compiled model, buffers are not: both start from one state
+    (`rewind`), so that a model that updates a cache in place can be compared step by step.
+    """
+
+    def __init__(self, checked: Checked) -> None:
+        self.checked = checked
+        self.experiment = checked.experiment
+
+    def set_up(self) -> None:
+        """What must be said to torch before anything else: threads and logs. For a process of the session's own."""
+        import inspect
+        import logging
+
+        import torch
+        from torch._logging import set_logs  # pyright: ignore[reportPrivateImportUsage]
+
+        threads = self.experiment.benchmark.threads
+        if threads is not None:
+            torch.set_num_threads(threads)
+        logs = self.experiment.logs
+        known = tuple(inspect.signature(set_logs).parameters)
+        wrong = [unknown("log artifact", name, known, "logs.artifacts") for name in logs.artifacts if name not in known]
+        if wrong:
+            raise ConfigError(*wrong)
+        set_logs(**cast("dict[str, Any]", dict.fromkeys(logs.artifacts, True)))
+        for name, level in logs.levels.items():
+            logging.getLogger(name).setLevel(level)
+
+    @cached_property
+    def materialised(self) -> Materialised:
+        return materialize(self.checked)
+
+    @cached_property
+    def built(self) -> Built:
+        import torch
+
+        model = self.checked.model
+        if model is None:
+            raise ConfigError("this experiment names no model of its own.")
+        self.materialised  # noqa: B018  defines the operators that a model may call
+        built = self.checked.target.place(model.build(self.experiment.seed))
+        torch.manual_seed(self.experiment.seed)
+        return built
+
+    @cached_property
+    def reference(self) -> nn.Module:
+        """The eager model: the same parameters, buffers of its own."""
+        module = self.built.module
+        return copy.deepcopy(module, memo={id(p): p for p in module.parameters()})
+
+    @cached_property
+    def _start(self) -> list[Any]:
+        return [b.detach().clone() for b in self.reference.buffers()]
+
+    def rewind(self) -> None:
+        """Both models' buffers as they were built, the random numbers as seeded."""
+        import torch
+
+        for module in (self.reference, self.built.module):
+            for buffer, start in zip(module.buffers(), self._start, strict=True):
+                buffer.copy_(start)
+        torch.manual_seed(self.experiment.seed)
+
+    def inputs(self, step: int) -> Mapping[str, Any]:
+        """Fresh inputs of a step with the shape policy applied."""
+        inputs = self.built.inputs(step)
+        gears = self.checked.target.set_gears(self.experiment.mode.name)
+        shapes.apply(self.experiment.shapes, inputs, gears)
+        return inputs
+
+    def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
+        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words."""
+        import torch
+
+        with torch.no_grad(), in_our_words(self.experiment.debug):
+            return function(*inputs.values())
+
+    @property
+    def compiled(self) -> Callable[..., Any]:
+        """The compiled model, its first call done; `first_call` has its times."""
+        return self._first[0]
+
+    @property
+    def first_call(self) -> FirstCall:
+        return self._first[1]
+
+    @cached_property
+    def _first(self) -> tuple[Callable[..., Any], FirstCall]:
+        """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
+        import torch
+
+        self.rewind()
+        module = self.built.module
+        if self.experiment.mode.name == "eager":
+            return module, FirstCall(dynamo_s=0, aot_s=0, passes_s=0, backend_s=0, total_s=0)
+        torch._dynamo.reset()
+        backend = self.materialised.backend
+        compiled = torch.compile(module, backend=backend, **self.materialised.compile_keywords)
+        inputs = self.inputs(0)
+        begun = perf_counter()
+        self.call(compiled, inputs)
+        return compiled, FirstCall.of(backend, begun, perf_counter())
+
+    @property
+    def compilations(self) -> tuple[Compilation, ...]:
+        self.compiled  # noqa: B018  makes them
+        return tuple(self.materialised.backend.compilations)
+
+    @property
+    def promises_bits(self) -> bool:
+        """Replay must equal eager bit for bit: the mode records kernels, and every pass keeps the bits."""
+        passes = self.checked.passes
+        return self.experiment.mode.name != "max-autotune" and all(p.exact for _, p in passes)
+
+    @cached_property
+    def detached(self) -> DetachedHandle | None:
+        """The handle that skips torch.compile's guards; None where nothing is captured, `why_attached` says why."""
+        self.why_attached = ""
+        lowered = [c.lowered for c in self.compilations if c.lowered is not None]
+        if not self.materialised.pre.can.captures:
+            self.why_attached = f"mode={self.experiment.mode.name} records nothing"
+            return None
+        if not self.checked.target.detaches:
+            self.why_attached = (
+                f"target={self.checked.target.name}: its own compiler replays, from inside torch.compile"
+            )
+            return None
+        from npucompose.targets.detached import detach_call
+
+        try:
+            inputs = self.inputs(0)
+            return detach_call(lowered, lambda: self.call(self.compiled, inputs), tuple(inputs.values()), {})
+        except CaptureError as error:
+            self.why_attached = str(error)
+            return None

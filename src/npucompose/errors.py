@@ -1,0 +1,85 @@
+"""Every exception of the project, and the sentences they share. Knows nothing but words.
+
+An error is for the person at the command line: where, what was given, what is possible. Each class carries the exit
+status that the command line ends with: 2 the configuration is wrong or illegal, 3 a stage failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+
+class NpuComposeError(Exception):
+    """The base: str(e) is one paragraph that a person can act on; no traceback is needed to understand it."""
+
+    exit_status: ClassVar[int] = 3
+
+
+class ConfigError(NpuComposeError):
+    """The configuration is wrong or illegal: nothing was run. `problems` holds one sentence for each mistake."""
+
+    exit_status: ClassVar[int] = 2
+
+    def __init__(self, *problems: str) -> None:
+        self.problems: tuple[str, ...] = problems
+        super().__init__("\n".join(problems))
+
+
+class PlanError(ConfigError):
+    """A stream plan that cannot be followed or cannot be made safe; `code` is stable, the text names the nodes."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        self.code = code
+        super().__init__(f"{problem} [{code}]")
+
+    def __reduce__(self) -> tuple[type[PlanError], tuple[str, str]]:
+        return type(self), (self.code, self.problems[0].removesuffix(f" [{self.code}]"))
+
+
+class MissingExtra(ConfigError):
+    """An optional package is not installed; the text says which extra brings it."""
+
+    def __init__(self, where: str, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{where} needs the package '{package}': pip install 'npucompose[{extra}]'.")
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, ...]]:
+        return ConfigError, self.problems
+
+
+class FetchError(NpuComposeError):
+    """A file could not be downloaded, is not the one that was pinned, or cannot be unpacked."""
+
+
+class CompileError(NpuComposeError):
+    """torch.compile could not make a graph of the model."""
+
+
+class PassError(NpuComposeError):
+    """A pass raised or left an invalid graph; the text names the pass."""
+
+
+class CaptureError(NpuComposeError):
+    """A graph that cannot be captured: the text names the operator and the model's source line."""
+
+
+class SignatureError(NpuComposeError):
+    """A captured graph was called with other shapes, dtypes, strides or devices than it was captured for."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """`Did you mean 'bench'? ` or an empty string; 'benhc' among bench, check gives the former."""
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"Did you mean '{close[0]}'? " if close else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> str:
+    """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop."""
+    at = f" @ {where}" if where else ""
+    return f"unknown {kind} '{name}'{at}. {did_you_mean(name, choices)}Choices: {listed(choices)}."

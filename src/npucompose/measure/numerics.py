@@ -1,0 +1,256 @@
+"""Does a result equal the reference, and if not bit for bit, by how much. Knows no target.
+
+Tolerance, for a reference tensor of that dtype: |got - reference| <= atol + rtol * |reference| for every element.
+
+    dtype              rtol     atol
+    float64            1e-9     1e-9
+    float32            1e-4     1e-5
+    float16            1e-2     1e-3
+    bfloat16           3e-2     1e-2
+    float8_*           2e-1     1e-1
+    complex: as their parts; integers, bool: exact
+
+They leave room for another order of summation over some thousand terms, which is what a fusing compiler changes; they
+are wider than torch.testing's, which are made for single operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from npucompose.schema.record import Numerics
+
+if TYPE_CHECKING:
+    import torch
+
+PROBLEMS_KEPT = 10
+
+
+@frozen
+class Tolerance:
+    rtol: float
+    atol: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {"rtol": self.rtol, "atol": self.atol}
+
+
+EXACT = Tolerance(0.0, 0.0)
+TOLERANCES: Mapping[str, Tolerance] = {
+    "float64": Tolerance(1e-9, 1e-9),
+    "float32": Tolerance(1e-4, 1e-5),
+    "float16": Tolerance(1e-2, 1e-3),
+    "bfloat16": Tolerance(3e-2, 1e-2),
+    "float8": Tolerance(2e-1, 1e-1),
+    "complex128": Tolerance(1e-9, 1e-9),
+    "complex64": Tolerance(1e-4, 1e-5),
+    "complex32": Tolerance(1e-2, 1e-3),
+}
+
+
+def tolerance_of(dtype: torch.dtype) -> Tolerance:
+    """The row of the table; EXACT for integers and bool."""
+    name = str(dtype).removeprefix("torch.")
+    if name.startswith("float8"):
+        name = "float8"
+    return TOLERANCES.get(name, EXACT)
+
+
+@frozen(kw_only=True)
+class _Leaf:
+    """What was found at one place of the two trees."""
+
+    bitwise: bool
+    passed: bool
+    error: float | None
+    """None where there is no finite difference."""
+    dtype: str | None = None
+    tolerance: Tolerance = EXACT
+    strides_differ: bool = False
+    problem: str | None = None
+
+
+def compare(reference: Any, got: Any, *, name: str = "eager", exact: bool = False) -> Numerics:
+    """Compare two trees (tuples, lists, dicts, registered classes) of tensors, numbers, text and None.
+
+    Bit for bit means the same dtype, shape and bits: NaN equals the same NaN, 0.0 is not -0.0. Strides are listed
+    apart and fail nothing. With `exact`, nothing but the same bits passes.
+
+        compare(torch.tensor([1.0]), torch.tensor([1.0 + 1e-7])): max_abs_err 1.19e-07, bitwise False, passed True
+    """
+    import torch.utils._pytree as pytree
+
+    wanted, spec = pytree.tree_flatten_with_path(reference)
+    found, found_spec = pytree.tree_flatten_with_path(got)
+    if spec != found_spec:
+        words = f"another structure: {name} gave {_shown(spec)}, the other gave {_shown(found_spec)}"
+        return Numerics(reference=name, max_abs_err=None, bitwise=False, passed=False, problems=(words,))
+    leaves = {
+        pytree.keystr(path) or "result": _compare_leaf(a, b, exact)
+        for (path, a), (_, b) in zip(wanted, found, strict=True)
+    }
+    problems = [f"{where}: {leaf.problem}" for where, leaf in leaves.items() if leaf.problem]
+    return Numerics(
+        reference=name,
+        max_abs_err=_largest(leaf.error for leaf in leaves.values()),
+        bitwise=all(leaf.bitwise for leaf in leaves.values()),
+        tolerance={leaf.dtype: leaf.tolerance.as_dict() for leaf in leaves.values() if leaf.dtype is not None},
+        passed=all(leaf.passed for leaf in leaves.values()),
+        compared=len(leaves),
+        stride_mismatches=tuple(where for where, leaf in leaves.items() if leaf.strides_differ),
+        problems=_shortened(problems),
+    )
+
+
+def combined(results: Mapping[str, Numerics]) -> Numerics:
+    """One verdict of several comparisons with the same reference: {"step 0": …, "step 1": …}."""
+    if not results:
+        raise ValueError("nothing was compared")
+    all_of = list(results.values())
+    tolerance: dict[str, Mapping[str, float]] = {}
+    for one in all_of:
+        tolerance.update(one.tolerance)
+    return Numerics(
+        reference=all_of[0].reference,
+        max_abs_err=_largest(one.max_abs_err for one in all_of),
+        bitwise=all(one.bitwise for one in all_of),
+        tolerance=tolerance,
+        passed=all(one.passed for one in all_of),
+        compared=sum(one.compared for one in all_of),
+        stride_mismatches=tuple(dict.fromkeys(where for one in all_of for where in one.stride_mismatches)),
+        problems=_shortened([f"{label}, {words}" for label, one in results.items() for words in one.problems]),
+    )
+
+
+def _largest(errors: Iterable[float | None]) -> float | None:
+    known = list(errors)
+    if any(error is None for error in known):
+        return None
+    return max((error for error in known if error is not None), default=0.0)
+
+
+def _shortened(problems: list[str]) -> tuple[str, ...]:
+    more = len(problems) - PROBLEMS_KEPT
+    return tuple(problems[:PROBLEMS_KEPT]) + ((f"and {more} more",) if more > 0 else ())
+
+
+def _shown(spec: Any) -> str:
+    text = " ".join(str(spec).split())
+    return text if len(text) <= 200 else f"{text[:200]}… ({spec.num_leaves} leaves)"
+
+
+def _failed(problem: str) -> _Leaf:
+    return _Leaf(bitwise=False, passed=False, error=None, problem=problem)
+
+
+def _compare_leaf(a: Any, b: Any, exact: bool) -> _Leaf:
+    import torch
+
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return _compare_tensors(a, b, exact)
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) or type(a) is not type(b):
+        return _failed(f"a {_kind(a)} against a {_kind(b)}")
+    if isinstance(a, float | complex):
+        number = torch.complex128 if isinstance(a, complex) else torch.float64
+        return _compare_tensors(torch.tensor(a, dtype=number), torch.tensor(b, dtype=number), exact)
+    same = bool(a == b)
+    if same:
+        return _Leaf(bitwise=True, passed=True, error=0.0)
+    error = float(abs(a - b)) if isinstance(a, int) else None
+    return _Leaf(bitwise=False, passed=False, error=error, problem=f"{a!r} against {b!r}")
+
+
+def _kind(value: Any) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"tensor {value.dtype}{list(value.shape)}".replace("torch.", "")
+    return type(value).__name__
+
+
+def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool) -> _Leaf:
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
+        return _failed(f"a {_kind(a)} against a {_kind(b)}" + (", another layout" if a.layout != b.layout else ""))
+    if a.is_quantized or str(a.layout) != "torch.strided":
+        return _failed(f"a {_kind(a)} of layout {a.layout} cannot be compared; return a dense tensor")
+    strides_differ = _strides(a) != _strides(b)
+    a, b = (tensor.detach().cpu().resolve_conj().resolve_neg() for tensor in (a, b))
+    dtype = str(a.dtype).removeprefix("torch.")
+    allowed = EXACT if exact else tolerance_of(a.dtype)
+    if _same_bits(a, b):
+        return _Leaf(
+            bitwise=True, passed=True, error=0.0, dtype=dtype, tolerance=allowed, strides_differ=strides_differ
+        )
+    error, within = _difference(a, b, allowed)
+    passed = within and allowed != EXACT
+    if passed:
+        problem = None
+    elif error is None:
+        problem = f"{_kind(a)} is NaN or infinite where the other is not"
+    elif within:
+        problem = f"{_kind(a)} has equal values with other bits (the sign of zero or a NaN's payload)"
+    else:
+        problem = f"{_kind(a)} differs by up to {error:.3g}, allowed is {_allowed_words(allowed)}"
+    return _Leaf(
+        bitwise=False,
+        passed=passed,
+        error=error,
+        dtype=dtype,
+        tolerance=allowed,
+        strides_differ=strides_differ,
+        problem=problem,
+    )
+
+
+def _allowed_words(tolerance: Tolerance) -> str:
+    return "nothing" if tolerance == EXACT else f"{tolerance.atol:g} + {tolerance.rtol:g} * |reference|"
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides that mean something: a dimension of one element has none."""
+    if tensor.numel() == 0:
+        return ()
+    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    import torch
+
+    if a.dtype == torch.bool or not (a.dtype.is_floating_point or a.dtype.is_complex):
+        return torch.equal(a, b)
+    return torch.equal(_as_bits(a), _as_bits(b))
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory read as integers: [1.0] as float32 is [0x3f800000]."""
+    import torch
+
+    if tensor.dtype.is_complex:
+        tensor = torch.view_as_real(tensor)
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(integers[tensor.dtype.itemsize])
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor, allowed: Tolerance) -> tuple[float | None, bool]:
+    """(the largest absolute difference, or None when there is no finite one; whether all is within `allowed`).
+
+    Equal infinities and NaN against NaN differ by nothing.
+    """
+    import torch
+
+    wide = torch.complex128 if a.dtype.is_complex else torch.float64
+    x, y = a.to(wide), b.to(wide)
+    same = (a == b) | (torch.isnan(x) & torch.isnan(y))
+    distance = torch.where(same, 0.0, (x - y).abs())
+    error = float(distance.max())
+    if not math.isfinite(error):
+        return None, False
+    if not (a.dtype.is_floating_point or a.dtype.is_complex):
+        # float64 cannot tell 2**60 from 2**60 + 1
+        return max(error, 1.0), False
+    bound = allowed.atol + allowed.rtol * torch.where(torch.isfinite(x), x.abs(), 0.0)
+    return error, bool((distance <= bound).all())

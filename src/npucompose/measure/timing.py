@@ -1,0 +1,164 @@
+"""Samples of several candidates, interleaved in one process. Knows no device: the caller says how to synchronize.
+
+Interleaving, because two runs one after the other differ by clock, temperature and neighbours more than by the thing
+that is measured; each round calls every candidate once, so the n-th samples of two candidates are a pair.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import field, frozen, validators
+
+from npucompose.schema.record import Timing
+
+Progress = Callable[[float], None]
+
+PROGRESS_EVERY_NS = 100_000_000
+COLLECT_EVERY_ROUNDS = 256
+
+
+def _microseconds(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+@frozen(kw_only=True)
+class Samples:
+    """Microseconds of each counted call, in the order measured.
+
+    `Samples(us=(1, 2, 3, 4)).p50` is 2.5: percentiles interpolate linearly between the two nearest samples.
+    """
+
+    us: tuple[float, ...] = field(converter=_microseconds, validator=validators.min_len(1))
+
+    def percentile(self, percent: float) -> float:
+        ordered = sorted(self.us)
+        at = (len(ordered) - 1) * percent / 100
+        low, high = math.floor(at), math.ceil(at)
+        return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+    @property
+    def p50(self) -> float:
+        return self.percentile(50)
+
+    @property
+    def p90(self) -> float:
+        return self.percentile(90)
+
+    @property
+    def p99(self) -> float:
+        return self.percentile(99)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.us)
+
+    def timing(self) -> Timing:
+        return Timing(samples_us=self.us, p50_us=self.p50, p90_us=self.p90, p99_us=self.p99, mean_us=self.mean)
+
+
+def paired_ratio(slow: Samples, fast: Samples) -> float:
+    """The median of slow[i] / fast[i], the samples of one round each: 2.0 says that `fast` takes half the time.
+
+    A disturbance that lasts longer than a round hits both numbers of a pair and leaves the ratio alone, where the
+    ratio of two medians would move.
+    """
+    if len(slow.us) != len(fast.us):
+        raise ValueError(f"not from the same rounds: {len(slow.us)} and {len(fast.us)} samples")
+    return statistics.median(s / f for s, f in zip(slow.us, fast.us, strict=True))
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    warmup: int,
+    min_calls: int,
+    min_seconds: float,
+    max_calls: int,
+    synchronize: Callable[[], None] | None = None,
+    progress: Progress | None = None,
+) -> Mapping[str, Samples]:
+    """Time the candidates in turns: {"eager": f, "replay": g} gives as many samples of f as of g.
+
+    Measures until each candidate has `min_calls` counted calls and all of them together took `min_seconds`, but never
+    more than `max_calls` calls of each, which wins over both. A sample ends when `synchronize` returns; what a call
+    returns is freed after the clock has stopped. Reading the clock adds about 0.1 µs to each sample.
+    """
+    if not candidates:
+        raise ValueError("nothing to measure")
+    if max_calls < 1:
+        raise ValueError(f"max_calls must be at least 1: {max_calls}")
+    names = tuple(candidates)
+    taken: dict[str, list[int]] = {name: [] for name in names}
+    for number in range(warmup):
+        for name in _order(names, number):
+            _time_one(candidates[name], synchronize)
+    spent = told = 0
+    with _collector_paused() as collect:
+        for number in range(max_calls):
+            if number >= min_calls and spent >= min_seconds * 1e9:
+                break
+            for name in _order(names, number):
+                nanoseconds = _time_one(candidates[name], synchronize)
+                taken[name].append(nanoseconds)
+                spent += nanoseconds
+            if number % COLLECT_EVERY_ROUNDS == COLLECT_EVERY_ROUNDS - 1:
+                collect()
+            if progress is not None and spent - told >= PROGRESS_EVERY_NS:
+                told = spent
+                progress(_fraction(number + 1, spent, min_calls, min_seconds, max_calls))
+    if progress is not None:
+        progress(1.0)
+    return {name: Samples(us=[nanoseconds / 1e3 for nanoseconds in values]) for name, values in taken.items()}
+
+
+def _time_one(call: Callable[[], Any], synchronize: Callable[[], None] | None) -> int:
+    """Nanoseconds of one call. Its result dies here, after the clock has stopped."""
+    now = time.perf_counter_ns
+    if synchronize is None:
+        start = now()
+        result = call()
+        taken = now() - start
+    else:
+        synchronize()
+        start = now()
+        result = call()
+        synchronize()
+        taken = now() - start
+    del result
+    return taken
+
+
+def _order(names: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """The turn of a round: rotated, and every second lap reversed, so that nobody has the same predecessor for ever."""
+    lap, shift = divmod(number, len(names))
+    rotated = names[shift:] + names[:shift]
+    return rotated[::-1] if lap % 2 else rotated
+
+
+def _fraction(calls: int, spent_ns: int, min_calls: int, min_seconds: float, max_calls: int) -> float:
+    by_calls = calls / max(min_calls, 1)
+    by_time = spent_ns / (min_seconds * 1e9) if min_seconds else 1.0
+    return min(1.0, max(min(by_calls, by_time), calls / max_calls))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[Callable[[], Any]]:
+    """No automatic collection inside; yields a call that collects what was made since (cheap: the youngest only).
+
+    A full collection with torch loaded takes tens of milliseconds and would land in whichever sample is running.
+    """
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield lambda: gc.collect(0)
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,76 @@
+"""One decode step through an NPU attention operator, whose lengths are a list of ints (SymInt[] in the schema)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError
+from npucompose.models.base import Built, Inputs, Model
+from npucompose.schema.options import option
+
+
+@frozen(kw_only=True)
+class AttentionDecode(Model):
+    """forward(query, key, value, actual_seq_lengths_kv) -> [batch, 1, heads * head_dim].
+
+    The lengths are the question of "will my graph be static?": with shapes=static they are constants and `grow` > 0
+    means one more compilation a step; with shapes=dynamic they are symbols.
+    """
+
+    name: ClassVar[str] = "attention_decode"
+    op: Literal["fia", "ifa"] = option(
+        "fia", "npu_fused_infer_attention_score or npu_incre_flash_attention", choices=("fia", "ifa")
+    )
+    layout: Literal["BNSD", "BSND", "BSH"] = option(
+        "BNSD", "input_layout of query, key and value", choices=("BNSD", "BSND", "BSH")
+    )
+    batch: int = option(2, "sequences", ge=1)
+    heads: int = option(8, "heads of the query", ge=1)
+    kv_heads: int = option(8, "heads of key and value; a divisor of `heads`", ge=1)
+    head_dim: int = option(64, "width of a head", ge=1)
+    cache: int = option(128, "tokens that key and value hold", ge=1)
+    length: int = option(64, "valid tokens of the first sequence; each further one has one more", ge=1)
+    grow: int = option(0, "step n gets lengths longer by n * grow", ge=0)
+    dtype: Literal["float32", "float16", "bfloat16"] = option(
+        "float32", "of every tensor", choices=("float32", "float16", "bfloat16")
+    )
+
+    def check(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
+        if self.length + self.batch - 1 > self.cache:
+            raise ConfigError(
+                f"model.length={self.length}: the last of {self.batch} sequences has {self.length + self.batch - 1} "
+                f"tokens, but model.cache holds {self.cache}."
+            )
+
+    def build(self, seed: int) -> Built:
+        import torch
+
+        from npucompose import ops
+        from npucompose.models.modules import attention
+        from npucompose.models.modules.seeding import generator, inference, seeded
+
+        self.check()
+        ops.define()
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        with seeded(seed):
+            net = attention.AttentionDecode(self.op, self.layout, self.heads, self.kv_heads, self.head_dim)
+        module = inference(net.to(dtype))
+
+        def inputs(step: int) -> Inputs:
+            g = generator(seed, step)
+            named: dict[str, object] = {}
+            for name, heads, tokens in (
+                ("query", self.heads, 1),
+                ("key", self.kv_heads, self.cache),
+                ("value", self.kv_heads, self.cache),
+            ):
+                x = torch.randn(self.batch, tokens, heads, self.head_dim, generator=g).to(dtype)
+                named[name] = {"BNSD": x.transpose(1, 2).contiguous(), "BSND": x, "BSH": x.flatten(2)}[self.layout]
+            longest = [self.length + n + step * self.grow for n in range(self.batch)]
+            return {**named, "actual_seq_lengths_kv": [min(n, self.cache) for n in longest]}
+
+        return Built(module=module, inputs=inputs)

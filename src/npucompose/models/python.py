@@ -1,0 +1,177 @@
+"""A model that a user's own module makes. The only model that imports code a configuration names: it needs trust."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError
+from npucompose.models.base import Built, Inputs, Model
+from npucompose.schema.options import option
+
+if TYPE_CHECKING:
+    import torch
+
+FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@frozen(kw_only=True)
+class Python(Model):
+    """`factory: mymodel:make` calls make() of mymodel.py, found in the working directory or on sys.path.
+
+    The factory returns a Built, or (module, inputs) with a dict {parameter of forward: example value}. It runs with all
+    seeds set; one that has a parameter `seed` is given the seed. From a dict, the inputs of step n > 0 are the same
+    with the elements of each floating-point tensor in another order; integers and masks may mean places, and stay.
+    """
+
+    name: ClassVar[str] = "python"
+    needs_trust: ClassVar[bool] = True
+    factory: str = option(doc="module:function")
+
+    def check(self) -> None:
+        if not FORM.fullmatch(self.factory):
+            raise ConfigError(f"model.factory is '{self.factory}'; it needs the form module:function.")
+        if self._spec() is None:
+            raise ConfigError(
+                f"model.factory '{self.factory}': there is no module '{self._module}' in the working directory "
+                f"{os.getcwd()} nor on sys.path."
+            )
+
+    def source_files(self) -> tuple[str, ...]:
+        """The file of the factory's module, found without importing anything."""
+        spec = self._spec()
+        return (spec.origin,) if spec is not None and spec.has_location and spec.origin else ()
+
+    def build(self, seed: int) -> Built:
+        self.check()
+        from npucompose.models.modules.seeding import seeded
+
+        with seeded(seed), _working_directory_importable():
+            made = self._made(seed)
+        return self._built(made, seed)
+
+    @property
+    def _module(self) -> str:
+        return self.factory.partition(":")[0]
+
+    def _spec(self) -> ModuleSpec | None:
+        """What an import would find; importlib.util.find_spec alone would import the parents of a dotted name."""
+        top, *parts = self._module.split(".")
+        # The second finds what an import hook brings, such as a package installed in editable mode.
+        spec = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
+        name = top
+        for part in parts:
+            if spec is None or spec.submodule_search_locations is None:
+                return None
+            name = f"{name}.{part}"
+            spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+        return spec
+
+    def _made(self, seed: int) -> Any:
+        try:
+            module = importlib.import_module(self._module)
+        except (Exception, SystemExit) as error:
+            raise self._failed(f"importing '{self._module}' raised", error) from error
+        function = getattr(module, self.factory.partition(":")[2], None)
+        if not callable(function):
+            raise ConfigError(f"model.factory '{self.factory}': {module.__file__} has no such function.")
+        try:
+            return function(seed=seed) if _takes_seed(function) else function()
+        except (Exception, SystemExit) as error:
+            raise self._failed("calling it raised", error) from error
+
+    def _built(self, made: Any, seed: int) -> Built:
+        from torch import nn
+
+        from npucompose.models.modules.seeding import inference
+
+        if isinstance(made, Built):
+            if not isinstance(made.module, nn.Module):
+                raise self._other(f"a Built whose module is {_described(made.module)}")
+            inference(made.module)
+            return made
+        if not (isinstance(made, tuple) and len(made) == 2):
+            raise self._other(_described(made))
+        module, examples = made
+        if not isinstance(module, nn.Module) or not isinstance(examples, Mapping):
+            raise self._other(f"a tuple of {_described(module)} and {_described(examples)}")
+        self._refuse_names(module, examples)
+        return Built(module=inference(module), inputs=lambda step: _reordered(examples, seed, step))
+
+    def _refuse_names(self, module: Any, examples: Mapping[str, Any]) -> None:
+        try:
+            inspect.signature(module.forward).bind(**examples)
+        except TypeError as error:
+            names = ", ".join(map(str, examples)) or "nothing"
+            raise ConfigError(
+                f"model.factory '{self.factory}': forward of {type(module).__name__} cannot be called with the inputs "
+                f"{names}: {error}."
+            ) from error
+
+    def _failed(self, what: str, error: BaseException) -> ConfigError:
+        return ConfigError(f"model.factory '{self.factory}': {what} {type(error).__name__}: {error}")
+
+    def _other(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"model.factory '{self.factory}' returned {what}; it must return npucompose.models.Built, or a tuple "
+            f"(torch.nn.Module, dict of forward's arguments)."
+        )
+
+
+def _described(value: Any) -> str:
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
+
+
+def _takes_seed(function: Callable[..., Any]) -> bool:
+    parameter = inspect.signature(function).parameters.get("seed")
+    return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+
+
+@contextlib.contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    """The console script's sys.path has no working directory, which is where a user's module lies."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _reordered(examples: Mapping[str, Any], seed: int, step: int) -> Inputs:
+    import torch
+
+    from npucompose.models.modules.seeding import generator
+
+    g = generator(seed, step)
+
+    def fresh(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return _permuted(value, g) if step and value.is_floating_point() else value.detach().clone()
+        if isinstance(value, (list, tuple)):
+            return type(value)(fresh(item) for item in value)
+        if isinstance(value, dict):
+            return {key: fresh(item) for key, item in value.items()}
+        return value
+
+    return {name: fresh(value) for name, value in examples.items()}
+
+
+def _permuted(tensor: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+    """The tensor's elements in another order, in a fresh tensor with the same strides."""
+    import torch
+
+    order = torch.randperm(tensor.numel(), generator=g)
+    fresh = tensor.detach().clone()
+    return fresh.copy_(tensor.detach().reshape(-1)[order].view(tensor.shape))

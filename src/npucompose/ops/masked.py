@@ -1,0 +1,105 @@
+"""Attention with lengths and masks over [B, N, S, D], in few torch calls. Knows no operator schema and no layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from attrs import frozen
+
+
+@frozen(kw_only=True, eq=False)
+class Hidden:
+    """Which scores do not count: where `mask` is True, or what lies above a diagonal.
+
+    `left_up` hides column j of row i when j > i; `right_down` when j > i + kv_length - q_length, batch by batch.
+    """
+
+    mask: torch.Tensor | None = None
+    causal: Literal["left_up", "right_down"] | None = None
+
+
+class Attended(NamedTuple):
+    out: torch.Tensor
+    """[B, N, Q_S, D], contiguous, in the accuracy of the computation (at least float32)."""
+    lse: torch.Tensor
+    """log(sum(exp(score))) of each row, [B, N, Q_S, 1]; of shape [0] when nobody asked."""
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    hidden: Hidden,
+    pse: torch.Tensor | None,
+    q_lengths: Sequence[int] | None,
+    kv_lengths: Sequence[int] | None,
+    want_lse: bool,
+) -> Attended:
+    """softmax(scale · q kᵀ + pse, hidden scores at -inf) v, computed in float32; head h reads k and v of h // group.
+
+    A row with no score left (all masked, a length of 0, or at or behind its q_length) is zero, and its lse is -inf.
+    The document promises zeros for an empty key and says of inner_precise 2 and 3 that they correct such rows; what a
+    device puts there without that, and its lse, is not stated. Keys at and behind kv_length are never read, so they may
+    hold NaN. On a length that all batches share, k and v are cut instead of masked: the decode step of one batch.
+    """
+    batch, heads, rows, _ = q.shape
+    kv_heads, depth = k.shape[1], v.shape[3]
+    q_valid, kv_valid = list(q_lengths or [rows] * batch), list(kv_lengths or [k.shape[2]] * batch)
+    columns = max(kv_valid, default=0)
+    if columns == 0 or q.numel() == 0:
+        out = q.new_zeros((batch, heads, rows, depth), dtype=torch.float32)
+        lse = q.new_full((batch, heads, rows, 1), float("-inf"), dtype=torch.float32)
+        return Attended(out, lse if want_lse else lse.new_empty(0))
+    k, v = k[:, :, :columns].float(), v[:, :, :columns].float()
+    masks = _masks(hidden, q.device, rows, columns, q_valid, kv_valid)
+    if min(kv_valid) < columns:
+        behind = _behind(kv_valid, columns, q.device)
+        v = v.masked_fill(behind[:, None, :, None], 0.0)  # 0 · NaN is NaN
+        masks.append(behind[:, None, None, :])
+    if min(q_valid) < rows:
+        masks.append(_behind(q_valid, rows, q.device)[:, None, :, None])
+    # The queries of one group are rows of one product, so k and v are not repeated.
+    grouped = (q.float() * scale).reshape(batch, kv_heads, -1, q.shape[3])
+    scores = torch.matmul(grouped, k.transpose(2, 3)).view(batch, heads, rows, columns)
+    if pse is not None:
+        scores += pse[..., :columns]
+    lost = None
+    if masks:
+        mask = masks[0] if len(masks) == 1 else _any(masks)
+        scores.masked_fill_(mask, float("-inf"))
+        lost = mask.all(-1, keepdim=True)
+    weights = torch.softmax(scores, -1)
+    if lost is not None:
+        weights.masked_fill_(lost, 0.0)
+    out = torch.matmul(weights.view(batch, kv_heads, -1, columns), v).view(batch, heads, rows, depth)
+    return Attended(out, torch.logsumexp(scores, -1, keepdim=True) if want_lse else scores.new_empty(0))
+
+
+def _masks(
+    hidden: Hidden, device: torch.device, rows: int, columns: int, q_valid: list[int], kv_valid: list[int]
+) -> list[torch.Tensor]:
+    if hidden.mask is not None:
+        return [hidden.mask[..., :columns]]
+    if hidden.causal is None:
+        return []
+    row = torch.arange(rows, device=device)[:, None]
+    column = torch.arange(columns, device=device)[None, :]
+    if hidden.causal == "left_up":
+        return [(column > row)[None, None]]
+    ahead = torch.tensor([kv - q for q, kv in zip(q_valid, kv_valid, strict=True)], device=device)
+    return [(column > row + ahead[:, None, None])[:, None]]
+
+
+def _behind(lengths: list[int], size: int, device: torch.device) -> torch.Tensor:
+    """[B, size]: True at and behind each batch's length."""
+    return torch.arange(size, device=device)[None, :] >= torch.tensor(lengths, device=device)[:, None]
+
+
+def _any(masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    together = masks[0]
+    for mask in masks[1:]:
+        together = together | mask
+    return together

@@ -1,0 +1,23 @@
+"""Passes by name. A new pass is one file, one line here, one YAML and one golden test. Loads no torch and no pass.
+
+`npucompose.passes.pipeline` builds and runs them.
+"""
+
+from __future__ import annotations
+
+from npucompose.passes.base import Pass
+from npucompose.registry import Registry
+
+PASSES: Registry[Pass] = Registry(
+    kind="pass",
+    base=Pass,
+    group="npucompose.passes",
+    built_in=(
+        ("cse", "npucompose.passes.cse:Cse"),
+        ("dead_code", "npucompose.passes.dead_code:DeadCode"),
+        ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
+        ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
+    ),
+)
+
+__all__ = ["PASSES", "Pass"]

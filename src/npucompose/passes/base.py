@@ -1,0 +1,41 @@
+"""What a pass is. Knows no device and no configuration file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from attrs import frozen
+
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.options import option
+
+if TYPE_CHECKING:
+    from torch import fx
+
+Stage = Literal["pre", "post"]
+
+
+@frozen(kw_only=True)
+class Pass(ABC):
+    """A rewrite of an FX graph; its fields are its options.
+
+    The pipeline controls (order, lint, timing, counts, names the guilty pass); `rewrite` only rewrites.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = True
+    """The results keep their bits; False for a pass that may change numerics."""
+    after: ClassVar[tuple[str, ...]] = ()
+    before: ClassVar[tuple[str, ...]] = ()
+    """Names of passes of the same stage that must stand earlier / later in the list, when they are there."""
+
+    stage: Stage = option("pre", "before or after the backend's own passes", choices=("pre", "post"))
+
+    @abstractmethod
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        """Change `graph` in place and say how many places changed; 0 means the graph is as it was.
+
+        The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
+        the pipeline's business. Raise to refuse: the pipeline adds the pass's name.
+        """

@@ -1,0 +1,127 @@
+"""The passes of one stage as one callable: it orders, lints, times, counts and names the guilty pass.
+
+TorchAir takes one callable for each of its two hooks (`post_grad_custom_pre_pass`, `post_grad_custom_post_pass`; its
+document post_grad_custom_pass.md); `PassPipeline.as_torchair_hook()` is that callable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError, PassError
+from npucompose.passes import PASSES
+from npucompose.passes.base import Pass, Stage
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.experiment import Choice
+from npucompose.schema.passes import PassRecord
+from npucompose.schema.structure import structure
+
+if TYPE_CHECKING:
+    from torch import fx
+
+Labelled = tuple[str, Pass]
+Records = tuple[PassRecord, ...]
+
+
+def build(passes: Mapping[str, Choice], experiment: Mapping[str, Any]) -> tuple[Labelled, ...]:
+    """The passes that a configuration names, in the order written; every mistake in one ConfigError.
+
+    `build({"stream_plan": Choice(name="stream_plan", options={"stage": "pre"})}, {"streams": Streams()})`.
+    `experiment` holds the Experiment's fields for options that the engine fills in.
+    """
+    built: list[Labelled] = []
+    problems: list[str] = []
+    for label, choice in passes.items():
+        path = f"passes.{label}"
+        try:
+            built.append((label, structure(PASSES.get(choice.name, path), choice.options, path, experiment)))
+        except ConfigError as error:
+            problems += error.problems
+    problems += order_problems(built)
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(built)
+
+
+def order_problems(passes: Sequence[Labelled]) -> list[str]:
+    """What contradicts the passes' own `after` and `before`; all of stage pre run before those of stage post."""
+    run = sorted(passes, key=lambda labelled: labelled[1].stage == "post")
+    problems: list[str] = []
+    for index, (early_label, early) in enumerate(run):
+        for late_label, late in run[index + 1 :]:
+            if late.name in early.after or early.name in late.before:
+                problems.append(
+                    f"pass '{early_label}' (stage {early.stage}) runs before '{late_label}' (stage {late.stage}), "
+                    f"but it must stand after it @ passes"
+                )
+    return problems
+
+
+@frozen(kw_only=True)
+class PassPipeline:
+    """`PassPipeline(passes=(("cse", Cse()),), can=…)(graph_module)` rewrites in place and returns one record a pass."""
+
+    passes: tuple[Labelled, ...]
+    can: Capabilities
+
+    def __attrs_post_init__(self) -> None:
+        if len({a_pass.stage for _, a_pass in self.passes}) > 1:
+            listing = ", ".join(f"{label} ({a_pass.stage})" for label, a_pass in self.passes)
+            raise ConfigError(f"A pipeline holds passes of one stage; these have two: {listing}.")
+        problems = order_problems(self.passes)
+        if problems:
+            raise ConfigError(*problems)
+
+    @classmethod
+    def of(cls, passes: Sequence[Labelled], stage: Stage, can: Capabilities) -> PassPipeline:
+        """The pipeline of those passes that belong to `stage`."""
+        return cls(passes=tuple(labelled for labelled in passes if labelled[1].stage == stage), can=can)
+
+    def __call__(self, graph_module: fx.GraphModule) -> Records:
+        """Run every pass in order; code is generated once, at the end.
+
+        Raises PassError naming the pass that raised or left an invalid graph; a ConfigError (a plan that cannot be
+        followed, …) is the person's mistake and passes as it is. The graph is not to be used after either.
+        """
+        records = tuple(self._run(label, a_pass, graph_module.graph) for label, a_pass in self.passes)
+        graph_module.recompile()
+        return records
+
+    def _run(self, label: str, a_pass: Pass, graph: fx.Graph) -> PassRecord:
+        before = len(graph.nodes)
+        start = time.perf_counter()
+        doing = "failed"
+        try:
+            matches = a_pass.rewrite(graph, self.can)
+            seconds = time.perf_counter() - start
+            doing = "left an invalid graph"
+            graph.lint()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise PassError(
+                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {doing}: {type(error).__name__}: {error}"
+            ) from error
+        return PassRecord(
+            name=label,
+            stage=a_pass.stage,
+            matches=matches,
+            nodes_before=before,
+            nodes_after=len(graph.nodes),
+            seconds=seconds,
+            exact=a_pass.exact,
+        )
+
+    def as_torchair_hook(self, tell: Callable[[Records], None] | None = None) -> Callable[[Any, Any, Any], None]:
+        """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `tell` gets the records of each run."""
+
+        def hook(graph_module: fx.GraphModule, example_inputs: Any, config: Any) -> None:
+            records = self(graph_module)
+            if tell is not None:
+                tell(records)
+
+        return hook

@@ -1,0 +1,36 @@
+"""An experiment out of npucompose and in again: plain scripts, genuine configurations, other projects' JSON.
+
+`eject("mode=reduce-overhead", …)` is a script, `import_file("train.py").yaml()` an experiment, `of_config(config)` the
+tree of a live CompilerConfig, `export("mode=npugraph_ex", …)` vLLM-Ascend's JSON. Importing this loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npucompose.recipe.ejected import eject
+    from npucompose.recipe.genuine import Unread, of_config
+    from npucompose.recipe.imported import Imported, import_file, import_script
+    from npucompose.recipe.vllm_ascend import Exported, export
+
+__all__ = ["Exported", "Imported", "Unread", "eject", "export", "import_file", "import_script", "of_config"]
+
+_HOME = {
+    "eject": "ejected",
+    "Unread": "genuine",
+    "of_config": "genuine",
+    "Imported": "imported",
+    "import_file": "imported",
+    "import_script": "imported",
+    "Exported": "vllm_ascend",
+    "export": "vllm_ascend",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,274 @@
+"""A script that uses TorchAir becomes the YAML that does the same: only what differs from the defaults."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import frozen
+
+from npucompose.compose.conf import choices_of
+from npucompose.compose.shapes import matches
+from npucompose.compose.tree import compose
+from npucompose.errors import ConfigError
+from npucompose.recipe import header
+from npucompose.recipe.genuine import Unread, translated
+from npucompose.recipe.reader import Facts, read
+from npucompose.recipe.values import Compile, Config
+from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.legality import illegal_in_mode
+
+TILING_SINK = "experimental_config.tiling_schedule_optimize"
+CHOSEN = ("mode", "shapes", "tiling", "streams", "target", "model")
+"""Groups of which a file names one choice; the file then holds what differs from that choice."""
+
+
+@frozen(kw_only=True)
+class Imported:
+    """What a script says, as an experiment; `unread` are the lines that say more than could be read."""
+
+    tree: Mapping[str, Any]
+    """Sections of an experiment: `{"mode": {"name": "reduce-overhead"}, "compiler": {…}, "shapes": {…}}`."""
+    unread: tuple[Unread, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def yaml(self, source: str = "a script") -> str:
+        """A file for `conf/experiment/`: `npucompose run --config-dir DIR experiment=NAME` reads it."""
+        return _yaml(self, source)
+
+
+def import_file(path: str | Path) -> Imported:
+    """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python."""
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from None
+    return import_script(source, name=str(path))
+
+
+def import_script(source: str, *, name: str = "the script") -> Imported:
+    """Read a script's text; nothing of it is run."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ConfigError(f"{name}{line} is not Python: {getattr(error, 'msg', error)}.") from None
+    facts = read(tree)
+    recipe = header.read(source)
+    if not facts.configs:
+        raise ConfigError(
+            f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
+            'torch.compile(backend="npugraph_ex" | "npu").'
+        )
+    return _joined(_Said.of(facts), recipe, facts)
+
+
+@frozen(kw_only=True)
+class _Said:
+    """The facts of one compilation, in our words."""
+
+    mode: str
+    options: CompilerOptions
+    dynamic: bool | None
+    fullgraph: bool
+    hooks: Mapping[str, ast.AST]
+    unread: tuple[Unread, ...]
+
+    @classmethod
+    def of(cls, facts: Facts) -> _Said:
+        compiled, config = _chosen(facts)
+        unread = [
+            Unread(line=other.line, code="CompilerConfig()", why="the script compiles with another configuration first")
+            for other in facts.configs
+            if other is not config and other.values
+        ]
+        unread += [
+            Unread(line=other.node.lineno, code="torch.compile(…)", why="only one of several compilations can be told")
+            for other in facts.compiles
+            if compiled is not None
+            and (other.config, other.dynamic, other.fullgraph) != (config, compiled.dynamic, compiled.fullgraph)
+        ]
+        values = config.options
+        if config.package == "torchair" and config.mode == "npugraph_ex":
+            values, lost = translated(values)
+            unread += [Unread(line=config.line, code="mode='npugraph_ex'", why=text) for text in lost]
+        return cls(
+            mode=config.mode,
+            options=CompilerOptions(values=values),
+            dynamic=compiled.dynamic if compiled is not None else None,
+            fullgraph=compiled.fullgraph if compiled is not None else False,
+            hooks=config.hooks,
+            unread=tuple(unread),
+        )
+
+
+def _chosen(facts: Facts) -> tuple[Compile | None, Config]:
+    """The first compilation, or the first backend, or the first configuration."""
+    if facts.compiles:
+        return facts.compiles[0], facts.compiles[0].config
+    return None, (facts.backends[0].config if facts.backends else facts.configs[0])
+
+
+def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Imported:
+    """The code counts; the recipe in the header says what code cannot, and how the same was written."""
+    wrote = dict(recipe or {})
+    notes: list[str] = []
+    tree: dict[str, Any] = {"mode": {"name": said.mode}}
+    if recipe is not None and (wrote.get("mode") or {}).get("name") != said.mode:
+        notes.append(f"mode is {said.mode} in the code and not what the recipe in its header says: the code counts")
+    tree |= _shapes(said, wrote, facts, notes)
+    tree |= _options(said, wrote, notes)
+    tree["compile"] = {"fullgraph": said.fullgraph}
+    logs = {"artifacts": list(facts.artifacts), "levels": dict(facts.levels)}
+    if any(logs.values()):
+        tree["logs"] = logs
+    tree |= {name: wrote[name] for name in ("streams", "target", "model", "seed", "strict") if name in wrote}
+    hooks = sorted(said.hooks)
+    unread = [*facts.unread, *said.unread]
+    if wrote.get("passes") and hooks:
+        tree["passes"] = wrote["passes"]
+        notes.append(f"passes {', '.join(wrote['passes'])} are taken from the recipe; their frozen edits are not read")
+    else:
+        unread += [_hook(stage, said.hooks[stage]) for stage in hooks]
+        if wrote.get("passes"):
+            notes.append("the recipe names passes and the code sets no hook: the code counts, and there are none")
+    if "strict" not in tree and illegal_in_mode(said.options, said.mode):
+        tree["strict"] = "off"
+        notes.append("strict is off: the script sets options that do not act in its mode")
+    _checked(tree)
+    return Imported(tree=tree, unread=tuple(sorted(dict.fromkeys(unread), key=lambda u: u.line)), notes=tuple(notes))
+
+
+def _hook(stage: str, node: ast.AST) -> Unread:
+    code = " ".join(ast.unparse(node).split())
+    why = "a pass is Python: make it a pass of npucompose (docs/adding_a_pass.md) and name it in passes"
+    return Unread(line=getattr(node, "lineno", 0), code=code[:100], why=f"{why} with stage {stage}")
+
+
+def _shapes(said: _Said, wrote: Mapping[str, Any], facts: Facts, notes: list[str]) -> dict[str, Any]:
+    static = list(dict.fromkeys(m.argument for m in facts.marks if m.dims is None))
+    dynamic: dict[str, list[int]] = {}
+    for mark in facts.marks:
+        if mark.dims is not None:
+            dynamic.setdefault(mark.argument, []).extend(
+                d for d in mark.dims if d not in dynamic.get(mark.argument, [])
+            )
+    shapes = {
+        "name": {True: "dynamic", False: "static", None: "auto"}[said.dynamic],
+        "dynamic": said.dynamic,
+        "mark_static": static,
+        "mark_dynamic": dynamic,
+    }
+    there = wrote.get("shapes")
+    if not isinstance(there, Mapping):
+        return {"shapes": shapes}
+    marked = _covers(there.get("mark_static") or [], static) and _covers(there.get("mark_dynamic") or {}, dynamic)
+    if there.get("dynamic") == said.dynamic and marked:
+        return {"shapes": dict(there)}
+    notes.append("the shape policy in the code is not what the recipe in its header says: the code counts")
+    return {"shapes": shapes}
+
+
+def _covers(patterns: Sequence[str] | Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
+    """Every name matches a pattern and every pattern a name: `cache_*` and cache_k, cache_v."""
+    texts = [str(pattern) for pattern in patterns]
+    return all(any(matches(p, n) for p in texts) for n in names) and all(
+        any(matches(p, n) for n in names) for p in texts
+    )
+
+
+def _options(said: _Said, wrote: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    sink = (wrote.get("tiling") or {}).get("schedule") == "sink"
+    if wrote:
+        there = CompilerOptions(values=_flat(wrote.get("compiler") or {}))
+        if (there.with_values({TILING_SINK: True}) if sink else there) == said.options:
+            return {name: wrote[name] for name in ("tiling", "compiler") if name in wrote}
+        notes.append("the compiler options in the code are not those of the recipe in its header: the code counts")
+    asks = bool(said.options[TILING_SINK])
+    options = said.options.with_values({TILING_SINK: False}) if asks else said.options
+    tree = options.as_tree(changed_only=True)
+    return {"tiling": {"schedule": "sink" if asks else "host"}, **({"compiler": tree} if tree else {})}
+
+
+def _flat(tree: Any, at: str = "") -> dict[str, Any]:
+    """{path: value} of a tree of compiler options; what is no option is refused by CompilerOptions."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"the recipe's compiler.{at} must be a mapping of options.".replace(". must", " must"))
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        path = f"{at}.{name}" if at else str(name)
+        found |= {path: value} if path in LEAVES or not isinstance(value, Mapping) else _flat(value, path)
+    return found
+
+
+def _checked(tree: Mapping[str, Any]) -> None:
+    """Every section that a class is known for, structured once: a header that was edited is refused in its words."""
+    from npucompose.passes.pipeline import build
+    from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
+    from npucompose.schema.streams import Streams
+    from npucompose.schema.structure import structure
+
+    problems: list[str] = []
+    classes: dict[str, type[Any]] = {
+        "mode": Mode,
+        "shapes": Shapes,
+        "tiling": Tiling,
+        "streams": Streams,
+        "compile": CompileKeywords,
+        "logs": Logs,
+    }
+    made: dict[str, Any] = {}
+    for name, cls in classes.items():
+        try:
+            if name in tree:
+                made[name] = structure(cls, tree[name], name)
+        except ConfigError as error:
+            problems += error.problems
+    try:
+        options = {label: dict(value or {}) for label, value in (tree.get("passes") or {}).items()}
+        choices = {label: Choice(name=str(o.pop("pass", label)), options=o) for label, o in options.items()}
+        build(choices, {"streams": made.get("streams", Streams()), "mode": made.get("mode")})
+    except ConfigError as error:
+        problems += error.problems
+    except (AttributeError, TypeError, ValueError):
+        problems.append("passes in the recipe must be a mapping of pass names to their options.")
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _yaml(imported: Imported, source: str) -> str:
+    wanted = dict(imported.tree)
+    chosen: dict[str, str] = {}
+    for group in CHOSEN:
+        section = wanted.get(group) or {}
+        name = str(section.get("schedule" if group == "tiling" else "name", ""))
+        if name in choices_of(group):
+            chosen[group] = name
+    base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
+    default = compose([]).tree
+    lines = ["# @package _global_", f"# what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
+    lines += [f"# note: {note}" for note in imported.notes]
+    lines += [f"# not read: {line}" for line in imported.unread]
+    overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
+    body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
+    body = {name: value for name, value in body.items() if value not in ({}, None)}
+    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100) if body else ""
+    return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
+
+
+def _chosen_by(default: Mapping[str, Any], group: str) -> str:
+    return str(default[group].get("schedule" if group == "tiling" else "name"))
+
+
+def _differing(wanted: Any, base: Any) -> Any:
+    """What of `wanted` is not in `base`; None where all is."""
+    if isinstance(wanted, Mapping) and isinstance(base, Mapping):
+        parts = {key: _differing(value, base[key]) if key in base else value for key, value in wanted.items()}
+        nulls = {key for key, value in wanted.items() if value is None and base.get(key) is not None}
+        return {key: value for key, value in parts.items() if value is not None or key in nulls} or None
+    return None if wanted == base else wanted

@@ -1,0 +1,397 @@
+"""A script that builds a CompilerConfig, read as a syntax tree: what it would set, and which lines say something else.
+
+Nothing is run and nothing is imported. Assignments are followed through names, aliases, attributes of `self`, and
+calls of the script's own functions. What depends on a condition, a loop, an argument or a computation is not guessed:
+it is listed. Everything that has nothing to do with TorchAir is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeGuard
+
+from attrs import define, field
+
+from npucompose.recipe.genuine import HOOKS, Unread, group_of, set_option
+from npucompose.recipe.values import (
+    Argument,
+    At,
+    Backend,
+    Compile,
+    Config,
+    Const,
+    Def,
+    Dotted,
+    Items,
+    Logger,
+    MarkCall,
+    Object,
+    Pool,
+    Unknown,
+    Value,
+    plain,
+    where_of,
+)
+
+CONDITION, LOOP = "it depends on a condition", "it is in a loop"
+OURS = ("torchair", "npugraph_ex", "torch_npu.dynamo")
+LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
+DEEPEST = 20
+
+
+@define(kw_only=True)
+class Facts:
+    """Everything that a script says about compiling, in the order in which it says it."""
+
+    configs: list[Config] = field(factory=list)
+    backends: list[Backend] = field(factory=list)
+    compiles: list[Compile] = field(factory=list)
+    marks: list[MarkCall] = field(factory=list)
+    levels: dict[str, str] = field(factory=dict)
+    artifacts: list[str] = field(factory=list)
+    unread: list[Unread] = field(factory=list)
+
+
+def read(tree: ast.Module) -> Facts:
+    """The facts of a whole script; functions that nobody calls are read too, after all else."""
+    reader = _Reader()
+    scope: dict[str, Value] = {}
+    reader.block(tree.body, scope)
+    reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree) if _is_use(n)})
+    reader.facts.unread = sorted(dict.fromkeys(reader.facts.unread), key=lambda u: u.line)
+    return reader.facts
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.depth = 0
+        self.doubt = ""
+        """Why an assignment at this place may not happen; empty where it certainly does."""
+        self.defs: list[Def] = []
+        self.seen: set[ast.AST] = set()
+        self.returned: Value | None = None
+
+    # Statements.
+
+    def block(self, body: Sequence[ast.stmt], scope: dict[str, Value]) -> None:
+        for statement in body:
+            self.statement(statement, scope)
+
+    def statement(self, s: ast.stmt, scope: dict[str, Value]) -> None:
+        if isinstance(s, (ast.Import, ast.ImportFrom)):
+            self._import(s, scope)
+        elif isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for decorator in s.decorator_list:
+                self._decorator(decorator, scope)
+            scope[s.name] = self._def(Def(node=s, scope=scope))
+        elif isinstance(s, ast.ClassDef):
+            scope[s.name] = self._class(s, scope)
+        elif isinstance(s, ast.Assign):
+            value = self.value(s.value, scope)
+            for target in s.targets:
+                self.assign(target, value, scope, s)
+        elif isinstance(s, ast.AnnAssign) and s.value is not None:
+            self.assign(s.target, self.value(s.value, scope), scope, s)
+        elif isinstance(s, ast.AugAssign):
+            self.assign(s.target, Unknown(why="it is computed from what it was"), scope, s)
+        elif isinstance(s, ast.Expr):
+            self.value(s.value, scope)
+        elif isinstance(s, ast.Return):
+            self.returned = self.value(s.value, scope) if s.value else Const(value=None)
+        else:
+            self._compound(s, scope)
+
+    def _compound(self, s: ast.stmt, scope: dict[str, Value]) -> None:
+        if isinstance(s, ast.If):
+            self._if(s, scope)
+        elif isinstance(s, (ast.For, ast.AsyncFor)):
+            over = self.value(s.iter, scope)
+            if isinstance(s.target, ast.Name):
+                scope[s.target.id] = over if isinstance(over, Argument) else Unknown(why=LOOP)
+            with self._doubting(LOOP):
+                self.block([*s.body, *s.orelse], scope)
+        elif isinstance(s, ast.While):
+            with self._doubting(LOOP):
+                self.block([*s.body, *s.orelse], scope)
+        elif isinstance(s, (ast.With, ast.AsyncWith)):
+            for item in s.items:
+                self.value(item.context_expr, scope)
+            self.block(s.body, scope)
+        elif isinstance(s, ast.Try):
+            self.block(s.body, scope)
+            with self._doubting("it is in an except clause"):
+                self.block([statement for handler in s.handlers for statement in handler.body], scope)
+            self.block([*s.orelse, *s.finalbody], scope)
+        elif isinstance(s, ast.Match):
+            with self._doubting(CONDITION):
+                self.block([statement for case in s.cases for statement in case.body], scope)
+
+    def _if(self, s: ast.If, scope: dict[str, Value]) -> None:
+        if ast.unparse(s.test) == "__name__ == '__main__'":
+            self.block(s.body, scope)
+            return
+        test = self.value(s.test, scope)
+        if isinstance(test, Const):
+            self.block(s.body if test.value else s.orelse, scope)
+            return
+        tensors_only = isinstance(s.test, ast.Call) and ast.unparse(s.test).startswith("isinstance(")
+        with self._doubting(self.doubt if tensors_only else CONDITION):
+            self.block([*s.body, *s.orelse], scope)
+
+    @contextmanager
+    def _doubting(self, why: str) -> Iterator[None]:
+        before, self.doubt = self.doubt, why
+        try:
+            yield
+        finally:
+            self.doubt = before
+
+    def _import(self, s: ast.Import | ast.ImportFrom, scope: dict[str, Value]) -> None:
+        for alias in s.names:
+            if isinstance(s, ast.Import):
+                top = alias.name.partition(".")[0]
+                scope[alias.asname or top] = Dotted(name=alias.name if alias.asname else top)
+            else:
+                scope[alias.asname or alias.name] = _module(f"{s.module or ''}.{alias.name}")
+
+    def _class(self, s: ast.ClassDef, scope: dict[str, Value]) -> Value:
+        made = Object(name=s.name)
+        for statement in s.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for decorator in statement.decorator_list:
+                    self._decorator(decorator, scope)
+                made.attributes[statement.name] = self._def(Def(node=statement, scope=scope, owner=made))
+            elif isinstance(statement, ast.Assign):
+                for target in statement.targets:
+                    if isinstance(target, ast.Name):
+                        made.attributes[target.id] = self.value(statement.value, scope)
+        return made
+
+    def _def(self, made: Def) -> Def:
+        self.defs.append(made)
+        return made
+
+    def uncalled(self, used: set[str]) -> None:
+        """Bodies that no call reached (a library of functions, a class that others use), `used` ones last."""
+        for last in (False, True):
+            for made in self.defs:  # grows while nested functions are found
+                if made.node not in self.seen and (last or made.node.name not in used):
+                    self.call(made, [], {}, unknown=True)
+
+    # Assignments.
+
+    def assign(self, target: ast.expr, value: Value, scope: dict[str, Value], s: ast.stmt) -> None:
+        if isinstance(target, ast.Name):
+            doubtful = self.doubt and isinstance(value, Const)
+            scope[target.id] = Unknown(why=self.doubt) if doubtful else _named(value, target.id)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            parts = value.value if isinstance(value, Const) and isinstance(value.value, list) else None
+            for index, item in enumerate(target.elts):
+                known = parts is not None and index < len(parts)
+                part: Value = (
+                    Const(value=parts[index]) if parts and known else Unknown(why="it is one of several values")
+                )
+                self.assign(item, part, scope, s)
+        elif isinstance(target, ast.Attribute):
+            base = self.value(target.value, scope)
+            if isinstance(base, (Config, At)):
+                self.option(base, target.attr, value, s)
+            elif isinstance(base, Object):
+                base.attributes[target.attr] = _named(value, target.attr)
+            elif isinstance(base, Dotted) and base.name.startswith((*OURS, "torch._dynamo")):
+                self.unread(s, "no YAML is known for it")
+            elif isinstance(base, (Argument, Unknown)) and _looks_like_an_option(target):
+                self.unread(s, "it is not known which configuration this is")
+        elif isinstance(target, ast.Subscript):
+            base, key = self.value(target.value, scope), self.value(target.slice, scope)
+            if isinstance(base, Items) and isinstance(key, Const):
+                base.items[str(key.value)] = Unknown(why=self.doubt) if self.doubt else value
+
+    def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
+        config, path = where_of(base, name)
+        if path in HOOKS:
+            config.hooks[HOOKS[path]] = s
+            return
+        if group_of(config.package, path):
+            self.unread(s, "a whole sub-configuration is replaced")
+            return
+        why = self.doubt or (value.why if isinstance(value, Unknown) else "")
+        kept = plain(value)
+        if not why and kept is None and not isinstance(value, Const):
+            why = "its value is not a constant"
+        why = why or set_option(config.package, config.values, path, kept) or ""
+        if why:
+            self.unread(s, why)
+
+    def unread(self, s: ast.AST, why: str) -> None:
+        code = " ".join(ast.unparse(s).split())
+        short = code if len(code) <= 100 else code[:97] + "..."
+        self.facts.unread.append(Unread(line=getattr(s, "lineno", 0), code=short, why=why))
+
+    # Expressions.
+
+    def value(self, e: ast.expr, scope: Mapping[str, Value]) -> Value:
+        if isinstance(e, ast.Constant):
+            return Const(value=e.value)
+        if isinstance(e, ast.Name):
+            return scope.get(e.id, Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id))
+        if isinstance(e, ast.Attribute):
+            return self._attribute(e, scope)
+        if isinstance(e, ast.Subscript):
+            return self._subscript(e, scope)
+        if isinstance(e, ast.Dict):
+            keys = [self.value(key, scope) if key else None for key in e.keys]
+            values = [self.value(v, scope) for v in e.values]
+            pairs = zip(keys, values, strict=True)
+            return Items(items={str(k.value): _named(v, str(k.value)) for k, v in pairs if isinstance(k, Const)})
+        if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
+            items = [self.value(item, scope) for item in e.elts]
+            constant = all(isinstance(item, Const) for item in items)
+            return Const(value=[plain(i) for i in items]) if constant else Unknown(why="its value is not a constant")
+        if isinstance(e, ast.Call):
+            return self._call(e, scope)
+        if isinstance(e, ast.Lambda):
+            return Unknown(why="it is a function")
+        return _computed(e)
+
+    def _attribute(self, e: ast.Attribute, scope: Mapping[str, Value]) -> Value:
+        base = self.value(e.value, scope)
+        if isinstance(base, Dotted):
+            return _module(f"{base.name}.{e.attr}")
+        if isinstance(base, (Config, At)):
+            config, path = where_of(base, e.attr)
+            return At(config=config, path=path)
+        if isinstance(base, Object):
+            return base.attributes.get(
+                e.attr, Unknown(why=f"'{ast.unparse(e)}' is not set in this script", name=e.attr)
+            )
+        return Unknown(why=f"'{ast.unparse(e)}' is known only when the script runs", name=e.attr)
+
+    def _subscript(self, e: ast.Subscript, scope: Mapping[str, Value]) -> Value:
+        base, key = self.value(e.value, scope), self.value(e.slice, scope)
+        if isinstance(base, Items) and isinstance(key, Const) and str(key.value) in base.items:
+            return base.items[str(key.value)]
+        if isinstance(key, Const) and isinstance(key.value, str):
+            return Argument(name=key.value)
+        return Unknown(why=f"'{ast.unparse(e)}' is known only when the script runs")
+
+    # Calls.
+
+    def _call(self, e: ast.Call, scope: Mapping[str, Value]) -> Value:
+        from npucompose.recipe.calls import called
+
+        args = [self.value(a, scope) for a in e.args]
+        keywords = {k.arg or "**": self.value(k.value, scope) for k in e.keywords}
+        if isinstance(e.func, ast.Attribute):
+            on = self.value(e.func.value, scope)
+            if isinstance(on, Logger):
+                if e.func.attr == "setLevel":
+                    self._level(on, args, e)
+                return Const(value=None)
+            if isinstance(on, Items) and e.func.attr == "update":
+                on.items.update(keywords)
+                for other in args:
+                    on.items.update(other.items if isinstance(other, Items) else {})
+                return Const(value=None)
+        function = self.value(e.func, scope)
+        if isinstance(function, Def):
+            return self.call(function, args, keywords)
+        if isinstance(function, Object):  # a class of the script: its one instance is the class itself
+            initial = function.attributes.get("__init__")
+            if isinstance(initial, Def):
+                self.call(initial, args, keywords)
+            return function
+        name = function.name if isinstance(function, (Dotted, Unknown)) else ""
+        return called(self, name, e, args, keywords)
+
+    def _level(self, logger: Logger, args: Sequence[Value], e: ast.Call) -> None:
+        level = args[0] if args else Unknown(why="no level is given")
+        name = level.name.removeprefix("logging.") if isinstance(level, Dotted) else str(plain(level))
+        if name in ("DEBUG", "INFO", "WARNING", "ERROR") and not self.doubt:
+            self.facts.levels[logger.name] = name
+        else:
+            self.unread(e, self.doubt or "the level is none of DEBUG, INFO, WARNING, ERROR")
+
+    def _decorator(self, e: ast.expr, scope: dict[str, Value]) -> None:
+        from npucompose.recipe.calls import called
+
+        if isinstance(self.value(e, scope), Dotted) and ast.unparse(e) == "torch.compile":
+            called(self, "torch.compile", ast.Call(func=e, args=[], keywords=[], lineno=e.lineno), [], {})
+
+    def call(self, made: Def, args: Sequence[Value], keywords: Mapping[str, Value], *, unknown: bool = False) -> Value:
+        """The script's own function, read with these arguments; what it returns."""
+        if self.depth >= DEEPEST or made.open:
+            return Unknown(why="the script's functions call each other in a circle")
+        self.seen.add(made.node)
+        scope = dict(made.scope)
+        scope.update(self._bound(made, args, keywords, unknown))
+        returned, self.returned = self.returned, None
+        self.depth, made.open = self.depth + 1, True
+        try:
+            self.block(made.node.body, scope)
+            return self.returned if self.returned is not None else Const(value=None)
+        finally:
+            self.depth, made.open, self.returned = self.depth - 1, False, returned
+
+    def _bound(
+        self, made: Def, args: Sequence[Value], keywords: Mapping[str, Value], unknown: bool
+    ) -> dict[str, Value]:
+        spec = made.node.args
+        names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+        bound: dict[str, Value] = {name: Argument(name=name) for name in (*names, *(a.arg for a in spec.kwonlyargs))}
+        if not unknown:
+            defaults = [*zip(reversed(names), reversed(spec.defaults), strict=False)]
+            defaults += [(a.arg, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
+            bound.update({name: self.value(default, made.scope) for name, default in defaults})
+        given = [made.owner, *args] if made.owner is not None else list(args)
+        bound.update({name: value for name, value in zip(names, given, strict=False) if not isinstance(value, Unknown)})
+        return bound | {k: v for k, v in keywords.items() if k in bound and not isinstance(v, Unknown)}
+
+
+def _module(name: str) -> Value:
+    """Something of a module; TorchAir's logger goes by the name that Python's logging knows it by."""
+    top = name.partition(".")[0]
+    return Logger(name=top) if name in LOGGERS else Dotted(name=name)
+
+
+def _is_use(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
+    return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+
+
+def _named(value: Value, name: str) -> Value:
+    """A pool takes the name of the first variable, attribute or key that holds it."""
+    return Pool(name=name) if isinstance(value, Pool) and not value.name else value
+
+
+def _computed(e: ast.expr) -> Value:
+    """Arithmetic of constants (`2 ** 20`, `-1`, `"a" + "b"`) is their value; all else is not known."""
+    parts = [node for node in ast.walk(e) if not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context))]
+    if not all(isinstance(node, (ast.Constant, ast.BinOp, ast.UnaryOp)) for node in parts):
+        return Unknown(why="its value is not a constant")
+    try:
+        return Const(value=_arithmetic(e))
+    except (ArithmeticError, TypeError, KeyError, ValueError):
+        return Unknown(why="its value is not a constant")
+
+
+def _arithmetic(e: Any) -> Any:
+    if isinstance(e, ast.Constant):
+        return e.value
+    if isinstance(e, ast.UnaryOp):
+        inner = _arithmetic(e.operand)
+        return {ast.USub: lambda: -inner, ast.UAdd: lambda: inner, ast.Not: lambda: not inner}[type(e.op)]()
+    left, right = _arithmetic(e.left), _arithmetic(e.right)
+    small = isinstance(right, int) and abs(right) <= 64
+    acts: dict[Any, Any] = {ast.Add: lambda: left + right, ast.Sub: lambda: left - right}
+    if small:  # a script cannot make the reader compute for hours
+        acts |= {ast.Mult: lambda: left * right, ast.Pow: lambda: left**right, ast.LShift: lambda: left << right}
+    return acts[type(e.op)]()
+
+
+def _looks_like_an_option(target: ast.Attribute) -> bool:
+    """`cfg.experimental_config.frozen_parameter` of an unknown `cfg`; not `args.mode`."""
+    text = ast.unparse(target)
+    return any(f".{group}." in text for group in ("experimental_config", "debug", "ge_config", "dump_config", "export"))

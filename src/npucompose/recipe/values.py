@@ -1,0 +1,148 @@
+"""What the names of a script stand for while it is read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from attrs import define, field, frozen
+
+from npucompose.recipe.genuine import MODE, Package
+
+
+@frozen(kw_only=True)
+class Const:
+    value: Any
+
+
+@frozen(kw_only=True)
+class Unknown:
+    """A value that only running the script would show; `name` is how the script calls it."""
+
+    why: str
+    name: str = ""
+
+
+@frozen(kw_only=True)
+class Argument:
+    """An input of the model, or a parameter of a function, by name."""
+
+    name: str
+
+
+@frozen(kw_only=True)
+class Dotted:
+    """A module or something of it, under its full name: `torchair.CompilerConfig`."""
+
+    name: str
+
+    def child(self, name: str) -> Dotted:
+        return Dotted(name=f"{self.name}.{name}")
+
+
+@define(kw_only=True, eq=False)
+class Config:
+    """One CompilerConfig; every alias of it is this same object."""
+
+    package: Package
+    line: int = 0
+    values: dict[str, Any] = field(factory=dict[str, Any])
+    """{YAML path: value}, `mode` included."""
+    hooks: dict[str, ast.AST] = field(factory=dict[str, ast.AST])
+
+    @property
+    def mode(self) -> str:
+        return self.values.get("mode", self.values.get("npugraph_ex.mode", MODE[self.package]))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {path: value for path, value in self.values.items() if path not in ("mode", "npugraph_ex.mode")}
+
+
+@frozen(kw_only=True)
+class At:
+    """A place inside a CompilerConfig: `config.debug.aclgraph`."""
+
+    config: Config
+    path: str
+
+
+@frozen(kw_only=True)
+class Backend:
+    config: Config
+
+
+@frozen(kw_only=True)
+class Pool:
+    """A handle of a graph memory pool, under the name of the variable that holds it."""
+
+    name: str = ""
+
+
+@frozen(kw_only=True)
+class Logger:
+    name: str
+
+
+@define(kw_only=True, eq=False)
+class Items:
+    """A dict with text keys."""
+
+    items: dict[str, Value] = field(factory=dict)
+
+
+@define(kw_only=True, eq=False)
+class Object:
+    """A class of the script, taken for its one instance."""
+
+    name: str
+    attributes: dict[str, Value] = field(factory=dict)
+
+
+@define(kw_only=True, eq=False)
+class Def:
+    """A function of the script."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    scope: Mapping[str, Value]
+    owner: Object | None = None
+    open: bool = False
+    """It is being read: a call of it from inside itself is not followed."""
+
+
+Value: TypeAlias = "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Logger | Items | Object | Def"
+
+
+@frozen(kw_only=True)
+class MarkCall:
+    """mark_static (dims is None) or mark_dynamic of one argument."""
+
+    argument: str
+    dims: tuple[int, ...] | None
+
+
+@frozen(kw_only=True, eq=False)
+class Compile:
+    """One torch.compile; a keyword that was not given has torch's own default."""
+
+    config: Config
+    dynamic: bool | None
+    fullgraph: bool
+    node: ast.Call
+
+
+def plain(value: Value) -> Any:
+    """The value as YAML would hold it; None for what is no plain value (and for None itself)."""
+    if isinstance(value, Const):
+        return value.value
+    if isinstance(value, Pool):
+        return value.name or "pool"
+    if isinstance(value, Items) and all(isinstance(item, Const) for item in value.items.values()):
+        return {key: plain(item) for key, item in value.items.items()}
+    return None
+
+
+def where_of(base: Config | At, name: str) -> tuple[Config, str]:
+    """(configuration, attribute path) of `base.name`."""
+    return (base, name) if isinstance(base, Config) else (base.config, f"{base.path}.{name}")

@@ -1,0 +1,184 @@
+"""What `npucompose list …` prints: choices of a group of conf/, or TorchAir's options. Loads no torch, no Hydra."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, frozen
+
+from npucompose.errors import ConfigError, unknown
+from npucompose.schema.compiler import LEAVES, VERSION
+from npucompose.schema.leaf import Leaf, shown
+from npucompose.schema.versions import known, tree_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OPTIONS = "options"
+KINDS: Mapping[str, str] = {
+    "passes": "passes",
+    "modes": "mode",
+    "targets": "target",
+    "models": "model",
+    "pipelines": "pipeline",
+    "streams": "streams",
+    "shapes": "shapes",
+    "tilings": "tiling",
+    "compilers": "compiler",
+    "benchmarks": "benchmark",
+    "experiments": "experiment",
+}
+"""What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
+
+
+@frozen(kw_only=True)
+class Entry:
+    """One YAML of a group: its name, the first line of comment in it, and where it lies."""
+
+    name: str
+    doc: str
+    file: str
+
+
+def kinds() -> tuple[str, ...]:
+    return (*KINDS, OPTIONS)
+
+
+def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
+    """The choices of a group by name: `choices("modes", [Path("conf")])[0].name` is `eager`.
+
+    A name in several folders of `conf` is the first one's: give them in the order of Hydra's search path.
+    """
+    folder = KINDS.get(kind, kind)
+    if folder not in KINDS.values():
+        raise ConfigError(unknown("list", kind, kinds()))
+    files = [file for root in reversed(conf) for file in sorted((root / folder).glob("*.yaml"))]
+    found = {file.stem: Entry(name=file.stem, doc=first_comment(file), file=str(file)) for file in files}
+    return tuple(found[name] for name in sorted(found))
+
+
+def first_comment(file: Path) -> str:
+    """The text of the first comment line, Hydra's own (`# @package`) apart; empty where there is none."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            text = line.strip()
+            if text.startswith("#") and not text.startswith("# @"):
+                return text.lstrip("# ")
+    return ""
+
+
+def options(under: str = "", version: str | None = None) -> tuple[dict[str, Any], ...]:
+    """One JSON-able row for each leaf of both trees, or of those below `under`; `set_by` says what is set elsewhere.
+
+    The trees are those of torch_npu 2.13.0, or of `version`.
+    """
+    table = _table(version)
+    leaves = [leaf for leaf in table.values() if _is_under(leaf.path, under)]
+    if not leaves:
+        raise ConfigError(unknown("option", under, tuple(table)))
+    return tuple(
+        {
+            "option": leaf.path,
+            "kind": leaf.kind,
+            "takes": leaf.allowed(),
+            "default": leaf.default,
+            "modes": list(leaf.modes),
+            "needs": leaf.needs,
+            "set_by": leaf.set_by,
+            "twin": leaf.twin,
+            "doc": leaf.doc,
+            "source": leaf.source,
+        }
+        for leaf in leaves
+    )
+
+
+def _table(version: str | None) -> Mapping[str, Leaf]:
+    return LEAVES if version is None else tree_of(known(version, "--torch-npu"))
+
+
+def show(
+    kind: str, conf: Sequence[Path], *, as_json: bool = False, under: str = "", version: str | None = None
+) -> None:
+    """Print a group, or with kind `options` the option table (below `under`), as a table or as JSON."""
+    if under and kind != OPTIONS:
+        raise ConfigError(f"only options lie under a path: write `list options --under {under}`.")
+    rows = options(under, version) if kind == OPTIONS else tuple(asdict(entry) for entry in choices(kind, conf))
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    elif kind == OPTIONS:
+        _print_table(("option", "takes", "default", "acts in", "meaning"), [_option_cells(row) for row in rows])
+    else:
+        _print_table((kind, "meaning"), [(row["name"], row["doc"]) for row in rows])
+
+
+def yaml_of(under: str = "", version: str | None = None) -> str:
+    """conf/compiler/default.yaml, or with `under="npugraph_ex"` that part of it: every settable leaf at its default."""
+    table = _table(version)
+    of_version = f" in torch_npu {known(version)}" if version else ""
+    asked = (f" --under {under}" if under else "") + (f" --torch-npu {version}" if version else "")
+    head = [
+        f"# Every option of {_trees(under)}{of_version}, at its default: override what you need.",
+        f"# Written by `npucompose list options --yaml{asked}`; do not edit by hand.",
+        "# Whose option tree is meant; null is the torch_npu that is found here, or 2.13.0 where none is.",
+        f"{VERSION}: {json.dumps(known(version) if version else None)}",
+    ]
+    lines: list[str] = []
+    open_groups: tuple[str, ...] = ()
+    for leaf in table.values():
+        if leaf.set_by != "compiler" or not _is_under(leaf.path, under):
+            continue
+        *groups, name = leaf.path.split(".")
+        shared = _shared(open_groups, groups)
+        lines += [f"{'  ' * depth}{groups[depth]}:" for depth in range(shared, len(groups))]
+        indent = "  " * len(groups)
+        lines += [f"{indent}# {_comment(leaf)}", f"{indent}{name}: {json.dumps(leaf.default)}"]
+        open_groups = tuple(groups)
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _trees(under: str) -> str:
+    return under or "torchair's CompilerConfig and, under npugraph_ex, of npugraph_ex's"
+
+
+def _comment(leaf: Leaf) -> str:
+    return f"{leaf.doc[0].upper()}{leaf.doc[1:]}. Takes {leaf.allowed()}. Acts in {', '.join(leaf.modes)}."
+
+
+def _shared(left: Sequence[str], right: Sequence[str]) -> int:
+    """How many names both begin with: 1 for (debug, aclgraph) and (debug, data_dump)."""
+    for depth, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return depth
+    return min(len(left), len(right))
+
+
+def _is_under(path: str, under: str) -> bool:
+    return not under or path == under or path.startswith(f"{under}.")
+
+
+def _option_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    doc = row["doc"] if row["set_by"] == "compiler" else f"{row['doc']} (not set here: {row['set_by']})"
+    return row["option"], row["takes"], shown(row["default"]), ", ".join(row["modes"]) or "no mode", doc
+
+
+def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*head, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console_for_tables().print(table)
+
+
+def console_for_tables() -> Console:
+    """A console as wide as the terminal; wide enough for a table where the output goes to a file or a pipe."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)

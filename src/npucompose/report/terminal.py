@@ -1,0 +1,258 @@
+"""The summary at the end of a run, for a person. Pure: reads a Report, writes to a rich console.
+
+    gpt_decode · target=cpu · mode=reduce-overhead · shapes=static             ok
+      graphs    1 static graph · 134 -> 182 nodes
+      numerics  equals eager bit for bit · 9 values compared
+      latency   p50 eager 990.1 µs · detached replay 517.0 µs · 1.91x as fast
+
+No speed is printed beside results that are not those of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from npucompose.schema.record import BenchmarkFacts, Report, Status, Timing
+
+OPTIONS_SHOWN = 4
+STATUS_WORDS: Mapping[Status, str] = {
+    "ok": "ok",
+    "expect_failed": "an expectation failed",
+    "numerics_failed": "wrong results",
+    "illegal": "illegal configuration",
+    "failed": "failed",
+    "timeout": "timeout",
+    "crashed": "crashed",
+}
+STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "expect_failed": "bold yellow"}
+BAD = "bold red"
+
+Row = tuple[str, Text]
+
+
+def render(report: Report, console: Console, path: Path | str | None = None) -> None:
+    """Print the summary; `path` is where report.json lies. 80 columns are enough; colours only on a terminal."""
+    head = Table.grid(expand=True, padding=(0, 1))
+    head.add_column(ratio=1)
+    head.add_column(justify="right", no_wrap=True)
+    status = Text(STATUS_WORDS[report.status], style=STATUS_STYLES.get(report.status, BAD))
+    head.add_row(Text(_title(report), style="bold"), status)
+    console.print(head)
+    body = Table.grid(padding=(0, 2, 0, 0))
+    body.add_column(style="dim", no_wrap=True)
+    body.add_column(overflow="fold")
+    before = ""
+    for label, words in _rows(report):
+        body.add_row("" if label == before else f"  {label}", words)
+        before = label
+    console.print(body)
+    if path is not None:
+        console.print(Text(f"  report: {path}"), soft_wrap=True)  # one line however long, so that it can be copied
+
+
+def _rows(report: Report) -> Iterator[Row]:
+    yield from _trouble(report)
+    if report.reused:
+        yield "reused", Text("nothing changed: every stage was taken from the store")
+    yield from _graphs(report)
+    yield from _passes(report)
+    yield from _streams(report)
+    yield from _npu(report)
+    yield from _numerics(report)
+    yield from _latency(report)
+    yield from _memory(report)
+    yield from _stages(report)
+    yield from _effective(report)
+
+
+def _title(report: Report) -> str:
+    words = [_choice(report.experiment, "model")]
+    words += [f"{group}={_choice(report.experiment, group)}" for group in ("target", "mode", "shapes")]
+    return " · ".join(known for known in words if not known.endswith("?"))
+
+
+def _choice(experiment: Mapping[str, Any], group: str) -> str:
+    """The name of what a group holds; `?` in the report of a run that was refused before it was known."""
+    value = experiment.get(group)
+    name: Any = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else value
+    return name if isinstance(name, str) else "?"
+
+
+def _trouble(report: Report) -> Iterator[Row]:
+    if report.error:
+        yield "error", Text(report.error, style="red")
+    if report.last_lines:
+        yield "log ends", Text("\n".join(report.last_lines), style="dim")
+    for expectation in report.expectations:
+        if not expectation.held:
+            words = f"expect.{expectation.name} wanted {expectation.wanted}, got {expectation.got}"
+            yield "expected", Text(words, style="red")
+
+
+def _graphs(report: Report) -> Iterator[Row]:
+    if not report.graphs:
+        return
+    for kind in ("static", "dynamic"):
+        of_kind = [graph for graph in report.graphs if graph.fx == kind]
+        if not of_kind:
+            continue
+        before, after = sum(graph.nodes_before for graph in of_kind), sum(graph.nodes_after for graph in of_kind)
+        words = f"{_count(len(of_kind), f'{kind} graph')} · {before} -> {after} nodes"
+        symbols = dict.fromkeys(symbol for graph in of_kind for symbol in graph.symbols)
+        yield "graphs", Text(f"{words} · symbols {', '.join(symbols)}" if symbols else words)
+    if report.recompiles:
+        first = report.recompiles[0]
+        words = f"{_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"
+        yield "recompiles", Text(words, style="yellow")
+
+
+def _passes(report: Report) -> Iterator[Row]:
+    """One line for each pass, its runs over several graphs together."""
+    for stage, name in dict.fromkeys((one.stage, one.name) for one in report.passes):
+        runs = [one for one in report.passes if (one.stage, one.name) == (stage, name)]
+        matches = _count(sum(one.matches for one in runs), "match", "matches")
+        before, after = sum(one.nodes_before for one in runs), sum(one.nodes_after for one in runs)
+        seconds = _time(sum(one.seconds for one in runs) * 1e6)
+        yield "passes", Text(f"{stage} {name} · {matches} · {before} -> {after} nodes · {seconds}")
+
+
+def _streams(report: Report) -> Iterator[Row]:
+    plan = report.streams
+    if plan is None:
+        return
+    words = [_count(plan.streams, "stream"), _count(plan.events, "event"), f"{len(plan.nodes)} nodes planned"]
+    words.append("validated" if plan.validated else "not validated")
+    if plan.predicted_us is not None and plan.serial_us is not None:
+        words.append(f"predicted {_time(plan.predicted_us)} of {_time(plan.serial_us)}")
+    if plan.measured_us is not None:
+        words.append(f"measured {_time(plan.measured_us)}")
+    yield "streams", Text(" · ".join(words))
+
+
+def _numerics(report: Report) -> Iterator[Row]:
+    found = report.numerics
+    if found is None:
+        return
+    compared = f"{_count(found.compared, 'value')} compared"
+    error = "no finite difference" if found.max_abs_err is None else f"max. absolute error {found.max_abs_err:.3g}"
+    if found.bitwise:
+        yield "numerics", Text(f"equals {found.reference} bit for bit · {compared}", style="green")
+    elif found.passed:
+        yield "numerics", Text(f"equals {found.reference} within tolerance · {error} · {compared}", style="yellow")
+    else:
+        yield "numerics", Text(f"does not equal {found.reference} · {error} · {compared}", style=BAD)
+    for problem in found.problems:
+        yield "numerics", Text(problem, style="red")
+    if found.note:
+        yield "numerics", Text(found.note, style="dim")
+    if found.stride_mismatches:
+        yield "numerics", Text(f"other strides than {found.reference} at {', '.join(found.stride_mismatches)}")
+
+
+def _npu(report: Report) -> Iterator[Row]:
+    npu = report.npu
+    if npu is None:
+        return
+    words = [f"{npu.package} {npu.version} on {'a device' if npu.platform == 'device' else 'the stand-in'}"]
+    words += [f"GE graph {ge.name}: {_count(ge.nodes, 'node')}, {ge.shapes}" for ge in npu.ge_graphs]
+    counted = (
+        (npu.captures, "capture"),
+        (npu.replays, "replay"),
+        (npu.task_updates, "task update"),
+        (npu.streams, "stream"),
+        (npu.event_records, "event"),
+    )
+    if not npu.ge_graphs:
+        words += [_count(number, name) for number, name in counted if number]
+    yield "torchair", Text(" · ".join(words))
+
+
+def _latency(report: Report) -> Iterator[Row]:
+    times = report.stages.benchmark
+    if times is None:
+        return
+    if report.status == "numerics_failed" or (report.numerics is not None and not report.numerics.passed):
+        yield "latency", Text("not shown: the results are wrong", style="red")
+        return
+    own = "detached replay" if times.candidate == "replay" else _choice(report.experiment, "mode")
+    eager = times.baselines.get("eager")
+    words = [f"p50 eager {_time(eager.p50_us)}"] if eager is not None else []
+    words.append(f"{'' if words else 'p50 '}{own} {_time(times.p50_us)}")
+    if "eager" in times.speedup:
+        words.append(f"{times.speedup['eager']:.2f}x as fast")
+    yield "latency", Text(" · ".join(words))
+    yield from _compiled(times)
+    if report.stages.capture is not None and report.stages.capture.why_attached:
+        yield "latency", Text(f"no detached handle: {report.stages.capture.why_attached}")
+    tail = [f"p90 {own} {_time(times.p90_us)}", f"p99 {_time(times.p99_us)}", _count(len(times.samples_us), "sample")]
+    yield "latency", Text(" · ".join(tail), style="dim")
+
+
+def _compiled(times: BenchmarkFacts) -> Iterator[Row]:
+    through: Timing | None = times.baselines.get("compiled")
+    if through is None:
+        return
+    words = f"p50 through torch.compile {_time(through.p50_us)}"
+    if "eager" in times.speedup_compiled:
+        words += f" · {times.speedup_compiled['eager']:.2f}x as fast"
+    yield "latency", Text(words)
+
+
+def _memory(report: Report) -> Iterator[Row]:
+    memory = report.memory
+    if memory is None:
+        return
+    words: list[str] = []
+    if memory.pool_bytes is not None:
+        pool = f"pool {_bytes(memory.pool_bytes)}"
+        without = memory.unplanned_bytes
+        words.append(pool if without is None else f"{pool} ({_bytes(without)} without reuse)")
+    if memory.peak_rss_bytes is not None:
+        words.append(f"process peak {_bytes(memory.peak_rss_bytes)}")
+    if words:
+        yield "memory", Text(" · ".join(words))
+
+
+def _stages(report: Report) -> Iterator[Row]:
+    if not report.records:
+        return
+    words = [f"{one.stage} {_time(one.seconds * 1e6)}{' (stored)' if one.reused else ''}" for one in report.records]
+    yield "stages", Text(" · ".join(words))
+
+
+def _effective(report: Report) -> Iterator[Row]:
+    if not report.effective:
+        return
+    names = [one.option for one in report.effective]
+    more = f" and {len(names) - OPTIONS_SHOWN} more" if len(names) > OPTIONS_SHOWN else ""
+    words = f"{_count(len(names), 'option')}: {', '.join(names[:OPTIONS_SHOWN])}{more}"
+    yield "not acting", Text(words, style="yellow")
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _time(microseconds: float) -> str:
+    """`_time(517.04)` is `517.0 µs`, `_time(2_500)` is `2.50 ms`."""
+    if microseconds < 1e3:
+        return f"{microseconds:.1f} µs"
+    if microseconds < 1e6:
+        return f"{microseconds / 1e3:.2f} ms"
+    return f"{microseconds / 1e6:.2f} s"
+
+
+def _bytes(number: int) -> str:
+    """`_bytes(9421)` is `9.2 KiB`."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

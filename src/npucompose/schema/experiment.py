@@ -1,0 +1,119 @@
+"""One frozen point of the design space: what a person asked for, checked, before any device is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.options import option
+from npucompose.schema.streams import Streams
+
+ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
+MODES: tuple[ModeName, ...] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+Strict = Literal["off", "mode", "all"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+@frozen(kw_only=True)
+class Choice:
+    """One YAML file, before anyone knows its class: `Choice(name="cse", options={"stage": "pre"})`."""
+
+    name: str
+    options: Mapping[str, Any] = field(factory=dict[str, Any])
+
+
+@frozen(kw_only=True)
+class Mode:
+    name: ModeName = option(choices=MODES, doc="TorchAir's mode")
+
+
+@frozen(kw_only=True)
+class Shapes:
+    """Which dimensions are fixed. Patterns are argument names, `fnmatch` globs (`cache_*`) or `re:` + a regex."""
+
+    name: str = option("static", "the choice of conf/shapes this is")
+    dynamic: bool | None = option(False, "torch.compile(dynamic=...): True, False, or null to let Dynamo find out")
+    mark_static: tuple[str, ...] = option(factory=tuple, doc="inputs to pass to torch._dynamo.mark_static")
+    mark_dynamic: Mapping[str, tuple[int, ...]] = option(
+        factory=dict, doc="{input: dimensions} to pass to torch._dynamo.mark_dynamic"
+    )
+    gears: Mapping[str, tuple[int, ...]] = option(
+        factory=dict, doc="{input.dimension: sizes} for torchair.inference.set_dim_gears; mode=max-autotune on an NPU"
+    )
+
+
+@frozen(kw_only=True)
+class Tiling:
+    schedule: Literal["host", "sink"] = option(
+        "host", "where GE computes tiling: `sink` is tiling_schedule_optimize", choices=("host", "sink")
+    )
+
+
+@frozen(kw_only=True)
+class CompileKeywords:
+    fullgraph: bool = option(True, "torch.compile(fullgraph=...): a graph break is an error")
+
+
+@frozen(kw_only=True)
+class Logs:
+    """What torch._logging.set_logs and Python's logging are told."""
+
+    artifacts: tuple[str, ...] = option(factory=tuple, doc="for torch._logging.set_logs: graph_code, recompiles, …")
+    levels: Mapping[str, LogLevel] = option(factory=dict, doc="{logger: DEBUG, INFO, WARNING or ERROR}")
+
+
+@frozen(kw_only=True)
+class Pipeline:
+    name: str = option("bench", "the choice of conf/pipeline this is")
+    stages: tuple[str, ...] = option(factory=tuple, doc="stages that are wanted; what they need runs too")
+    time_limit_s: float = option(1800.0, "the worker is killed after so many seconds: status `timeout`", gt=0)
+
+
+@frozen(kw_only=True)
+class Benchmark:
+    warmup: int = option(5, "calls of each candidate that are not counted", ge=0)
+    min_calls: int = option(30, "at least so many counted calls of each candidate", ge=1)
+    min_seconds: float = option(1.0, "and at least so many seconds of counted calls, all candidates together", ge=0)
+    max_calls: int = option(20_000, "and at most so many calls of each candidate", ge=1)
+    threads: int | None = option(None, "torch.set_num_threads; null leaves torch's choice", ge=1, optional=True)
+
+
+@frozen(kw_only=True)
+class Expect:
+    """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
+
+    fx_graph: Literal["static", "dynamic"] | None = option(
+        None, "the FX graph has symbols or has none", choices=("static", "dynamic"), optional=True
+    )
+    recompiles: int | None = option(None, "at most so many recompilations", ge=0, optional=True)
+    captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
+    streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)
+    events: int | None = option(None, "exactly so many events in the plan", ge=0, optional=True)
+    bitwise: bool | None = option(None, "replay equals eager bit for bit")
+    speedup: float | None = option(None, "speedup.eager is at least this", gt=0, optional=True)
+
+
+@frozen(kw_only=True)
+class Experiment:
+    """Everything that a run depends on. Equal experiments are the same point of the design space."""
+
+    mode: Mode
+    shapes: Shapes = option(factory=Shapes)
+    tiling: Tiling = option(factory=Tiling)
+    passes: Mapping[str, Choice] = option(factory=dict, doc="label -> pass, in the order written")
+    streams: Streams = option(factory=Streams)
+    compiler: CompilerOptions = option(factory=CompilerOptions)
+    target: Choice = option(factory=lambda: Choice(name="cpu"))
+    model: Choice = option(factory=lambda: Choice(name="gpt_decode"))
+    pipeline: Pipeline = option(factory=Pipeline)
+    benchmark: Benchmark = option(factory=Benchmark)
+    compile: CompileKeywords = option(factory=CompileKeywords)
+    logs: Logs = option(factory=Logs)
+    seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
+    strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
+    expect: Expect = option(factory=Expect)
+    trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
+    debug: bool = option(False, "tracebacks instead of paragraphs")

@@ -1,0 +1,335 @@
+"""report.json as frozen values: what one run asked for, did and measured. Knows no torch and no disk.
+
+The field names are the contract of docs/report.md, which explains each one; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, get_args
+
+import attrs
+import cattrs
+from attrs import field, frozen
+
+from npucompose.errors import ConfigError, unknown
+from npucompose.schema.effective import Effective
+
+T = TypeVar("T")
+
+SCHEMA = 1
+"""Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
+
+Candidate = Literal["replay", "compiled", "eager"]
+Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "crashed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+EXIT_STATUS: Mapping[Status, int] = {
+    "ok": 0,
+    "expect_failed": 1,
+    "numerics_failed": 1,
+    "illegal": 2,
+    "failed": 3,
+    "timeout": 3,
+    "crashed": 3,
+}
+"""What the command line ends with."""
+
+
+@frozen(kw_only=True)
+class Environment:
+    """The machine and the software of a run; holds no host name and no path."""
+
+    versions: Mapping[str, str] = field(factory=dict[str, str])
+    platform: str = ""
+    cpu: Mapping[str, Any] = field(factory=dict[str, Any])
+    device: Mapping[str, str] = field(factory=dict[str, str])
+    threads: Mapping[str, int | str] = field(factory=dict[str, int | str])
+    torch_build: Mapping[str, str] = field(factory=dict[str, str])
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+
+
+@frozen(kw_only=True)
+class GraphFacts:
+    """One graph that Dynamo made, before and after the passes."""
+
+    id: str
+    fingerprint: str
+    nodes_before: int
+    nodes_after: int
+    fx: Literal["static", "dynamic"]
+    symbols: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class PassFacts:
+    """One run of one pass over one graph."""
+
+    name: str
+    stage: Literal["pre", "post"]
+    matches: int
+    nodes_before: int
+    nodes_after: int
+    seconds: float
+    graph: str | None = None
+
+
+@frozen(kw_only=True)
+class StreamFacts:
+    """The stream plan of a run."""
+
+    streams: int
+    events: int
+    nodes: Mapping[str, str] = field(factory=dict[str, str])
+    validated: bool = False
+    predicted_us: float | None = None
+    serial_us: float | None = None
+    measured_us: float | None = None
+
+
+@frozen(kw_only=True)
+class Recompile:
+    compile_id: str
+    reason: str
+
+
+@frozen(kw_only=True)
+class CompileTimes:
+    """Seconds until the first call of the compiled model could begin, by who spent them."""
+
+    dynamo_s: float | None = None
+    aot_s: float | None = None
+    passes_s: float | None = None
+    backend_s: float | None = None
+    total_s: float
+
+
+@frozen(kw_only=True)
+class CaptureFacts:
+    seconds: float
+    captures: int = 1
+    kernels: int | None = None
+    """Calls that one replay makes."""
+    detached: bool = True
+    why_attached: str | None = None
+    """Why there is no detached handle."""
+
+
+@frozen(kw_only=True)
+class ReplayFacts:
+    first_us: float
+    replays: int = 1
+
+
+@frozen(kw_only=True)
+class Timing:
+    """Samples of one candidate and what is read from them; made by `npucompose.measure.timing.Samples`."""
+
+    samples_us: tuple[float, ...]
+    p50_us: float
+    p90_us: float
+    p99_us: float
+    mean_us: float
+
+
+@frozen(kw_only=True)
+class BenchmarkFacts(Timing):
+    """The samples are those of `candidate`: the detached handle where there is one, else the compiled model."""
+
+    candidate: Candidate = "replay"
+    baselines: Mapping[str, Timing] = field(factory=dict[str, Timing])
+    speedup: Mapping[str, float] = field(factory=dict[str, float])
+    speedup_compiled: Mapping[str, float] = field(factory=dict[str, float])
+
+
+@frozen(kw_only=True)
+class Stages:
+    """One field for each stage; None for a stage that was not wanted or not reached."""
+
+    compile: CompileTimes | None = None
+    capture: CaptureFacts | None = None
+    replay: ReplayFacts | None = None
+    benchmark: BenchmarkFacts | None = None
+
+
+@frozen(kw_only=True)
+class StageRun:
+    """How a stage's facts came into this report: `reused` ones were read from the store."""
+
+    stage: str
+    key: str
+    reused: bool
+    seconds: float
+
+
+@frozen(kw_only=True)
+class Numerics:
+    """What a comparison with the reference found."""
+
+    reference: str
+    max_abs_err: float | None
+    """None where no finite difference exists: other structures, shapes, or NaN against a number."""
+    bitwise: bool
+    tolerance: Mapping[str, Mapping[str, float]] = field(factory=dict[str, Mapping[str, float]])
+    passed: bool
+    note: str | None = None
+    """What the comparison does not prove."""
+    compared: int = 0
+    stride_mismatches: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Memory:
+    pool_bytes: int | None = None
+    unplanned_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+
+
+@frozen(kw_only=True)
+class Expectation:
+    """One `expect.x` of the experiment and what came out."""
+
+    name: str
+    wanted: Any
+    got: Any
+    held: bool
+
+
+@frozen(kw_only=True)
+class GeGraph:
+    """One graph as TorchAir hands it to GE, before GE does anything to it."""
+
+    name: str
+    nodes: int
+    types: Mapping[str, int] = field(factory=dict[str, int])
+    """{operator type: how often}."""
+    data: Mapping[str, str] = field(factory=dict[str, str])
+    """{Data node: `FLOAT [4, 16] NPU`}; -1 is a dimension that GE does not know."""
+    shapes: Literal["static", "dynamic"]
+    options: Mapping[str, str] = field(factory=dict[str, str])
+    """Options of this graph (TorchAir's local ones)."""
+    streams: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `_user_stream_label`}."""
+    control_edges: tuple[str, ...] = ()
+    """`MatMul -> Abs`: the second runs after the first though it reads nothing of it."""
+
+
+@frozen(kw_only=True)
+class NpuFacts:
+    """What the genuine TorchAir made, and what it told the device. Counts are null where nobody could count."""
+
+    package: Literal["torchair", "npugraph_ex"]
+    version: str
+    platform: str
+    """`device`, or `stand-in` for a machine without CANN."""
+    config: Mapping[str, Any] = field(factory=dict[str, Any])
+    """The genuine configuration's own as_dict()."""
+    fx_graphs: int
+    ge_graphs: tuple[GeGraph, ...] = ()
+    global_options: Mapping[str, str] = field(factory=dict[str, str])
+    """What GE is initialised with, once a process."""
+    captures: int | None = None
+    replays: int | None = None
+    task_updates: int | None = None
+    event_records: int | None = None
+    event_waits: int | None = None
+    streams: int | None = None
+    """Streams that carry a kernel of a recording."""
+    unordered: tuple[str, ...] = ()
+    """Kernels on two streams that touch the same memory with no event between them."""
+
+
+@frozen(kw_only=True)
+class Report:
+    """One run. as_dict is plain JSON and of_dict its inverse (`experiment` and the like are plain JSON already)."""
+
+    schema: int = SCHEMA
+    key: str
+    status: Status
+    error: str | None = None
+    last_lines: tuple[str, ...] = ()
+    reused: bool = False
+    experiment: Mapping[str, Any]
+    provenance: Mapping[str, str] = field(factory=dict[str, str])
+    effective: tuple[Effective, ...] = ()
+    environment: Environment | None = None
+    graphs: tuple[GraphFacts, ...] = ()
+    passes: tuple[PassFacts, ...] = ()
+    streams: StreamFacts | None = None
+    sinking: None = None
+    """Verdicts of the sinking room; null until that room is built."""
+    recompiles: tuple[Recompile, ...] = ()
+    stages: Stages = field(factory=Stages)
+    numerics: Numerics | None = None
+    npu: NpuFacts | None = None
+    memory: Memory | None = None
+    expectations: tuple[Expectation, ...] = ()
+    records: tuple[StageRun, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        return EXIT_STATUS[self.status]
+
+    def as_dict(self) -> dict[str, Any]:
+        return facts_of(self)
+
+    @staticmethod
+    def of_dict(data: Mapping[str, Any]) -> Report:
+        """The report in `data`; fields that this version does not know are left out. ConfigError says what is wrong."""
+        version = data.get("schema")
+        if version != SCHEMA:
+            raise ConfigError(f"report: 'schema' is {version!r}; this version of npucompose reads schema {SCHEMA}.")
+        if data.get("status") not in STATUSES:
+            raise ConfigError("report: " + unknown("status", str(data.get("status")), STATUSES))
+        return of_facts(Report, data, where="report")
+
+
+def _number(value: Any, _: type[float]) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"a number is wanted, not {value!r}")
+    return float(value)
+
+
+def _exactly(cls: type[Any], words: str) -> Any:
+    def check(value: Any, _: type[Any]) -> Any:
+        if type(value) is not cls:
+            raise TypeError(f"{words} is wanted, not {value!r}")
+        return value
+
+    return check
+
+
+def _converter() -> cattrs.Converter:
+    """cattrs would turn "3" into 3 and "false" into True; a file that says so was not written by us."""
+    converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
+    converter.register_structure_hook(float, _number)
+    converter.register_structure_hook(int, _exactly(int, "a whole number"))
+    converter.register_structure_hook(str, _exactly(str, "text"))
+    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
+    converter.register_structure_hook(type(None), _exactly(type(None), "null"))
+    converter.register_structure_hook(int | str, lambda value, _: value)
+    return converter
+
+
+_CONVERTER = _converter()
+
+
+def facts_of(value: attrs.AttrsInstance) -> dict[str, Any]:
+    """Any value of this file as plain JSON: a stage returns `facts_of(CompileTimes(total_s=1.0))` and the like."""
+    return _CONVERTER.unstructure(value)
+
+
+def of_facts(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
+    """The inverse of `facts_of`; every wrong field is one problem of the ConfigError."""
+    try:
+        return _CONVERTER.structure(data, cls)
+    except cattrs.BaseValidationError as error:
+        problems = cattrs.transform_error(error, path=where, format_exception=_words)
+        raise ConfigError(*problems) from error
+
+
+def _words(error: BaseException, _: type[Any] | None) -> str:
+    if isinstance(error, KeyError):
+        return f"the field {error} is missing"
+    return str(error)

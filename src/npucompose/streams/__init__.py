@@ -1,0 +1,10 @@
+"""From what is asked (Streams) to a safe plan in the graph: match, assign, order, derive events, emit, validate.
+
+Streams are chosen, events follow. Knows no device: what a device can do comes in as `Capabilities`.
+"""
+
+from npucompose.streams.emit import strip
+from npucompose.streams.plan import apply, plan
+from npucompose.streams.validate import plan_of, validate
+
+__all__ = ["apply", "plan", "plan_of", "strip", "validate"]

@@ -1,0 +1,19 @@
+"""Devices by name. A new target is one file, one line here, one YAML and one test."""
+
+from __future__ import annotations
+
+from npucompose.registry import Registry
+from npucompose.targets.base import Target
+
+TARGETS: Registry[Target] = Registry(
+    kind="target",
+    base=Target,
+    group="npucompose.targets",
+    built_in=(
+        ("cpu", "npucompose.targets.cpu:CpuTarget"),
+        ("cuda", "npucompose.targets.cuda:CudaTarget"),
+        ("npu", "npucompose.targets.npu:NpuTarget"),
+        ("npu_offline", "npucompose.targets.npu_offline:NpuOfflineTarget"),
+        ("null_device", "npucompose.targets.null_device:NullDevice"),
+    ),
+)

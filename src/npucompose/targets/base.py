@@ -1,0 +1,164 @@
+"""A device as a few calls. Importing this or a target's file loads no torch and no vendor package."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.effective import Effective
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.models.base import Built
+    from npucompose.schema.record import NpuFacts
+    from npucompose.targets.compilation import Backend
+
+OWN_PROCESS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""Keeps `import torch` from importing torch_npu, which raises where the wheel is installed and CANN is not."""
+
+
+@frozen(kw_only=True, eq=False)
+class Genuine:
+    """The objects of the vendor's own compiler that an experiment became."""
+
+    config: Any
+    """torchair.CompilerConfig or npugraph_ex.CompilerConfig, every requested leaf set and no other touched."""
+    backend: Callable[..., Callable[..., Any]]
+    """What `torch.compile(backend=…)` takes."""
+    options: Mapping[str, Any] | None = None
+    """npugraph_ex only: what `torch.compile(backend="npugraph_ex", options=…)` takes."""
+
+
+@frozen(kw_only=True, eq=False)
+class LowerRequest:
+    """One finished FX graph of one compilation, and what lowering needs to know about it."""
+
+    mode: str
+    graph_module: fx.GraphModule
+    example_inputs: Sequence[Any]
+    """Fake tensors and SymInts, one for each placeholder."""
+    static_inputs: frozenset[int]
+    """Placeholders whose address does not change from call to call (parameters and buffers)."""
+    options: CompilerOptions
+
+
+class Captured(Protocol):
+    """A recording with its static buffers, good for one signature (design: CapturedGraph)."""
+
+    def replay(self, *inputs: Any) -> list[Any]: ...
+
+    def facts(self) -> Mapping[str, Any]: ...
+
+
+class Lowered(Protocol):
+    """What a target made of a graph: called with a *list* of inputs (boxed), returns the list of outputs."""
+
+    captured: list[Captured]
+
+    def __call__(self, inputs: list[Any]) -> list[Any]: ...
+
+
+@frozen(kw_only=True)
+class Target(ABC):
+    """A device; its fields are its options."""
+
+    name: ClassVar[str]
+    modes: ClassVar[tuple[str, ...]]
+    """Modes that this target can run."""
+    measures: ClassVar[bool] = True
+    """Whether a time taken here means anything."""
+    executes: ClassVar[bool] = True
+    """Whether results come out that can be compared with eager."""
+    detaches: ClassVar[bool] = True
+    """Whether a recording can be replayed without torch.compile around it."""
+
+    @abstractmethod
+    def capabilities(self, mode: str) -> Capabilities: ...
+
+    @abstractmethod
+    def honours(self, mode: str) -> frozenset[str]:
+        """Dotted paths of the compiler options (CompilerOptions) that act here in this mode."""
+
+    def check(self, mode: str) -> None:
+        """Raise ConfigError when this machine, or this target, cannot run `mode`. Runs nothing on the device."""
+        if mode not in self.modes:
+            raise ConfigError(
+                f"mode={mode} cannot run on target={self.name}. Modes of this target: {', '.join(self.modes)}."
+            )
+
+    def check_stages(self, stages: Sequence[str]) -> None:
+        """Raise ConfigError when one of these stages has no meaning here."""
+        beyond = [stage for stage in stages if stage not in ("compile", "capture")]
+        if beyond and not self.executes:
+            raise ConfigError(
+                f"target={self.name} executes nothing: {', '.join(beyond)} cannot run. Add pipeline=compile_only."
+            )
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        """What a person should know before it runs, a line each."""
+        return ()
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, str]:
+        """What of the device belongs to the key of a result, e.g. {"cpu": "…model name…"}. Loads no torch."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables that a worker needs before torch is imported."""
+        return OWN_PROCESS
+
+    def prepare(self, mode: str) -> None:
+        """Load what the device needs in this process; called before anything else that needs torch."""
+
+    def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
+        """How to tell the device's compiler which sizes a dimension may have; None where it takes no such thing."""
+        return None
+
+    def genuine(self, backend: Backend) -> Genuine | None:
+        """The vendor's own configuration and backend object; None where the compiler is ours."""
+        return None
+
+    def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
+        """What the vendor's compiler itself turns into something else than was asked."""
+        return ()
+
+    def numerics_note(self, mode: str) -> str | None:
+        """What a comparison with eager does not prove here, in one sentence."""
+        return None
+
+    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
+        """What was recorded so far: `seconds`, `kernels`, and where it is known `pool_bytes`, `unplanned_bytes`."""
+        return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
+
+    def device_facts(self, backend: Backend) -> NpuFacts | None:
+        """What came out on the vendor's side, for the report; None where there is no such side."""
+        return None
+
+    def device_texts(self, backend: Backend) -> Mapping[str, str]:
+        """{file name: text} to lie beside the FX graphs."""
+        return {}
+
+    def place(self, built: Built) -> Built:
+        """The model and its inputs on this device."""
+        return built
+
+    def compile(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Dynamo's graph -> a callable. The usual way is AOTAutograd, the passes, then `lower`."""
+        from npucompose.targets.compilation import through_aot
+
+        return through_aot(backend, graph_module, example_inputs)
+
+    @abstractmethod
+    def lower(self, request: LowerRequest) -> Lowered:
+        """Make `request.graph_module` runnable in `request.mode`."""
+
+    def synchronize(self) -> None:
+        """Return when everything told to the device is done."""

@@ -1,0 +1,170 @@
+"""The torch.compile backend object: Dynamo's graph -> AOTAutograd -> pre passes -> post passes -> the target.
+
+Knows the order of things and keeps a record of every graph; what a graph becomes is the target's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from npucompose.errors import CaptureError
+from npucompose.graphs import fingerprint, is_planned, printed, symbols
+from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.passes import PassRecord
+from npucompose.schema.streams import Plan
+from npucompose.streams import plan_of
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.passes.pipeline import PassPipeline
+    from npucompose.targets.base import Genuine, Lowered, Target
+
+
+@define(kw_only=True, eq=False)
+class Compilation:
+    """One FX graph: what it was, what the passes made of it, how long each part took (seconds)."""
+
+    id: str
+    fingerprint: str
+    symbols: tuple[str, ...]
+    nodes_before: int
+    text_before: str
+    nodes_after: int = 0
+    text_after: str = ""
+    plan: Plan = field(factory=Plan)
+    passes: tuple[PassRecord, ...] = ()
+    aot_s: float = 0.0
+    passes_s: float = 0.0
+    backend_s: float = 0.0
+    graph_module: fx.GraphModule | None = None
+    lowered: Lowered | None = None
+
+
+class Backend:
+    """Callable with Dynamo's (graph module, example inputs): `torch.compile(model, backend=backend)`.
+
+    `compilations` grows by one for each FX graph that reaches the passes (forward and backward graphs count apart).
+    """
+
+    def __init__(
+        self, *, target: Target, mode: str, options: CompilerOptions, pre: PassPipeline, post: PassPipeline
+    ) -> None:
+        self.target, self.mode, self.options = target, mode, options
+        self.pre, self.post = pre, post
+        self.compilations: list[Compilation] = []
+        self.genuine: Genuine | None = None
+        """The vendor's own objects, where the target has a compiler of its own."""
+        self.entered_at: list[float] = []
+        """When Dynamo called: perf_counter seconds, one for each Dynamo graph."""
+
+    @property
+    def __name__(self) -> str:
+        return f"npucompose({self.target.name}, {self.mode})"
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        self.entered_at.append(perf_counter())
+        if self.mode == "eager":
+            return graph_module.forward
+        return self.target.compile(self, graph_module, example_inputs)
+
+    def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
+        """Run both pipelines on an AOT graph, in place, and keep the record."""
+        compilation = self.begin(graph_module)
+        begun = perf_counter()
+        compilation.passes = (*self.pre(graph_module), *self.post(graph_module))
+        compilation.passes_s = perf_counter() - begun
+        self.finish(compilation, graph_module)
+        return compilation
+
+    def begin(self, graph_module: fx.GraphModule) -> Compilation:
+        """The record of a graph that the passes have not seen yet."""
+        graph = graph_module.graph
+        return Compilation(
+            id=f"graph_{len(self.compilations)}",
+            fingerprint=fingerprint(graph),
+            symbols=tuple(symbols(graph)),
+            nodes_before=len(graph.nodes),
+            text_before=printed(graph),
+            aot_s=perf_counter() - self.entered_at[-1],
+            graph_module=graph_module,
+        )
+
+    def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
+        """Complete the record with the graph as the passes left it, and keep it."""
+        graph = graph_module.graph
+        if is_planned(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
+            compilation.plan = plan_of(graph)
+        compilation.nodes_after = len(graph.nodes)
+        compilation.text_after = printed(graph)
+        self.compilations.append(compilation)
+
+
+def refuse_training(*_: Any) -> Any:
+    """AOTAutograd's fw_compiler: it is asked only when a gradient is wanted."""
+    raise CaptureError(
+        "this mode records kernels for inference, and an input or parameter requires grad. "
+        "Call the model under torch.no_grad() with requires_grad_(False), or use mode=max-autotune, which trains."
+    )
+
+
+def static_inputs() -> frozenset[int]:
+    """Placeholders of the graph under compilation that are parameters or buffers (AOTAutograd's own list)."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd for inference, then the passes, then `target.lower`."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    from npucompose.targets.base import LowerRequest
+
+    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
+        compilation = backend.rewrite(aot, inputs)
+        begun = perf_counter()
+        compilation.lowered = backend.target.lower(
+            LowerRequest(
+                mode=backend.mode,
+                graph_module=aot,
+                example_inputs=tuple(inputs),
+                static_inputs=static_inputs(),
+                options=backend.options,
+            )
+        )
+        compilation.backend_s = perf_counter() - begun
+        return compilation.lowered
+
+    compiler = aot_autograd(
+        fw_compiler=refuse_training, inference_compiler=inference, keep_inference_input_mutations=True
+    )
+    return compiler(graph_module, list(example_inputs))
+
+
+def through_inductor(
+    backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
+) -> Callable[..., Any]:
+    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here."""
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    from npucompose.streams import strip
+
+    def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        compilation = backend.rewrite(aot, inputs)
+        if strip(aot.graph):
+            aot.recompile()
+        begun = perf_counter()
+        compiled = compile_fx_inner(aot, inputs, **keywords)
+        compilation.backend_s = perf_counter() - begun
+        return compiled
+
+    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
+    compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+    return compiled

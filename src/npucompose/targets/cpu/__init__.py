@@ -1,0 +1,75 @@
+"""The embedded target: every machine has it. reduce-overhead is capture and replay, max-autotune is Inductor."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from attrs import frozen
+
+from npucompose.machine import cpu_model
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.options import option
+from npucompose.targets.base import Lowered, LowerRequest, Target
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.targets.compilation import Backend
+
+ReplayExecutor = Literal["auto", "torchscript", "python"]
+
+HONOURED: Mapping[str, frozenset[str]] = {
+    "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
+    "npugraph_ex": frozenset({"npugraph_ex.capture_limit", "npugraph_ex.clone_output"}),
+}
+"""TorchAir's options that mean the same here: how many signatures are captured, and whether outputs are cloned."""
+
+
+@frozen(kw_only=True)
+class CpuTarget(Target):
+    """Captures the AOT graph once with fixed buffers and replays it as a flat list of kernel calls.
+
+    Streams of a plan are executed in one legal order.
+    """
+
+    name: ClassVar[str] = "cpu"
+    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+
+    executor: ReplayExecutor = option(
+        "auto", "who replays the recorded kernels", choices=("auto", "torchscript", "python")
+    )
+
+    def capabilities(self, mode: str) -> Capabilities:
+        return Capabilities(target=self.name, mode=mode, captures=mode in HONOURED)
+
+    def honours(self, mode: str) -> frozenset[str]:
+        return HONOURED.get(mode, frozenset())
+
+    def identity(self) -> Mapping[str, str]:
+        return {"cpu": cpu_model(), "machine": platform.machine()}
+
+    def compile(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        if backend.mode != "max-autotune":
+            return super().compile(backend, graph_module, example_inputs)
+        from npucompose.targets.compilation import through_inductor
+
+        return through_inductor(backend, graph_module, example_inputs, {"max_autotune": True})
+
+    def lower(self, request: LowerRequest) -> Lowered:
+        from npucompose.targets.cpu.graph_cache import GraphCache
+
+        limit, clone = (
+            ("npugraph_ex.capture_limit", "npugraph_ex.clone_output")
+            if request.mode == "npugraph_ex"
+            else ("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone")
+        )
+        return GraphCache(
+            request,
+            capture_limit=request.options[limit],
+            clone_output=request.options[clone],
+            executor="torchscript" if self.executor == "auto" else self.executor,
+        )

@@ -1,0 +1,84 @@
+"""One compiled graph, a recording for each signature it is called with: what `lower` returns for captured modes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from npucompose.targets.base import Captured, LowerRequest
+from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
+from npucompose.targets.cpu.inputs import signature
+
+
+class GraphCache:
+    """Called with the list of a graph's inputs; captures each new signature, up to `capture_limit` recordings.
+
+    After that one warning, and new signatures run the graph as it is, eagerly; recorded ones are still replayed.
+    """
+
+    _boxed_call = True
+
+    def __init__(
+        self,
+        request: LowerRequest,
+        *,
+        capture_limit: int,
+        clone_output: bool = False,
+        executor: ExecutorName = "torchscript",
+    ) -> None:
+        self.request = request
+        self.capture_limit = capture_limit
+        self.clone_output = clone_output
+        self.executor: ExecutorName = executor
+        self.captured: list[Captured] = []
+        self.last: CapturedGraph | None = None
+        """The recording used last; None before the first call and after an eager one."""
+        self.capture_seconds = 0.0
+        self.observer: Callable[[GraphCache, list[Any]], None] | None = None
+        """Told of every call and its inputs, before it runs (see targets/detached.py)."""
+        self._warned = False
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self.observer is not None:
+            self.observer(self, list(inputs))
+        last = self.last
+        outputs = last.try_replay(inputs) if last is not None else None
+        return outputs if outputs is not None else self._other(inputs)
+
+    def _other(self, inputs: list[Any]) -> list[Any]:
+        for captured in self.captured:
+            assert isinstance(captured, CapturedGraph)
+            outputs = captured.try_replay(inputs) if captured is not self.last else None
+            if outputs is not None:
+                self.last = captured
+                return outputs
+        if len(self.captured) < self.capture_limit:
+            return self._capture(inputs)
+        self._warn(inputs)
+        self.last = None
+        return list(self.request.graph_module(*inputs))
+
+    def _capture(self, inputs: list[Any]) -> list[Any]:
+        captured = CapturedGraph.capture(
+            self.request.graph_module,
+            inputs,
+            static=self.request.static_inputs,
+            executor=self.executor,
+            clone_output=self.clone_output,
+        )
+        self.captured.append(captured)
+        self.capture_seconds += captured.seconds
+        self.last = captured
+        return captured.replay(*inputs)
+
+    def _warn(self, inputs: list[Any]) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"capture_limit={self.capture_limit} recordings of this graph are made; new signatures, such as "
+            f"{signature(inputs)}, run without replay from now on. Raise capture_limit or use fewer shapes.",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,185 @@
+"""Which kernel writes a result into a given buffer, and whether it really gives the same bytes.
+
+torch has two kinds of `.out` overloads: hand-written ones write into the buffer; those with Tag.generated allocate,
+compute and copy, which costs more than the functional call. Only the former are taken, and only after a trial.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch._ops import OpOverload
+
+from npucompose.targets.cpu.plan import mapped
+
+aten = torch.ops.aten
+
+_UNINITIALISED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+_POISON = 0xFF
+"""As a float it is NaN: a kernel that reads its buffer before it writes cannot hide."""
+
+
+@frozen
+class Out:
+    """In an OutCall: the buffer of result `index`; with `rows`, all its dimensions but the last flattened into one."""
+
+    index: int
+    rows: bool = False
+
+
+@frozen(kw_only=True)
+class OutCall:
+    """`op(*args)` with Out where the buffers go; args in the order of the schema."""
+
+    op: OpOverload
+    args: tuple[Any, ...]
+
+
+def schema_order(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """All arguments in the order of the schema, defaults filled in."""
+    return tuple(
+        args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+        for i, argument in enumerate(op._schema.arguments)
+    )
+
+
+def is_uninitialised(op: OpOverload) -> bool:
+    """`aten.empty` and its like: memory without a value."""
+    return op.namespace == "aten" and op._schema.name.split("::")[1] in _UNINITIALISED
+
+
+def may_be_constant(op: OpOverload) -> bool:
+    """Whether equal arguments give equal results. Operators of others may count, read clocks or talk."""
+    return (
+        op.namespace in ("aten", "prims")
+        and not op._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and not is_uninitialised(op)
+    )
+
+
+def into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> OutCall | None:
+    """The call that computes `op(*args)` into buffers laid out like `results`, or None. `args` hold real tensors."""
+    if torch.Tag.nondeterministic_seeded in op.tags or not all(_fills_its_storage(result) for result in results):
+        return None
+    if op is aten.relu.default:
+        return OutCall(op=aten.clamp_min.out, args=(args[0], 0, Out(0)))
+    if op in (aten.clone.default, aten._to_copy.default):
+        return OutCall(op=aten.copy_.default, args=(Out(0), args[0], False))
+    if op is aten.embedding.default:
+        return _embedding(args, results[0])
+    overload = _hand_written_out(op)
+    if overload is None:
+        return None
+    return OutCall(op=overload, args=(*args, *(Out(i) for i in range(len(results)))))
+
+
+def gives_the_same_bytes(call: OutCall, results: Sequence[torch.Tensor]) -> bool:
+    """Try `call` on poisoned buffers: same bytes as `results`, in the buffers given. Any complaint means no."""
+    buffers = [_poisoned_like(result) for result in results]
+    addresses = [buffer.data_ptr() for buffer in buffers]
+    try:
+        call.op(*_positional(call.op, mapped(lambda a: _buffer(a, buffers), call.args)), **_keyword(call, buffers))
+    except Exception:  # noqa: BLE001 - whatever a kernel raises: the functional form, which did work, is used instead
+        return False
+    return all(
+        buffer.data_ptr() == address and buffer.stride() == result.stride() and same_bytes(buffer, result)
+        for buffer, address, result in zip(buffers, addresses, results, strict=True)
+    )
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal dtype, shape and bits: NaN equals the same NaN, 0.0 does not equal -0.0."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(_bits(a), _bits(b))
+
+
+def number_as_tensor(number: Any, others: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """A 0-dim tensor that acts in a binary kernel exactly as the Python number would, or None.
+
+    A Python number takes part in type promotion less than a tensor does: `int32[3] + 0.5` computes in float32, but
+    with a float64 tensor of 0.5 in float64. A tensor of the promoted dtype gives the same promotion and the same value;
+    not so for half and bfloat16, whose kernels use the number unrounded.
+    """
+    if len(others) != 1 or isinstance(number, complex):
+        return None
+    promoted = torch.result_type(others[0], number)
+    if promoted in (torch.half, torch.bfloat16) or promoted.is_complex:
+        return None
+    try:
+        tensor = torch.tensor(number, dtype=promoted)
+    except (RuntimeError, OverflowError):  # does not fit, e.g. 300 with uint8: leave it to the kernel
+        return None
+    return tensor if torch.result_type(others[0], tensor) == promoted else None
+
+
+def _embedding(args: tuple[Any, ...], result: torch.Tensor) -> OutCall | None:
+    weight, indices = args[0], args[1]
+    if not indices.is_contiguous() or not result.is_contiguous() or weight.dim() != 2 or not result.numel():
+        return None
+    # Note [embedding is index_select]: ATen's CPU kernel is weight.index_select(0, indices.reshape(-1)).view(...); the
+    # recorder lays the flat views over the same memory, so nothing is copied.
+    return OutCall(op=aten.index_select.out, args=(weight, 0, indices.view(-1), Out(0, rows=True)))
+
+
+@functools.cache
+def _hand_written_out(op: OpOverload) -> OpOverload | None:
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        arguments = overload._schema.arguments
+        if torch.Tag.generated in overload.tags or not any(a.is_out for a in arguments):
+            continue
+        if [(a.name, str(a.type)) for a in arguments if not a.is_out] != wanted:
+            continue
+        outs = [a for a in arguments if a.is_out]
+        tensors_only = all(str(a.type) == "Tensor" for a in outs) and len(outs) == len(op._schema.returns)
+        if tensors_only and tuple(arguments[-len(outs) :]) == tuple(outs):
+            return overload
+    return None
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.storage_offset() == 0
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    )
+
+
+def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
+    storage = torch.full((tensor.untyped_storage().nbytes(),), _POISON, dtype=torch.uint8).untyped_storage()
+    bare = torch.empty(0, dtype=tensor.dtype)
+    return bare.set_(storage, 0, tensor.shape, tensor.stride())  # type: ignore[call-overload]
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.view(-1).view(torch.uint8) if plain.numel() else plain.new_empty(0, dtype=torch.uint8)
+
+
+def _buffer(argument: Any, buffers: Sequence[torch.Tensor]) -> Any:
+    if not isinstance(argument, Out):
+        return argument
+    buffer = buffers[argument.index]
+    return buffer.view(-1, buffer.shape[-1]) if argument.rows else buffer
+
+
+def _positional(op: OpOverload, args: tuple[Any, ...]) -> list[Any]:
+    return [a for a, declared in zip(args, op._schema.arguments, strict=True) if not declared.kwarg_only]
+
+
+def _keyword(call: OutCall, buffers: Sequence[torch.Tensor]) -> dict[str, Any]:
+    declared = call.op._schema.arguments
+    return {
+        d.name: mapped(lambda a: _buffer(a, buffers), value)
+        for d, value in zip(declared, call.args, strict=True)
+        if d.kwarg_only
+    }

@@ -1,0 +1,130 @@
+"""What the recorder knows of tensors while it runs: which storage is which root, who has a slot, who a register."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import define, field, frozen
+from torch._ops import OpOverload
+
+from npucompose.targets.cpu import kernels
+from npucompose.targets.cpu.plan import Layout, Register, Root, Slot
+
+aten = torch.ops.aten
+
+
+@frozen(eq=False)
+class Held:
+    """A tensor during the run: the real one, its memory, and the register it stands in (None: a fixed place)."""
+
+    tensor: torch.Tensor
+    root: Root
+    register: Register | None = None
+    whole_input: int | None = None
+
+
+@define(eq=False)
+class Ledger:
+    roots: dict[int, Root] = field(factory=dict)
+    """By storage; an entry lives as long as a value that uses it (a freed storage's address may come again)."""
+    slots: dict[tuple[int, Layout], Slot] = field(factory=dict)
+    register_roots: dict[int, Root] = field(factory=dict)
+    kept: list[torch.Tensor] = field(factory=list)
+    """What must live as long as `roots` knows it, and nothing else holds."""
+    _holders: dict[int, int] = field(factory=dict)
+
+    def root_of(self, tensor: torch.Tensor) -> Root | None:
+        return self.roots.get(storage_of(tensor))
+
+    def operand(self, value: Any) -> Any:
+        if not isinstance(value, Held):
+            return value
+        return value.register or self.slot(value.root, Layout.of(value.tensor))
+
+    def slot(self, root: Root, layout: Layout) -> Slot:
+        return self.slots.setdefault((id(root), layout), Slot(root, layout))
+
+    def adopt(self, held: Held) -> Held:
+        self.roots[storage_of(held.tensor)] = held.root
+        return held
+
+    def hold(self, value: Any) -> None:
+        for held in flat(value):
+            if isinstance(held, Held):
+                key = storage_of(held.tensor)
+                self._holders[key] = self._holders.get(key, 0) + 1
+
+    def release(self, value: Any) -> None:
+        for held in flat(value):
+            if isinstance(held, Held):
+                key = storage_of(held.tensor)
+                self._holders[key] = self._holders.get(key, 0) - 1
+                if self._holders[key] <= 0 and held.root.kind in ("pool", "fresh"):
+                    self.roots.pop(key, None)
+                    del self._holders[key]
+
+    def into_register(self, tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        root = self.roots.get(storage_of(tensor)) or Root(kind="fresh", nbytes=0)
+        register = self.register(root)
+        return self.adopt(Held(tensor, root, register))
+
+    def register(self, root: Root) -> Register:
+        made = Register(len(self.register_roots))
+        self.register_roots[made.number] = root
+        return made
+
+
+def numbers_as_tensors(op: OpOverload, ordered: tuple[Any, ...]) -> tuple[Any, ...]:
+    declared = op._schema.arguments
+    wants = [
+        i for i, a in enumerate(declared) if str(a.type) == "Tensor" and isinstance(ordered[i], (bool, int, float))
+    ]
+    if not wants:
+        return ordered
+    beside = [
+        h.tensor for a, h in zip(declared, ordered, strict=True) if str(a.type) == "Tensor" and isinstance(h, Held)
+    ]
+    if op is aten.where.self:
+        beside = beside[1:]
+    changed = list(ordered)
+    for i in wants:
+        number = kernels.number_as_tensor(ordered[i], beside)
+        if number is not None:
+            changed[i] = Held(number, Root(kind="constant", nbytes=number.element_size(), tensor=number))
+    return tuple(changed)
+
+
+def real(value: Any) -> Any:
+    return value.tensor if isinstance(value, Held) else value
+
+
+def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None, ...]:
+    """What an operator returned, as Step.results: one entry for each return of the schema."""
+    if returned is None:
+        return ()
+
+    def entry(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(entry(part) for part in value)
+        return value.register if isinstance(value, Held) else None
+
+    return tuple(entry(part) for part in returned) if isinstance(returned, tuple) else (entry(returned),)
+
+
+def flat(structure: Any) -> list[Any]:
+    if isinstance(structure, (tuple, list)):
+        return [leaf for part in structure for leaf in flat(part)]
+    if isinstance(structure, dict):
+        return [leaf for part in structure.values() for leaf in flat(part)]
+    return [structure]
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]

@@ -1,0 +1,136 @@
+"""The memory of a plan: one arena for what is live for a while, output buffers, the tensors laid over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from npucompose.targets.cpu.in_place import groups_of
+from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
+from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
+
+
+def alias_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor over the same memory, with a storage object of its own: no history, no subclass, no owner.
+
+    A storage of its own tells two inputs apart that are slices of one buffer. It does not keep the memory alive.
+    """
+    source = tensor.untyped_storage()
+    storage = _over(source.data_ptr(), source.nbytes())
+    return Layout.of(tensor).over(storage)
+
+
+def relative(tensor: torch.Tensor, begin: torch.Tensor) -> Layout:
+    """The layout of `tensor`, its offset counted from the first element of `begin`, which shares its storage."""
+    return Layout.of(tensor).moved(-_begin(begin, tensor.dtype))
+
+
+def laid_over(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The inverse of `relative`, without autograd history: `laid_over(x, relative(x.t(), x))` is `x.t()`."""
+    given = tensor.detach()
+    lazy = layout.conj or layout.neg or given.is_conj() or given.is_neg()
+    if layout.dtype == given.dtype and not lazy:
+        return given.as_strided(layout.shape, layout.stride, given.storage_offset() + layout.offset)
+    return layout.moved(_begin(given, layout.dtype)).over(given.untyped_storage())
+
+
+def span_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """First address and the one after the last byte; (0, 0) when empty."""
+    low, high = Layout.of(tensor).span()
+    base = tensor.untyped_storage().data_ptr()
+    return (base + low, base + high) if high > low else (0, 0)
+
+
+@define(eq=False, kw_only=True)
+class Memory:
+    """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns arena and output buffers."""
+
+    slots: list[Slot]
+    tensors: list[torch.Tensor]
+    placement: Placement
+    outputs: list[Root]
+    arena: torch.Tensor = field(repr=False)
+    storages: dict[int, torch.UntypedStorage] = field(repr=False)
+    """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Memory:
+        groups = groups_of(plan)
+        pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
+        placement = place(
+            [Block(nbytes=m[0].nbytes, first=m[0].first, last=max(r.last for r in m)) for m in pooled],
+            unplanned=[root.nbytes for root in plan.roots if root.kind == "pool"],
+        )
+        # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
+        arena = torch.zeros(placement.pool_bytes + ALIGNMENT, dtype=torch.uint8)
+        begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
+        storages: dict[int, torch.UntypedStorage] = {}
+        for members, offset in zip(pooled, placement.offsets, strict=True):
+            for root in members:
+                storages[id(root)] = _over(begin + offset if root.nbytes else 0, root.nbytes)
+        for root in plan.roots:
+            if root.kind not in ("pool", "fresh"):
+                storages[id(root)] = _storage_of(root)
+        for members in groups:
+            if members[-1].kind == "output":
+                buffer = storages[id(members[-1])]
+                storages.update({id(r): _over(buffer.data_ptr(), r.nbytes) for r in members[:-1]})
+        slots = [slot for slot in plan.slots() if id(slot.root) in storages]
+        with torch.inference_mode(True):
+            # Note [Slots are inference tensors]: autograd knows nothing of them, so a kernel call is some 5 % cheaper.
+            # They never leave the replay; what a caller gets is laid over the same memory outside inference mode.
+            tensors = [slot.layout.over(storages[id(slot.root)]) for slot in slots]
+        return cls(
+            slots=slots,
+            tensors=tensors,
+            placement=placement,
+            outputs=[root for root in plan.roots if root.kind == "output"],
+            arena=arena,
+            storages=storages,
+        )
+
+    def output_spans(self) -> list[tuple[int, int]]:
+        """Where the static output buffers lie: (first address, the one after the last)."""
+        begins = [self.storages[id(root)].data_ptr() for root in self.outputs]
+        return [(begin, begin + root.nbytes) for begin, root in zip(begins, self.outputs, strict=True)]
+
+
+@define(eq=False)
+class Private:
+    """Memory of our own, laid out like an input; `owner` keeps it alive."""
+
+    tensor: torch.Tensor
+    storage: torch.UntypedStorage
+    owner: torch.Tensor
+
+    @classmethod
+    def like(cls, tensor: torch.Tensor) -> Private:
+        """The address keeps its remainder by 64: a kernel that looks at alignment sees what it would see in eager."""
+        layout = Layout.of(tensor).moved(-tensor.storage_offset())
+        nbytes = layout.span()[1]
+        owner = torch.zeros(nbytes + 2 * ALIGNMENT, dtype=torch.uint8)
+        storage = _over(owner.data_ptr() + (tensor.data_ptr() - owner.data_ptr()) % ALIGNMENT, nbytes)
+        return cls(layout.over(storage), storage, owner)
+
+
+def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
+    """The offset of `tensor` in its storage, counted in elements of `dtype`."""
+    return tensor.storage_offset() * tensor.element_size() // dtype.itemsize
+
+
+def _storage_of(root: Root) -> torch.UntypedStorage:
+    if root.kind == "output":
+        return torch.zeros(root.nbytes, dtype=torch.uint8).untyped_storage()
+    assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
+    if root.kind == "attribute":
+        return alias_of(root.tensor).untyped_storage()
+    return root.tensor.untyped_storage()
+
+
+def _over(address: int, nbytes: int) -> torch.UntypedStorage:
+    if not nbytes:
+        return torch.UntypedStorage(0)
+    make: Any = torch._C._construct_storage_from_data_pointer
+    return make(address, torch.device("cpu"), nbytes)

@@ -1,0 +1,242 @@
+"""A captured graph as values: pieces of memory, tensors laid over them, and a flat list of kernel calls.
+
+Knows how a plan is written down, not how it was recorded (`capture`) or how it is run (`torchscript`, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from attrs import define, frozen
+from torch._ops import OpOverload
+
+RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
+
+
+@frozen(kw_only=True)
+class Layout:
+    """How a tensor lies over a storage: `Layout.of(t).over(t.untyped_storage())` is `t` again, without its history."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    """In elements of `dtype`, from the begin of the storage."""
+    conj: bool = False
+    neg: bool = False
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        return cls(
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            stride=tuple(tensor.stride()),
+            offset=int(tensor.storage_offset()),
+            conj=tensor.is_conj(),
+            neg=tensor.is_neg(),
+        )
+
+    def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        bare = torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload]
+        if self.conj:
+            bare = torch.conj(bare)
+        return bare._neg_view() if self.neg else bare
+
+    def moved(self, elements: int) -> Layout:
+        return Layout(
+            dtype=self.dtype,
+            shape=self.shape,
+            stride=self.stride,
+            offset=self.offset + elements,
+            conj=self.conj,
+            neg=self.neg,
+        )
+
+    def collapsed(self) -> Layout:
+        """One element along each expanded (stride 0) dimension: the same memory, each element once."""
+        shape = tuple(1 if step == 0 else size for size, step in zip(self.shape, self.stride, strict=True))
+        return Layout(
+            dtype=self.dtype, shape=shape, stride=self.stride, offset=self.offset, conj=self.conj, neg=self.neg
+        )
+
+    def span(self) -> tuple[int, int]:
+        """First byte and the one after the last, counted from the begin of the storage; (0, 0) when empty."""
+        if 0 in self.shape:
+            return 0, 0
+        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        return self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize
+
+    def overlaps_itself(self) -> bool:
+        """Whether two indices may name the same element (a conservative test, exact for what views make)."""
+        reached = 0
+        for step, size in sorted(zip(self.stride, self.shape, strict=True)):
+            if size == 0:
+                return False
+            if size == 1:
+                continue
+            if step <= reached:
+                return True
+            reached += (size - 1) * step
+        return False
+
+    def __str__(self) -> str:
+        name = f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        return name if self.stride == _row_major(self.shape) else f"{name}{{{','.join(map(str, self.stride))}}}"
+
+
+@define(eq=False, kw_only=True)
+class Root:
+    """One storage: everything that aliases it has the same root. `written` says whether a step changes it."""
+
+    kind: RootKind
+    nbytes: int
+    tensor: torch.Tensor | None = None
+    """Constants and attributes: what lies there. Inputs: a plain alias of what was given at capture."""
+    index: int = -1
+    """Of an input: which one."""
+    written: bool = False
+    first: int = -1
+    last: int = -1
+    """The first and the last step that touches it."""
+
+
+@frozen(eq=False)
+class Slot:
+    """A tensor whose place is fixed: kernels read it and write it there on every replay."""
+
+    root: Root
+    layout: Layout
+
+
+@frozen
+class Register:
+    """A value that a kernel makes anew on every replay (`fresh`); `root` keeps what it may alias alive."""
+
+    number: int
+
+
+Operand = Any
+"""A Slot, a Register, a plain value, or a list of these: what stands in `Step.args`."""
+
+
+@frozen(kw_only=True, eq=False)
+class Step:
+    """One kernel call; `args` in the order of the schema, all of them, `results` the registers it fills."""
+
+    op: OpOverload
+    args: tuple[Operand, ...]
+    results: tuple[Register | tuple[Register, ...] | None, ...] = ()
+    name: str = ""
+
+    def operands(self) -> Iterator[Slot | Register]:
+        yield from leaves(self.args)
+
+
+@frozen(kw_only=True)
+class Buffer:
+    """An output in a static buffer (or a fresh copy of it)."""
+
+    slot: Slot
+
+
+@frozen(kw_only=True)
+class SameAsInput:
+    """An output that is an input itself: the caller's own tensor goes back."""
+
+    index: int
+
+
+@frozen(kw_only=True, eq=False)
+class ViewOfInput:
+    """An output that shares memory with an input: a view of the caller's tensor; offset from the input's begin."""
+
+    index: int
+    layout: Layout
+
+
+@frozen(kw_only=True, eq=False)
+class Literally:
+    """An output that is a number, None or a tensor that the graph holds."""
+
+    value: Any
+
+
+@frozen(kw_only=True)
+class SameAsOutput:
+    """An output that is the same object as an earlier one."""
+
+    index: int
+
+
+Output = Buffer | SameAsInput | ViewOfInput | Literally | SameAsOutput
+
+
+@frozen(kw_only=True, eq=False)
+class Plan:
+    """What `capture.record` found; `roots` are those of `steps` and `outputs`, lifetimes filled in."""
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Output, ...]
+    roots: tuple[Root, ...]
+    pinned: frozenset[int]
+    """Inputs that must come from the address they had at capture, for a reason that the graph gives."""
+    from_zero: frozenset[int]
+    """Inputs that must lie at the begin of their storage, as they did at capture: as_strided counts from there."""
+    register_roots: dict[int, Root]
+    views_resolved: int
+    constants: int
+
+    def slots(self) -> list[Slot]:
+        found: dict[int, Slot] = {}
+        for step in self.steps:
+            for operand in step.operands():
+                if isinstance(operand, Slot):
+                    found.setdefault(id(operand), operand)
+        for output in self.outputs:
+            if isinstance(output, Buffer):
+                found.setdefault(id(output.slot), output.slot)
+        return list(found.values())
+
+
+def leaves(structure: Any) -> Iterator[Slot | Register]:
+    if isinstance(structure, (Slot, Register)):
+        yield structure
+    elif isinstance(structure, (tuple, list)):
+        for part in structure:
+            yield from leaves(part)
+
+
+def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
+    """`change` on every leaf of nested tuples, lists, dicts and slices; containers keep their kind."""
+    if isinstance(structure, (tuple, list)):
+        parts = [mapped(change, part) for part in structure]
+        return parts if isinstance(structure, list) else tuple(parts)
+    if isinstance(structure, dict):
+        return {key: mapped(change, part) for key, part in structure.items()}
+    if isinstance(structure, slice):
+        return slice(mapped(change, structure.start), mapped(change, structure.stop), mapped(change, structure.step))
+    return change(structure)
+
+
+def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Root]:
+    """Fill in `first` and `last` of every root that `steps` touch, and return these roots in order of first use."""
+    seen: dict[int, Root] = {}
+    for position, step in enumerate(steps):
+        made = list(leaves(step.results))
+        for operand in (*step.operands(), *made):
+            root = operand.root if isinstance(operand, Slot) else register_roots[operand.number]
+            if id(root) not in seen:
+                seen[id(root)] = root
+                root.first = position
+            root.last = position
+    return list(seen.values())
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    stride, strides = 1, []
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= max(size, 1)
+    return tuple(reversed(strides))

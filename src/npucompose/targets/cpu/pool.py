@@ -1,0 +1,79 @@
+"""Where the intermediates of a plan lie: one arena, blocks reused once nothing reads them. Knows sizes, times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+ALIGNMENT = 64
+"""Bytes; what torch's CPU allocator gives too, so that kernels take the same vector paths as in eager."""
+
+
+@frozen(kw_only=True)
+class Block:
+    """`nbytes` that must stay untouched by others from step `first` to step `last`, both included."""
+
+    nbytes: int
+    first: int
+    last: int
+
+
+@frozen(kw_only=True)
+class Placement:
+    offsets: tuple[int, ...]
+    pool_bytes: int
+    unplanned_bytes: int
+    """What the blocks would take side by side, without reuse."""
+    live_bytes: int
+    """The most that is live at one step: no placement can be smaller."""
+
+
+def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None) -> Placement:
+    """Largest first, each into the smallest gap between the blocks that live at the same time (greedy best fit).
+
+    `place([Block(nbytes=64, first=0, last=1), Block(nbytes=64, first=2, last=3)])` puts both at offset 0.
+    `unplanned` are the sizes before blocks were put together; without it those of the blocks.
+    """
+    sizes = [_aligned(block.nbytes) for block in blocks]
+    offsets = [0] * len(blocks)
+    placed: list[tuple[int, int, int, int]] = []
+    for index in sorted(range(len(blocks)), key=lambda i: (-sizes[i], blocks[i].first)):
+        size, first, last = sizes[index], blocks[index].first, blocks[index].last
+        if not size:
+            continue
+        taken = sorted((low, high) for low, high, born, died in placed if born <= last and first <= died)
+        offsets[index] = _best_gap(taken, size)
+        placed.append((offsets[index], offsets[index] + size, first, last))
+    return Placement(
+        offsets=tuple(offsets),
+        pool_bytes=max((high for _, high, _, _ in placed), default=0),
+        unplanned_bytes=sum(sizes) if unplanned is None else sum(map(_aligned, unplanned)),
+        live_bytes=_most_live(blocks, sizes),
+    )
+
+
+def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    best, waste, end = -1, 0, 0
+    for low, high in taken:
+        gap = low - end
+        if gap >= size and (best < 0 or gap - size < waste):
+            best, waste = end, gap - size
+        end = max(end, high)
+    return best if best >= 0 else end
+
+
+def _most_live(blocks: Sequence[Block], sizes: Sequence[int]) -> int:
+    change: dict[int, int] = {}
+    for block, size in zip(blocks, sizes, strict=True):
+        change[block.first] = change.get(block.first, 0) + size
+        change[block.last + 1] = change.get(block.last + 1, 0) - size
+    most = live = 0
+    for step in sorted(change):
+        live += change[step]
+        most = max(most, live)
+    return most
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

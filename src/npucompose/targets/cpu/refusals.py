@@ -1,0 +1,95 @@
+"""What cannot be captured, and how to say so: the operator, the reason and the line of the model it came from."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+
+from npucompose.errors import CaptureError
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n\s*(?P<code>[^\n]*)')
+
+_METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storage_offset", "is_contiguous"})
+"""Operators that answer with a number that only the signature decides."""
+
+
+def refused(node: fx.Node, reason: str) -> CaptureError:
+    """`cannot capture aten.nonzero.default: … model.py:12: idx = mask.nonzero()` (without the line when unknown)."""
+    return CaptureError(f"cannot capture {node.target} (node '{node.name}'): {reason}{_source(node)}")
+
+
+def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> None:
+    """Raise CaptureError when the result of `op` depends on data in a way that a recording cannot follow.
+
+    `args` and `kwargs` are the real values. The tags are torch's own (native/tags.yaml); index.Tensor carries
+    dynamic_output_shape for its masks only.
+    """
+    if op is torch.ops.aten.native_batch_norm.default and args[3] is not None and args[5]:
+        raise refused(
+            node, "it writes its running statistics without saying so; AOTAutograd replaces it by one that does."
+        )
+    if torch.Tag.data_dependent_output in op.tags:
+        raise refused(node, "it turns data into a Python value, so the graph's control depends on the data.")
+    if torch.Tag.dynamic_output_shape not in op.tags:
+        return
+    packet = op.overloadpacket
+    if packet is torch.ops.aten.index:
+        indices = args[1] if len(args) > 1 else kwargs["indices"]
+        if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+            return
+        raise refused(node, "a mask as an index makes the shape of the result depend on the data.")
+    if packet is torch.ops.aten.repeat_interleave and kwargs.get("output_size") is not None:
+        return
+    raise refused(node, "the shape of its result depends on the data.")
+
+
+def check_result(node: fx.Node, op: OpOverload, results: list[Any], reads_tensors: bool) -> None:
+    """Raise CaptureError for a result on another device, and for a number that came out of a tensor's data."""
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            if result.device.type != "cpu":
+                raise refused(node, f"it works on {result.device}; this target captures CPU graphs only.")
+            if result.layout is not torch.strided or result.is_quantized:
+                raise refused(
+                    node, f"its result has layout {result.layout} and dtype {result.dtype}; only dense works."
+                )
+        elif result is not None and reads_tensors:
+            base = op._schema.name.split("::")[1]
+            if not (base in _METADATA or base.startswith("sym_")):
+                raise refused(node, "it turns data into a Python value, so the graph's control depends on the data.")
+
+
+def check_target(node: fx.Node) -> None:
+    if isinstance(node.target, HigherOrderOperator):
+        raise refused(node, "it is a higher-order operator (control flow or a nested graph), not a kernel.")
+    if node.op in ("call_method", "call_module"):
+        raise refused(node, f"a node '{node.op}' is not an operator; capture takes the graph that AOTAutograd makes.")
+
+
+def check_input(index: int, value: Any) -> None:
+    """Raise CaptureError for an input that no recording can hold: a fake, a subclass, another device, a gradient."""
+    if not isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise CaptureError(f"input {index} is symbolic ({value}); capture runs on real values.")
+        return
+    where = f"input {index} ({value.dtype}[{','.join(map(str, value.shape))}])"
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise CaptureError(f"{where} is a {type(value).__name__}; capture takes plain tensors with real data.")
+    if value.device.type != "cpu":
+        raise CaptureError(f"{where} is on {value.device}; this target captures CPU graphs only.")
+    if value.layout is not torch.strided or value.is_quantized:
+        raise CaptureError(f"{where} has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured.")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise CaptureError(f"{where} requires grad; capture is for inference: use torch.no_grad() or detach it.")
+
+
+def _source(node: fx.Node) -> str:
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" {last['file']}:{last['line']}: {last['code'].strip()}"

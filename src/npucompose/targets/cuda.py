@@ -1,0 +1,84 @@
+"""An NVIDIA GPU: eager and Inductor. Recording CUDA graphs of our FX graph is not part of this version."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import evolve, frozen
+
+from npucompose.errors import ConfigError
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.options import option
+from npucompose.targets.base import Lowered, LowerRequest, Target
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.models.base import Built, Inputs
+    from npucompose.targets.compilation import Backend
+
+
+@frozen(kw_only=True)
+class CudaTarget(Target):
+    """Model and inputs are moved to `cuda:<index>`; times are taken after torch.cuda.synchronize."""
+
+    name: ClassVar[str] = "cuda"
+    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "eager")
+
+    index: int = option(0, "which GPU", ge=0)
+
+    def capabilities(self, mode: str) -> Capabilities:
+        return Capabilities(target=self.name, mode=mode, device=f"cuda:{self.index}")
+
+    def honours(self, mode: str) -> frozenset[str]:
+        return frozenset()
+
+    def check(self, mode: str) -> None:
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.index >= count:
+            has = f"{count} CUDA device(s)" if count else "no CUDA device"
+            raise ConfigError(
+                f"target=cuda needs device cuda:{self.index}, and torch {torch.__version__} finds {has} here. "
+                "Targets that every machine has: cpu, null_device; `npucompose doctor` shows what is missing."
+            )
+        super().check(mode)
+
+    def identity(self) -> Mapping[str, str]:
+        # nvidia-smi, so that asking for a key does not start CUDA in the parent of a worker.
+        tool = shutil.which("nvidia-smi")
+        if tool is None:
+            return {"cuda": f"device {self.index}"}
+        query = [tool, f"--id={self.index}", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        return {"cuda": answer.stdout.strip() or f"device {self.index}"}
+
+    def place(self, built: Built) -> Built:
+        import torch
+        from torch.utils._pytree import tree_map_only
+
+        device = torch.device("cuda", self.index)
+
+        def moved(step: int) -> Inputs:
+            return tree_map_only(torch.Tensor, lambda t: t.to(device), dict(built.inputs(step)))
+
+        return evolve(built, module=built.module.to(device), inputs=moved)
+
+    def compile(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        from npucompose.targets.compilation import through_inductor
+
+        return through_inductor(backend, graph_module, example_inputs, {"max_autotune": True})
+
+    def lower(self, request: LowerRequest) -> Lowered:
+        raise ConfigError(f"mode={request.mode} cannot run on target=cuda. Modes: {', '.join(self.modes)}.")
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.index)

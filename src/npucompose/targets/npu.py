@@ -1,0 +1,94 @@
+"""An Ascend NPU: TorchAir on CANN. The same code as npu_offline; only what is imported underneath differs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import metadata, util
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import evolve, frozen
+
+from npucompose.errors import ConfigError
+from npucompose.schema.leaf import GE
+from npucompose.schema.options import option
+from npucompose.targets.torchair.target import TorchairTarget
+
+if TYPE_CHECKING:
+    from npucompose.models.base import Built, Inputs
+
+ADVICE = "`npucompose doctor` shows what is missing; target=npu_offline compiles and captures without a device."
+CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+
+
+@frozen(kw_only=True)
+class NpuTarget(TorchairTarget):
+    """Model and inputs are moved to `npu:<index>`; times are taken after torch.npu.synchronize."""
+
+    name: ClassVar[str] = "npu"
+
+    index: int = option(0, "which NPU", ge=0)
+
+    def check(self, mode: str) -> None:
+        """What can be known without starting the device: the package, and CANN's environment."""
+        super().check(mode)
+        missing: list[str] = []
+        if util.find_spec("torch_npu") is None:
+            missing.append("the package torch_npu is not installed")
+        if not any(os.environ.get(name) for name in CANN_VARIABLES):
+            missing.append(f"CANN's environment is not set ({' or '.join(CANN_VARIABLES)}; source its set_env.sh)")
+        if missing:
+            raise ConfigError(f"target=npu needs an Ascend device with CANN: {'; '.join(missing)}. {ADVICE}")
+
+    def identity(self) -> Mapping[str, str]:
+        return {"npu": f"device {self.index}"}
+
+    def load_platform(self, mode: str) -> None:
+        """The genuine torch_npu; where a library is missing, the loader's own words."""
+        import torch
+
+        try:
+            import torch_npu  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+            npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
+            count = npu.device_count() if npu.is_available() else 0
+        except (ImportError, OSError, RuntimeError) as error:
+            raise ConfigError(f"target=npu: torch_npu cannot be loaded: {error}. {ADVICE}") from error
+        if self.index >= count:
+            raise ConfigError(f"target=npu needs device npu:{self.index}, and torch_npu finds {count}. {ADVICE}")
+        npu.set_device(self.index)
+
+    def prepare(self, mode: str) -> None:
+        if mode == "eager":
+            self.load_platform(mode)
+        super().prepare(mode)
+
+    def platform(self) -> str:
+        return "device"
+
+    def package_version(self) -> str:
+        return metadata.version("torch_npu")
+
+    def counts(self, mode: str) -> Mapping[str, Any]:
+        """TorchAir's own counters say how often it captured; what the device did nobody counts."""
+        from torch._dynamo.utils import counters
+
+        captured = {key: n for key, n in counters["npugraph_ex"].items() if key.startswith("captured_")}
+        return {"captures": 0 if mode == GE else sum(captured.values())}
+
+    def place(self, built: Built) -> Built:
+        import torch
+        from torch.utils._pytree import tree_map_only
+
+        device = f"npu:{self.index}"
+
+        def moved(step: int) -> Inputs:
+            return tree_map_only(torch.Tensor, lambda t: t.to(device), dict(built.inputs(step)))
+
+        return evolve(built, module=built.module.to(device), inputs=moved)
+
+    def synchronize(self) -> None:
+        import torch
+
+        npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
+        npu.synchronize(self.index)

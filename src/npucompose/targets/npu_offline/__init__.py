@@ -1,0 +1,130 @@
+"""TorchAir without CANN: the genuine Python of the torch_npu wheel, on a stand-in for its compiled modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata, util
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError
+from npucompose.schema.leaf import GE
+from npucompose.targets.base import OWN_PROCESS
+from npucompose.targets.npu_offline import wheel
+from npucompose.targets.torchair.target import CAPTURING, TorchairTarget
+
+if TYPE_CHECKING:
+    from npucompose.targets.compilation import Backend
+    from npucompose.targets.npu_offline.standin.device import Device
+
+NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
+"""{module: package} that the wheel imports and does not name."""
+
+
+@frozen(kw_only=True)
+class NpuOfflineTarget(TorchairTarget):
+    """Compiles, captures and replays on the CPU; everything up to libge and the runtime is TorchAir's own code."""
+
+    name: ClassVar[str] = "npu_offline"
+    measures: ClassVar[bool] = False
+
+    def check(self, mode: str) -> None:
+        super().check(mode)
+        tree = wheel.locate()
+        missing = [package for module, package in NEEDS.items() if not _installed(module)]
+        if missing:
+            raise ConfigError(
+                f"target=npu_offline needs {' and '.join(missing)}, which TorchAir imports: "
+                "pip install 'npucompose[npu_offline]'."
+            )
+        wanted, found = wheel.version(tree), metadata.version("torch").partition("+")[0]
+        if _minor(wanted) != _minor(found):
+            raise ConfigError(
+                f"the torch_npu {wanted} wheel is for torch {_minor(wanted)}, and torch {found} is installed: fetch "
+                f"the wheel of that version, or install torch {_minor(wanted)}."
+            )
+
+    def identity(self) -> Mapping[str, str]:
+        """Which wheel; results of one are not those of another."""
+        try:
+            return {"npu": "stand-in", "torch_npu": wheel.version(wheel.locate())}
+        except ConfigError:
+            return {"npu": "stand-in"}
+
+    def environment(self) -> Mapping[str, str]:
+        from npucompose.targets.npu_offline.standin import ALLOWED
+
+        return {**OWN_PROCESS, ALLOWED: "1"}
+
+    def load_platform(self, mode: str) -> None:
+        from npucompose.targets.npu_offline.standin import install
+
+        install(wheel.locate())
+
+    def prepare(self, mode: str) -> None:
+        super().prepare(mode)
+        if mode == GE:
+            from npucompose.targets.npu_offline.placement import place_ge_graphs
+
+            place_ge_graphs()
+
+    def platform(self) -> str:
+        return "stand-in"
+
+    def package_version(self) -> str:
+        return wheel.version(wheel.locate())
+
+    def numerics_note(self, mode: str) -> str | None:
+        if mode != GE:
+            return None
+        return (
+            "the values are those of the FX graph that TorchAir converted, run on the CPU: they say nothing of how GE "
+            "computes its graph"
+        )
+
+    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
+        """No memory figures: the stand-in gives every value memory of its own, a device's pool does not."""
+        if backend.mode == "eager":
+            return []
+        return [{"seconds": graph.seconds, "kernels": graph.kernels} for graph in _device().graphs]
+
+    def device_texts(self, backend: Backend) -> Mapping[str, str]:
+        if backend.mode not in CAPTURING:
+            return super().device_texts(backend)
+        graphs = enumerate(_device().graphs)
+        return {f"capture_{n}.txt": "".join(f"{line}\n" for line in graph.told) for n, graph in graphs}
+
+    def counts(self, mode: str) -> Mapping[str, Any]:
+        device = _device()
+        if mode == GE:
+            return {"captures": 0, "replays": device.ledger.counts["ge_run"]}
+        counted = device.ledger.counts
+        return {
+            "captures": counted["capture"],
+            "replays": counted["replay"],
+            "task_updates": counted["task_update"],
+            "event_records": sum(line.startswith("record") for graph in device.graphs for line in graph.told),
+            "event_waits": sum(line.startswith("wait event") for graph in device.graphs for line in graph.told),
+            "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
+            "unordered": tuple(sentence for graph in device.graphs for sentence in graph.order.unordered),
+        }
+
+
+def _device() -> Device:
+    from npucompose.targets.npu_offline.standin import install
+
+    return install(wheel.locate())
+
+
+def _installed(module: str) -> bool:
+    """Without importing what the module is in more than its parents."""
+    try:
+        return util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _minor(version: str) -> str:
+    """`2.13` of `2.13.0.post1`."""
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,186 @@
+"""`npucompose fetch torch_npu`: download a pinned wheel with pip, verify and unpack it into the cache. Loads no torch.
+
+The wheel is for another platform as often as not (a Linux wheel on a Mac, another Python): nothing of it is installed.
+Its shared libraries, four fifths of it, need CANN and are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError, FetchError, listed, unknown
+from npucompose.targets.npu_offline.wheel import FETCH, cached_tree, this_architecture, this_python, version
+
+DEFAULT_VERSION = "2.13.0"
+"""The version on which execution is proven."""
+PINS = Path(__file__).with_name("wheels.json")
+"""{version: {Python: {architecture: {file, sha256}}}} of wheels on PyPI; docs/options.md says how it is made."""
+TIME_LIMIT_S = 900.0
+
+
+@frozen(kw_only=True)
+class Pin:
+    """One wheel on PyPI, and what its bytes have to be."""
+
+    version: str
+    python: str
+    architecture: str
+    file: str
+    sha256: str
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platform tags in the wheel's name: `("manylinux_2_28_x86_64",)`."""
+        return tuple(self.file.removesuffix(".whl").split("-")[-1].split("."))
+
+
+@frozen(kw_only=True)
+class Fetched:
+    tree: Path
+    pin: Pin
+    already: bool
+    """It was in the cache: nothing was downloaded."""
+
+
+def pinned(
+    version: str = DEFAULT_VERSION, python: str | None = None, architecture: str | None = None, pins: Path = PINS
+) -> Pin:
+    """The wheel for this Python and architecture (this machine's where none is named); ConfigError if none is pinned.
+
+    `2.9.0` means the post-release of it that is pinned, 2.9.0.post6.
+    """
+    table: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(pins.read_text(encoding="utf-8"))
+    python, architecture = python or this_python(), architecture or this_architecture()
+    exact = [name for name in table if name == version or name.startswith(f"{version}.post")]
+    if not exact:
+        raise ConfigError(unknown("torch_npu version", version, tuple(table), where="--version"))
+    version = exact[-1]
+    if python not in table[version]:
+        raise ConfigError(
+            f"no wheel of torch_npu {version} is pinned for Python {python}; there are wheels for Python "
+            f"{listed(table[version])}. Add --python: on target=npu_offline only the Python files of a wheel are read."
+        )
+    if architecture not in table[version][python]:
+        raise ConfigError(
+            f"no wheel of torch_npu {version} for Python {python} is pinned for {architecture}; "
+            f"there are: {listed(table[version][python])}. Add --platform."
+        )
+    return Pin(version=version, python=python, architecture=architecture, **table[version][python][architecture])
+
+
+def fetch(pin: Pin) -> Fetched:
+    """The wheel's tree in the cache; downloads only what is not there. A tree is there whole or not at all."""
+    tree = cached_tree(pin.version, pin.python, pin.architecture)
+    if (tree / "torch_npu" / "version.py").is_file():
+        return Fetched(tree=tree, pin=pin, already=True)
+    try:
+        tree.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=tree.parent) as folder:
+            wheel = _downloaded(pin, Path(folder))
+            _verify(wheel, pin)
+            whole = Path(folder) / "tree"
+            unpack(wheel, whole)
+            if version(whole) != pin.version:
+                raise FetchError(f"{pin.file} says of itself that it is torch_npu {version(whole)}.")
+            _put(whole, tree)
+    except OSError as error:
+        raise FetchError(f"torch_npu {pin.version} cannot be unpacked into {tree.parent}: {error}.") from error
+    return Fetched(tree=tree, pin=pin, already=False)
+
+
+def unpack(wheel: Path, into: Path) -> None:
+    """Extract a wheel but for shared libraries; FetchError before anything is written if a name leads out of `into`."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            outside = [name for name in archive.namelist() if _leads_out(name)]
+            if outside:
+                raise FetchError(f"{wheel.name} has names that lead out of its folder: {listed(outside[:3])}.")
+            archive.extractall(into, [name for name in archive.namelist() if not _is_library(name)])
+    except zipfile.BadZipFile as error:
+        raise FetchError(f"{wheel.name} is not a wheel: {error}.") from error
+
+
+def _leads_out(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0]
+
+
+def _is_library(name: str) -> bool:
+    return name.endswith(".so") or ".so." in PurePosixPath(name).name
+
+
+def _downloaded(pin: Pin, folder: Path) -> Path:
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
+        "--retries", "2", "--no-deps", "--only-binary", ":all:", "--implementation", "cp",
+        "--python-version", pin.python, "--abi", f"cp{pin.python.replace('.', '')}",
+        *_each("--platform", pin.platforms), "--dest", str(folder), f"torch_npu=={pin.version}",
+    ]  # fmt: skip
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"pip had not downloaded {pin.file} after {TIME_LIMIT_S:g} s.") from None
+    wheel = folder / pin.file
+    if ran.returncode == 0 and wheel.is_file():
+        return wheel
+    if ran.returncode == 0:
+        names = listed(sorted(file.name for file in folder.iterdir())) or "nothing"
+        raise FetchError(f"pip was asked for {pin.file} and downloaded {names}.")
+    raise FetchError(f"pip cannot download {pin.file}: {_said(ran.stderr)} {_advice(ran.stderr)}")
+
+
+def _each(flag: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _said(stderr: str) -> str:
+    """pip's last error line, which is the one that says why."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    said = re.sub(r" \(from versions: .*\)", "", (errors or lines or ["it said nothing"])[-1])
+    return said if said.endswith(".") else f"{said}."
+
+
+def _advice(stderr: str) -> str:
+    if "No module named pip" in stderr:
+        return f"Type `{sys.executable} -m ensurepip`, then `{FETCH}` again."
+    return (
+        f"Is there a network, and does pip's index have torch_npu? Behind a mirror set PIP_INDEX_URL; "
+        f"with the file at hand set PIP_FIND_LINKS to its folder; then `{FETCH}` again."
+    )
+
+
+def _verify(wheel: Path, pin: Pin) -> None:
+    digest = hashlib.sha256()
+    with wheel.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != pin.sha256:
+        raise FetchError(
+            f"{pin.file} is not the file that was pinned: its sha256 is {digest.hexdigest()}, wanted is {pin.sha256}. "
+            "Nothing was unpacked. Ask whoever runs the index that pip uses."
+        )
+
+
+def _put(whole: Path, tree: Path) -> None:
+    """Rename into place. Another process may have been faster: its tree is as good, for the hash was the same."""
+    if tree.exists() and not (tree / "torch_npu" / "version.py").is_file():
+        shutil.rmtree(tree)
+    try:
+        os.rename(whole, tree)
+    except OSError:
+        if not (tree / "torch_npu" / "version.py").is_file():
+            raise

@@ -1,0 +1,150 @@
+"""The genuine CompilerConfig classes of an unpacked wheel, without the rest of it: no CANN, no stand-in, no device.
+
+`python -m npucompose.targets.npu_offline.option_trees TREE` prints every leaf as JSON. One process for each tree: the
+packages have the same names in every version, and reading them imports a little of torch.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from npucompose.errors import ConfigError
+from npucompose.schema.genuine import GenuineLeaf
+from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
+
+PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}
+"""Package under torch_npu/dynamo -> what its paths start with here."""
+TIME_LIMIT_S = 300.0
+_FIXED = "_fixed_attrs"
+_OPTION_MAP = "npugraphex_config"
+"""Names and a map in class attributes, changed for the whole process: no leaf of the object."""
+
+
+def read_tree(tree: Path) -> tuple[GenuineLeaf, ...]:
+    """Every leaf of both packages of the wheel unpacked in `tree`, read in a process of its own."""
+    # Without the variable, torch would load a pip-installed torch_npu, and with it CANN.
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "npucompose.targets.npu_offline.option_trees", str(tree)],
+        env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
+    )  # fmt: skip
+    if ran.returncode != 0:
+        last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
+        raise ConfigError(f"the option trees of {tree} cannot be read: {last}")
+    return tuple(GenuineLeaf.of_dict(row) for row in json.loads(ran.stdout.strip().splitlines()[-1]))
+
+
+def load_configs(tree: Path) -> dict[str, type[Any]]:
+    """{package: CompilerConfig} in this process; a package that the wheel lacks is left out (npugraph_ex in 2.6.0)."""
+    dynamo = tree / "torch_npu" / "dynamo"
+    found: dict[str, type[Any]] = {}
+    for package in PACKAGES:
+        if (dynamo / package / "configs").is_dir():
+            _bare(package, dynamo / package)
+            found[package] = importlib.import_module(f"{package}.configs.compiler_config").CompilerConfig
+    if not found:
+        raise ConfigError(f"{tree} holds no torch_npu/dynamo/torchair: it is not an unpacked torch_npu wheel.")
+    return found
+
+
+def _bare(package: str, folder: Path) -> None:
+    """A package object that only knows where its files are: the real `__init__` would load CANN's libraries."""
+    module = types.ModuleType(package)
+    module.__path__ = [str(folder)]
+    module.__spec__ = importlib.machinery.ModuleSpec(package, None, is_package=True)
+    sys.modules[package] = module
+
+
+def leaves_of(config: Any, prefix: str = "") -> Iterator[GenuineLeaf]:
+    """Every leaf of a genuine CompilerConfig object, in its order."""
+    for name, value in vars(config).items():
+        if name in (_FIXED, _OPTION_MAP):
+            continue
+        if is_option(value):
+            yield _declared(prefix + name, value)
+        elif hasattr(value, "__dict__") and not callable(value):
+            yield from leaves_of(value, f"{prefix}{name}.")
+        else:
+            yield GenuineLeaf(path=prefix + name, kind="plain", default=value)
+
+
+def is_option(value: Any) -> bool:
+    """Whether an attribute is one of the genuine OptionValue classes, which check what they are given."""
+    return hasattr(value, "_value") and hasattr(value, "optional")
+
+
+def _declared(path: str, value: Any) -> GenuineLeaf:
+    # The classes keep their limits in private attributes: _IntRangeValue__min, _RegexValue__regex.
+    hidden = {name.rpartition("__")[2]: v for name, v in vars(value).items()}
+    allowed = value.optional
+    return GenuineLeaf(
+        path=path,
+        kind=type(value).__name__,
+        default=value.default,
+        allowed=None if allowed is None else tuple(allowed),
+        least=hidden.get("min"),
+        most=hidden.get("max"),
+        pattern=hidden.get("regex"),
+    )
+
+
+def genuine_value(leaf: Leaf, value: Any) -> Any:
+    """What the genuine object is given for a value of ours: a list for a tuple, a function for patterns of names."""
+    if leaf.kind == "names" and value is not None:
+        return node_filter(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
+    """f(node) -> node or None, as `debug.data_dump.filter` wants it: `node_filter(("mm", "aten.add*"))`.
+
+    A pattern is compared with the node's name, the whole operator (`aten.mm.default`) and the operator without its
+    overload (`aten.mm`).
+    """
+
+    def chosen(node: Any) -> Any:
+        operator = str(node.target)
+        names = (node.name, operator, operator.rpartition(".")[0])
+        return node if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns) else None
+
+    return chosen
+
+
+def set_leaf(config: Any, leaf: Leaf, value: Any) -> None:
+    """Set one leaf of the genuine object, as a person would write `config.ge_config.oo_level = "O1"`."""
+    *groups, name = leaf.genuine_path.split(".")
+    for group in groups:
+        config = getattr(config, group)
+    setattr(config, name, genuine_value(leaf, value))
+
+
+def value_of(config: Any, leaf: Leaf) -> Any:
+    """What the genuine object holds: not its `.value`, which turns everything into text."""
+    for name in leaf.genuine_path.split("."):
+        config = getattr(config, name)
+    return config._value if is_option(config) else config
+
+
+def package_of(leaf: Leaf) -> str:
+    return NPUGRAPH_EX if leaf.path.startswith(f"{NPUGRAPH_EX}.") else "torchair"
+
+
+def main(tree: str) -> None:
+    rows = [row for package, cls in load_configs(Path(tree)).items() for row in leaves_of(cls(), PACKAGES[package])]
+    print(json.dumps([attrs.asdict(row) for row in rows]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,35 @@
+"""What takes the place of torch_npu's C++ modules, so that the genuine TorchAir runs up to the border of CANN.
+
+For the whole life of a process: `torch_npu`, `torch.npu` and `torch.Tensor.is_npu` become the stand-in's. So it is
+installed only in a process that was started for it (see `ALLOWED`); the process of a caller is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from npucompose.errors import ConfigError
+from npucompose.targets.npu_offline.standin.device import Device
+
+ALLOWED = "NPUCOMPOSE_STANDIN"
+"""Environment variable: `1` in a process that may be turned into a device without CANN."""
+_INSTALLED: list[Device] = []
+
+
+def install(tree: Path) -> Device:
+    """Turn this process into a device without CANN; `tree` holds `torch_npu/`. The second call returns the first's."""
+    if _INSTALLED:
+        return _INSTALLED[0]
+    if os.environ.get(ALLOWED) != "1":
+        raise ConfigError(
+            "target=npu_offline replaces torch_npu for the whole process, so it runs in processes of its own: "
+            f"`python run.py target=npu_offline …`. In a process that you start for it set {ALLOWED}=1."
+        )
+    from npucompose.targets.npu_offline.standin import modules, operators
+
+    device = Device()
+    modules.install(device, tree / "torch_npu")
+    operators.define(tree / "torch_npu")
+    _INSTALLED.append(device)
+    return device

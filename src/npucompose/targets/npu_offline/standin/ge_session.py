@@ -1,0 +1,133 @@
+"""torchair.core._torchair without libge: keeps what would have been handed over, and runs the FX graph instead.
+
+The values of a max-autotune run are therefore those of the FX graph that TorchAir optimised, not of the GE graph: they
+prove that the graph which was *converted* is right, and nothing about GE.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+if TYPE_CHECKING:
+    from npucompose.targets.npu_offline.standin.device import Device
+
+SOC = "Ascend910B3"
+DTYPES = (
+    "BOOL", "UINT8", "INT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BF16", "FLOAT16", "FLOAT32",
+    "FLOAT64", "COMPLEX32", "COMPLEX64", "COMPLEX128",
+)  # fmt: skip
+"""Members of TorchDataType; their numbers only have to differ."""
+
+TorchDataType = enum.IntEnum("TorchDataType", {name: number for number, name in enumerate(DTYPES)})
+
+
+class TorchNpuGraphBase:
+    """A GE session's graph. `loaded` is the serialised ModelDef and the options exactly as libge would get them."""
+
+    device: ClassVar[Device]
+    programs: ClassVar[dict[str, Any]] = {}
+    """{graph name: the genuine GeConcreteGraph}, so that `run` can find the FX graph."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.loaded: tuple[bytes, dict[str, str]] | None = None
+        self.runs = 0
+        self.device.ge_sessions.append(self)
+
+    def load(
+        self,
+        serialized: bytes,
+        options: Mapping[str, str],
+        input_placements: Sequence[int],
+        output_dtypes: Sequence[int],
+        executor_type: int,
+    ) -> None:
+        self.loaded = (bytes(serialized), dict(options))
+        self.device.ledger.note("ge_load", self._name)
+
+    def set_hint_shape(self, inputs_shape: Any, outputs_shape: Any) -> None:
+        """Hints for the memory plan; there is none here."""
+
+    def compile(self) -> None:
+        """TorchAir asks before every run; libge does it once."""
+
+    def summary(self) -> str:
+        return "stand-in: no GE"
+
+    def auto_tune(self, packed: Any) -> None:
+        raise RuntimeError(f"stand-in: tuning {self._name} needs CANN's AOE.")
+
+    def run(self, packed: tuple[Sequence[Any], Sequence[Any] | None, Any]) -> list[Any]:
+        inputs, assigned, _ = packed
+        self.runs += 1
+        self.device.ledger.note("ge_run", self._name)
+        concrete = self.programs[self._name]
+        with torch.no_grad():
+            results = concrete._fx_graph(*_fx_arguments(concrete, inputs))
+        outputs = list(assigned) if assigned else [None] * len(concrete.graph.attr["_output_dtypes"].list.i)
+        for fx_index, ge_index in concrete._fx_outputs_mapping.items():
+            outputs[ge_index] = results[fx_index]
+        return outputs
+
+
+def _fx_arguments(concrete: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The FX graph's arguments from GE's inputs: lengths may come packed in one tensor, symbols may be left out."""
+    arguments: list[Any] = [None] * len(concrete._fx_input_names)
+    symbols = set(concrete._all_sym_input_idx.values())
+    for given, info in zip(inputs, concrete._input_info_list, strict=True):
+        for position, index in enumerate(getattr(info.func, "fx_input_idx_list", ())):
+            arguments[index] = int(given[position])
+        index = getattr(info.func, "fx_input_idx", None)
+        if index is not None:
+            arguments[index] = int(given) if index in symbols else given
+    for expression, index in concrete._all_sym_input_idx.items():
+        if arguments[index] is None:
+            arguments[index] = _symbol(expression, concrete._all_meta_tensor_input, arguments)
+    return arguments
+
+
+def _symbol(expression: Any, metas: Mapping[int, Any], arguments: Sequence[Any]) -> int | None:
+    """A symbol that GE's graph does not take, read off a dimension of an input."""
+    for index, meta in metas.items():
+        for dimension, size in enumerate(meta.shape):
+            if not isinstance(size, int) and size.node.expr == expression and arguments[index] is not None:
+                return arguments[index].shape[dimension]
+    return None
+
+
+def attributes(device: Device) -> dict[str, Any]:
+    """What `torchair.core._torchair` holds."""
+
+    def initialize(options: Mapping[str, str]) -> None:
+        device.ge_options = dict(options)
+        device.ledger.note("ge_initialize")
+
+    def noted(what: str, answer: Any = None) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            device.ledger.note(what)
+            return answer
+
+        return call
+
+    return {
+        "TorchNpuGraphBase": type("TorchNpuGraphBase", (TorchNpuGraphBase,), {"device": device}),
+        "TorchDataType": TorchDataType,
+        "InitializeGraphEngine": initialize,
+        "FinalizeGraphEngine": noted("ge_finalize"),
+        "InitDeviceStdoutChannel": noted("stdout_channel"),
+        "StupidRepeat": lambda word, times: word * times,
+        "export": noted("ge_export"),
+        "CheckAclnnAvaliable": lambda name: True,
+        "GetSocName": lambda: SOC,
+        "AclopStartDumpArgs": noted("dump_args_start"),
+        "AclopStopDumpArgs": noted("dump_args_stop"),
+        "AclmdlSetDump": noted("set_dump"),
+        "SetDebugLogPath": noted("debug_log_path"),
+        "as_torch_tensors": noted("as_torch_tensors", (1, [])),
+        "check_cann_compat": lambda *_: "",
+        "get_registered_ir_def": lambda name: ("None", [], [], []),
+    }

@@ -1,0 +1,112 @@
+"""CompilerOptions -> the genuine configuration object: every requested leaf set, every other untouched."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from npucompose.errors import ConfigError, unknown
+from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
+from npucompose.targets.npu_offline.option_trees import genuine_value
+
+PREFIX = "npugraph_ex."
+Hook = Callable[[Any, Any, Any], None]
+_POOLS: dict[str, Any] = {}
+
+
+def torchair_config(options: CompilerOptions, mode: str, before: Hook, after: Hook) -> Any:
+    """torchair.CompilerConfig for max-autotune and reduce-overhead; `before` and `after` are its two pass hooks."""
+    config = package("torchair").CompilerConfig()
+    config.mode = mode
+    for path, value in options.changed().items():
+        if not path.startswith(PREFIX):
+            write(config, LEAVES[path], value)
+    config.post_grad_custom_pre_pass = before
+    config.post_grad_custom_post_pass = after
+    return config
+
+
+def npugraph_ex_options(options: CompilerOptions, before: Hook, after: Hook) -> dict[str, Any]:
+    """What `torch.compile(backend="npugraph_ex", options=…)` takes: a flat mapping."""
+    flat = {
+        LEAVES[path].genuine_path: _given(LEAVES[path], value)
+        for path, value in options.changed().items()
+        if path.startswith(PREFIX)
+    }
+    return {**flat, "post_grad_custom_pre_pass": before, "post_grad_custom_post_pass": after}
+
+
+def npugraph_ex_config(flat: Mapping[str, Any]) -> Any:
+    """npugraph_ex.CompilerConfig with a flat mapping's values: the package does the same when it compiles."""
+    config = package("npugraph_ex").CompilerConfig()
+    config.mode = NPUGRAPH_EX
+    for name, value in flat.items():
+        _refusing(f"npugraph_ex.{name}", value, lambda name=name, value=value: setattr(config, name, value))
+    return config
+
+
+def decompositions(names: Sequence[str]) -> dict[Any, Any]:
+    """{operator: torch's own decomposition}; `aten.addmm` stands for all its overloads."""
+    from torch._decomp import decomposition_table
+
+    known = {str(operator): operator for operator in decomposition_table if hasattr(operator, "overloadpacket")}
+    found: dict[Any, Any] = {}
+    problems: list[str] = []
+    for name in names:
+        operators = [op for text, op in known.items() if text == name or text.rpartition(".")[0] == name]
+        found.update({operator: decomposition_table[operator] for operator in operators})
+        if not operators:
+            near = unknown("operator with a decomposition", name, sorted({t.rpartition(".")[0] for t in known}))
+            problems.append(f"{near.partition(' Choices:')[0]} @ target.decompose")
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def package(name: str) -> Any:
+    """The genuine `torchair` or `npugraph_ex`, which Target.prepare has made importable. Never both in one process."""
+    return importlib.import_module(name)
+
+
+def write(config: Any, leaf: Leaf, value: Any) -> None:
+    """Set one leaf by its genuine path: `debug.graph_dump._path`."""
+    *groups, name = leaf.genuine_path.split(".")
+    at = config
+    for group in groups:
+        at = getattr(at, group)
+    _refusing(leaf.path, value, lambda: setattr(at, name, _given(leaf, value)))
+
+
+def read(config: Any, leaf: Leaf) -> Any:
+    """The value that the genuine object holds for a leaf, as YAML would say it; a pool's handle as it is."""
+    at = config
+    for part in leaf.genuine_path.split("."):
+        at = getattr(at, part)
+    stored = at.__dict__["_value"] if "_value" in getattr(at, "__dict__", {}) else at
+    return tuple(stored) if isinstance(stored, list) else stored
+
+
+def _given(leaf: Leaf, value: Any) -> Any:
+    """The value as the genuine class takes it: a pool's name becomes a handle, which needs a device."""
+    return pool(value) if leaf.kind == "pool" and value is not None else genuine_value(leaf, value)
+
+
+def pool(name: str) -> Any:
+    """The graph memory pool of that name, one in a process: captures that name the same pool share its memory."""
+    import torch
+
+    if name not in _POOLS:
+        npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
+        _POOLS[name] = npu.graph_pool_handle()
+    return _POOLS[name]
+
+
+def _refusing(path: str, value: Any, act: Callable[[], None]) -> None:
+    """What the genuine class refuses and our table let through, with the option's path."""
+    try:
+        act()
+    except (ValueError, TypeError, FileNotFoundError, AttributeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"compiler.{path}={value!r}: the genuine class refuses it: {first}") from error

@@ -1,0 +1,44 @@
+"""Our passes in TorchAir's two hooks, with a record of every graph that goes through them."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npucompose.passes.pipeline import Records
+    from npucompose.targets.compilation import Backend, Compilation
+
+
+class PassHooks:
+    """`before` and `after` are called by TorchAir for each FX graph, in this order, its own passes in between.
+
+    So the record's `text_after` shows what TorchAir's passes did as well.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._pre = backend.pre.as_torchair_hook(self._tell)
+        self._post = backend.post.as_torchair_hook(self._tell)
+        self._open: Compilation | None = None
+
+    def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
+        self._open = self._backend.begin(graph_module)
+        begun = perf_counter()
+        self._pre(graph_module, example_inputs, config)
+        self._open.passes_s = perf_counter() - begun
+
+    def after(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
+        compilation, self._open = self._open, None
+        assert compilation is not None
+        begun = perf_counter()
+        self._open = compilation
+        self._post(graph_module, example_inputs, config)
+        self._open = None
+        compilation.passes_s += perf_counter() - begun
+        compilation.graph_module = graph_module
+        self._backend.finish(compilation, graph_module)
+
+    def _tell(self, records: Records) -> None:
+        assert self._open is not None
+        self._open.passes = (*self._open.passes, *records)

@@ -1,0 +1,87 @@
+"""A GE graph as facts and as a listing that a person can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from npucompose.schema.record import GeGraph
+from npucompose.targets.torchair.observe import Loaded
+
+INPUTS = ("Data", "RefData")
+STREAM = "_user_stream_label"
+SHOWN = (
+    STREAM, "_user_stream_priority", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope",
+    "_super_kernel_options",
+)  # fmt: skip
+"""Attributes that say where and on how many cores a node runs."""
+UNKNOWN = (-1, -2)
+"""An unknown dimension, and an unknown number of dimensions."""
+
+
+def facts(loaded: Loaded) -> GeGraph:
+    """What the report says of a graph."""
+    operators = list(loaded.graph.op)
+    data = {op.name: _described(op.output_desc[0]) for op in _inputs(operators)}
+    dynamic = any(size in UNKNOWN for op in _inputs(operators) for size in op.output_desc[0].shape.dim)
+    types = Counter(op.type for op in operators)
+    return GeGraph(
+        name=loaded.name,
+        nodes=len(operators),
+        types=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
+        data=data,
+        shapes="dynamic" if dynamic else "static",
+        options=dict(sorted(loaded.options.items())),
+        streams={op.name: _text(op.attr[STREAM]) for op in operators if STREAM in op.attr},
+        control_edges=tuple(_control_edges(operators)),
+    )
+
+
+def listing(loaded: Loaded, global_options: Mapping[str, str]) -> str:
+    """One line for each node: `Add_2: FLOAT [2, 2] = Add(MatMul:0, Sub:0)  # _user_stream_label=stream1`."""
+    fact = facts(loaded)
+    lines = [f"# GE graph {fact.name}: {fact.nodes} nodes, {fact.shapes} shapes, as handed to libge"]
+    lines += [f"# option {key} = {value}" for key, value in fact.options.items()]
+    lines += [f"# global option {key} = {value}" for key, value in sorted(global_options.items())]
+    lines += [_line(op) for op in loaded.graph.op]
+    return "\n".join(lines) + "\n"
+
+
+def _line(op: Any) -> str:
+    inputs = [source for source in op.input if source]
+    results = ", ".join(_described(result) for result in op.output_desc)
+    notes = [f"{key}={_text(op.attr[key])}" for key in SHOWN if key in op.attr]
+    if op.type in INPUTS:
+        notes.insert(0, f"index={op.attr['index'].i}")
+    note = f"  # {', '.join(notes)}" if notes else ""
+    return f"{op.name}: {results or 'nothing'} = {op.type}({', '.join(inputs)}){note}"
+
+
+def _inputs(operators: list[Any]) -> list[Any]:
+    found = [op for op in operators if op.type in INPUTS]
+    return sorted(found, key=lambda op: op.attr["index"].i)
+
+
+def _control_edges(operators: list[Any]) -> Iterator[str]:
+    """An input `MatMul:-1` is an order, not a value."""
+    for op in operators:
+        for source in op.input:
+            name, _, output = source.rpartition(":")
+            if output == "-1":
+                yield f"{name} -> {op.name}"
+
+
+def _described(result: Any) -> str:
+    """`FLOAT [4, 16] NPU`: TorchAir writes shape and device of inputs and constants; the rest GE infers."""
+    from torchair._ge_concrete_graph.ge_ir_pb2 import DataType  # pyright: ignore[reportMissingImports]
+
+    dtype = DataType.Name(result.dtype).removeprefix("DT_")
+    shape = f" {list(result.shape.dim)}" if result.shape.dim or result.device_type else ""
+    return f"{dtype}{shape} {result.device_type}".rstrip()
+
+
+def _text(attribute: Any) -> str:
+    kind = attribute.WhichOneof("value")
+    value = getattr(attribute, kind) if kind else ""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,212 @@
+"""What targets `npu` and `npu_offline` share, which is everything but the platform underneath."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import frozen
+
+from npucompose.errors import CompileError, ConfigError
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.effective import Effective
+from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.schema.options import option
+from npucompose.targets.base import Genuine, Lowered, LowerRequest, Target
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.schema.record import NpuFacts
+    from npucompose.targets.compilation import Backend
+
+LOGGERS = ("torchair", "npugraph_ex")
+CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
+DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
+
+
+@frozen(kw_only=True)
+class TorchairTarget(Target):
+    """mode=max-autotune is TorchAir's GE graph, reduce-overhead and npugraph_ex are captured graphs."""
+
+    modes: ClassVar[tuple[str, ...]] = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
+    detaches: ClassVar[bool] = False
+
+    decompose: tuple[str, ...] = option(
+        factory=tuple, doc="operators that torch takes apart before TorchAir sees them: aten.addmm, aten.gelu.default"
+    )
+
+    @abstractmethod
+    def load_platform(self, mode: str) -> None:
+        """Make `torch_npu` importable, and the packages `torchair` and `npugraph_ex`."""
+
+    @abstractmethod
+    def platform(self) -> str:
+        """`device` or `stand-in`."""
+
+    @abstractmethod
+    def package_version(self) -> str:
+        """Of torch_npu."""
+
+    @abstractmethod
+    def counts(self, mode: str) -> Mapping[str, Any]:
+        """Fields of NpuFacts that only the platform can count."""
+
+    def capabilities(self, mode: str) -> Capabilities:
+        return Capabilities(
+            target=self.name,
+            mode=mode,
+            device="npu",
+            scope_namespace="npugraph_ex" if mode == NPUGRAPH_EX else "air",
+            explicit_events=mode != GE,
+            captures=mode in CAPTURING,
+        )
+
+    def honours(self, mode: str) -> frozenset[str]:
+        """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
+        return frozenset(path for path, leaf in LEAVES.items() if mode in leaf.modes)
+
+    def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
+        return tuple(_overridden(mode, options))
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        return (DEPRECATED,) if mode == ACLGRAPH else ()
+
+    def check(self, mode: str) -> None:
+        super().check(mode)
+        world = os.environ.get("WORLD_SIZE", "1")
+        if world not in ("", "0", "1"):
+            raise ConfigError(
+                f"WORLD_SIZE={world}: target={self.name} compiles for one process so far. Unset WORLD_SIZE, or run "
+                "each rank's graph by itself with WORLD_SIZE=1."
+            )
+
+    def prepare(self, mode: str) -> None:
+        if mode == "eager":
+            return
+        from npucompose.targets.torchair.config import package
+        from npucompose.targets.torchair.observe import watch_ge
+
+        with _own_signals_and_levels():
+            self.load_platform(mode)
+            if mode == NPUGRAPH_EX:
+                package("npugraph_ex")
+            else:
+                package("torchair")
+                watch_ge()
+
+    def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
+        from npucompose.targets.torchair.config import package
+
+        return package("torchair").inference.set_dim_gears if mode == GE else None
+
+    def genuine(self, backend: Backend) -> Genuine | None:
+        from npucompose.targets.torchair import config as made
+        from npucompose.targets.torchair.hooks import PassHooks
+
+        if backend.mode == "eager":
+            return None
+        hooks, custom = PassHooks(backend), made.decompositions(self.decompose)
+        if backend.mode == NPUGRAPH_EX:
+            options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after)
+            config = made.npugraph_ex_config(options)
+            compiler = _compiler("npugraph_ex", config, custom)
+            return Genuine(config=config, backend=compiler, options=options)
+        config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after)
+        return Genuine(config=config, backend=_compiler("torchair", config, custom))
+
+    def compile(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        genuine = backend.genuine
+        assert genuine is not None
+        keywords = {} if genuine.options is None else {"options": dict(genuine.options)}
+        begun, known = perf_counter(), len(backend.compilations)
+        with in_our_words():
+            compiled = genuine.backend(graph_module, list(example_inputs), **keywords)
+        took = perf_counter() - begun
+        for compilation in backend.compilations[known:]:
+            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+        return compiled
+
+    def lower(self, request: LowerRequest) -> Lowered:
+        raise ConfigError(f"target={self.name} compiles through TorchAir; it lowers no graph of ours.")
+
+    def device_facts(self, backend: Backend) -> NpuFacts | None:
+        from npucompose.targets.torchair.facts import facts
+
+        return None if backend.mode == "eager" else facts(self, backend)
+
+    def device_texts(self, backend: Backend) -> Mapping[str, str]:
+        if backend.mode != GE:
+            return {}
+        from npucompose.targets.torchair import observe
+        from npucompose.targets.torchair.listing import listing
+
+        options = observe.global_options()
+        return {f"graph_{n}.ge.txt": listing(loaded, options) for n, loaded in enumerate(observe.LOADED)}
+
+
+def _compiler(name: str, config: Any, decompositions: Mapping[Any, Any]) -> Callable[..., Any]:
+    from npucompose.targets.torchair.config import package
+
+    return package(name).get_npu_backend(compiler_config=config, custom_decompositions=dict(decompositions))
+
+
+def _overridden(mode: str, options: CompilerOptions) -> Iterator[Effective]:
+    """TorchAir 2.13.0 turns one option on by itself (`AclConcreteGraph.optimize_graph_without_runtime`)."""
+    reuse = "debug.aclgraph.disable_mempool_reuse_in_same_fx"
+    if mode == ACLGRAPH and options["aclgraph_config.use_custom_pool"] is not None and not options[reuse]:
+        yield Effective(
+            option=f"compiler.{reuse}",
+            requested=False,
+            effective=True,
+            why="with a pool of a name TorchAir forces this on, or outputs that are alive could be overwritten",
+        )
+
+
+@contextmanager
+def _own_signals_and_levels() -> Iterator[None]:
+    """Importing TorchAir takes over Ctrl-C and SIGTERM (and then ignores them) and resets its logger: undo both.
+
+    Its logger must be of its own class, so that one which was made before, to give it a level, is put away first.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    made = logging.root.manager.loggerDict
+    levels = {name: logger.level for name in LOGGERS if isinstance(logger := made.get(name), logging.Logger)}
+    for name in levels:
+        del made[name]
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for name, level in levels.items():
+            if level != logging.NOTSET:
+                logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line."""
+    from npucompose.errors import NpuComposeError
+    from npucompose.targets.torchair.failures import sentence
+
+    try:
+        yield
+    except NpuComposeError:
+        raise
+    except Exception as error:
+        text = sentence(error)
+        if text is None:
+            raise
+        raise CompileError(text) from error

@@ -1,0 +1,178 @@
+"""Toy stages and worker entries; imported by tests and by the workers that they start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_free.graph import StageGraph
+from airflow_free.keys import Ingredients
+from airflow_free.runner import Runner
+from airflow_free.stage import Event, Facts, Stage, Tell
+from airflow_free.store import Store
+from npucompose.errors import ConfigError, PlanError
+
+
+class Kitchen:
+    """Live values: made on demand, remembered, and each making is written down."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.made: list[str] = []
+        self.fault = fault
+        self._dough: str | None = None
+
+    def dough(self) -> str:
+        if self._dough is None:
+            self.made.append("dough")
+            self._dough = "dough"
+        return self._dough
+
+
+class Knead(Stage[Kitchen]):
+    name = "knead"
+    reads = ("flour",)
+
+    def run(self, live: Kitchen, progress: Callable[[float], None]) -> Facts:
+        return {"kneaded": live.dough()}
+
+
+class Bake(Stage[Kitchen]):
+    name = "bake"
+    needs = ("knead",)
+    reads = ("oven.heat",)
+
+    def run(self, live: Kitchen, progress: Callable[[float], None]) -> Facts:
+        progress(0.5)
+        return {"baked": live.dough()}
+
+
+class Taste(Stage[Kitchen]):
+    name = "taste"
+    needs = ("bake",)
+    measures = True
+
+    def run(self, live: Kitchen, progress: Callable[[float], None]) -> Facts:
+        if live.fault:
+            trip(live.fault)
+        return {"tasted": live.dough(), "samples": (1.5, 2.5)}
+
+
+BAKERY = StageGraph.of([Knead(), Bake(), Taste()])
+EXPERIMENT: dict[str, Any] = {"flour": "rye", "oven": {"heat": 200, "light": True}}
+
+
+def ingredients(experiment: dict[str, Any] = EXPERIMENT, **changes: Any) -> Ingredients:
+    parts: dict[str, Any] = {"versions": {"python": "3"}, "device": {"cpu": "a"}, "code": {"passes": "0"}}
+    return Ingredients(values=experiment, **{**parts, **changes})
+
+
+def trip(fault: str) -> None:
+    match fault:
+        case "kill":
+            print("about to die", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "abort":
+            os.abort()
+        case "hang":
+            print("about to hang", flush=True)
+            time.sleep(3600)
+        case "exit":
+            os._exit(7)
+        case "raise":
+            raise ValueError("too much\n  salt")
+        case "config":
+            raise ConfigError("no such oven", "no such flour")
+        case "plan":
+            raise PlanError("E101", "the plan matches nothing")
+        case _:
+            raise AssertionError(fault)
+
+
+def bake(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """The entry of a whole run, as an experiment's is."""
+    order = BAKERY.order(payload["wanted"])
+    live = Kitchen(payload.get("fault", ""))
+    done = Runner(store=Store(Path(payload["store"])), tell=tell).run(order, ingredients().keys(order), live)
+    return {"reused": {one.stage: one.reused for one in done}, "made": live.made}
+
+
+def echo(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    print("printed")
+    print("warned", file=sys.stderr)
+    tell(Event(kind="note", text="told"))
+    variables = {name: os.environ.get(name) for name in payload.get("variables", ())}
+    return {"payload": payload, "path": sys.path, "folder": os.getcwd(), "pid": os.getpid(), "env": variables}
+
+
+def misbehave(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    trip(payload["fault"])
+    return {}
+
+
+def return_no_json(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    return {"value": object()}
+
+
+def answer_and_stay(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """A thread that never ends keeps the interpreter from ending."""
+    import threading
+
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    return {"answer": 42}
+
+
+def leave_a_child(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """A child that would live on, and that holds the worker's pipe open because it was forked, not executed."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(3600)
+        os._exit(0)
+    if payload.get("fault"):
+        tell(Event(kind="note", text=str(child)))
+        trip(payload["fault"])
+    return {"child": child}
+
+
+def clean_up_slowly(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Shows whether it was asked to end (the file appears) or just killed."""
+    try:
+        tell(Event(kind="note", text="ready"))
+        time.sleep(3600)
+    finally:
+        Path(payload["file"]).write_text("cleaned")
+    return {}
+
+
+def be_a_parent(argv: list[str]) -> None:
+    """A process that runs a worker and can be killed itself: prints the worker's pid."""
+    from airflow_free.worker import run_in_worker
+
+    (log,) = argv
+    run_in_worker(
+        "bakery:tell_pid_and_hang",
+        {},
+        time_limit_s=600,
+        log_path=Path(log),
+        on_event=lambda event: print(event.text, flush=True),
+    )
+
+
+def tell_pid_and_hang(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    tell(Event(kind="note", text=str(os.getpid())))
+    time.sleep(3600)
+    return {}
+
+
+def children_of_nobody(command: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+if __name__ == "__main__":
+    be_a_parent(sys.argv[1:])

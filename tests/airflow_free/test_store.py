@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from airflow_free.store import Record, Store
+from npucompose.errors import NpuComposeError
+from npucompose.report.files import write_atomically
+
+KEY = "a" * 64
+OTHER = "b" * 64
+RECORD = Record(stage="bake", key=KEY, facts={"loaves": [1, 2.5, None]}, seconds=1.5, provenance={"run": "outputs/1"})
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, told: list[str]) -> Store:
+    return Store(tmp_path / "store", on_problem=told.append)
+
+
+def test_a_record_is_found_again(store: Store, told: list[str]) -> None:
+    store.write(RECORD)
+    assert store.read("bake", KEY) == RECORD
+    assert told == []
+
+
+def test_what_was_never_written_is_absent_and_no_problem(store: Store, told: list[str]) -> None:
+    assert store.read("bake", KEY) is None
+    assert list(store.records()) == []
+    assert told == []
+
+
+def test_a_deleted_record_is_absent(store: Store) -> None:
+    store.write(RECORD)
+    assert store.delete("bake", KEY)
+    assert not store.delete("bake", KEY)
+    assert store.read("bake", KEY) is None
+
+
+def test_records_are_listed(store: Store) -> None:
+    store.write(RECORD)
+    store.write(evolve(RECORD, stage="taste", key=OTHER))
+    assert [(record.stage, record.key) for record in store.records()] == [("bake", KEY), ("taste", OTHER)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        RECORD.text()[: len(RECORD.text()) // 2],
+        "[]",
+        "null",
+        "\x00\x00\x00",
+        RECORD.text().replace('"schema": 1', '"schema": 99'),
+        RECORD.text().replace('"facts"', '"fact"'),
+        json.dumps({**json.loads(RECORD.text()), "facts": [1]}),
+        RECORD.text().replace(KEY, OTHER),
+        RECORD.text().replace('"bake"', '"taste"'),
+    ],
+    ids=["empty", "half", "list", "null", "zeros", "schema", "field", "facts", "other key", "other stage"],
+)
+def test_a_record_that_is_none_counts_as_absent_and_is_told(store: Store, told: list[str], text: str) -> None:
+    path = store.write(RECORD)
+    path.write_text(text)
+    assert store.read("bake", KEY) is None
+    assert len(told) == 1
+    assert "counts as absent" in told[0]
+    assert str(path) in told[0]
+    store.write(RECORD)
+    assert store.read("bake", KEY) == RECORD
+
+
+def test_bytes_that_are_no_text_count_as_absent(store: Store, told: list[str]) -> None:
+    store.write(RECORD).write_bytes(b"\xff\xfe\xff")
+    assert store.read("bake", KEY) is None
+    assert len(told) == 1
+
+
+def test_a_write_that_fails_leaves_the_old_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.write(RECORD)
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(NpuComposeError, match=r"cannot be written.*No space left.*NPUCOMPOSE_STORE=folder"):
+        store.write(evolve(RECORD, facts={"loaves": []}))
+    assert store.read("bake", KEY) == RECORD
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_temporary_file_of_a_killed_writer_is_no_record(store: Store) -> None:
+    path = store.write(RECORD)
+    (path.parent / f".{path.name}.1.abcd.tmp").write_text("half")
+    assert list(store.records()) == [RECORD]
+
+
+def test_a_stage_or_key_cannot_lead_out_of_the_store(store: Store) -> None:
+    with pytest.raises(ValueError, match="file name"):
+        store.read("../bake", KEY)
+    with pytest.raises(ValueError, match="file name"):
+        store.read("bake", "../" + KEY)
+
+
+def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NPUCOMPOSE_STORE", raising=False)
+    assert Store.default().root == Path(".npucompose")
+    monkeypatch.setenv("NPUCOMPOSE_STORE", str(tmp_path))
+    assert Store.default().root == tmp_path
+
+
+def _write_often(folder: str, number: int) -> None:
+    store = Store(Path(folder))
+    for _ in range(50):
+        store.write(evolve(RECORD, facts={"writer": number, "ballast": "x" * 20_000}))
+
+
+def test_writers_at_the_same_time_leave_one_whole_record(store: Store, told: list[str]) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_often, args=(str(store.root), number)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        record = store.read("bake", KEY)
+        assert record is None or len(record.facts["ballast"]) == 20_000
+        writers[0].join(0.005)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert told == []
+    assert len(os.listdir(store.path("bake", KEY).parent)) == 1
+
+
+def test_a_file_is_written_with_the_rights_of_any_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    write_atomically(tmp_path / "atomic", "")
+    assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode

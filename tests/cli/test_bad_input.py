@@ -1,0 +1,132 @@
+"""Bad input: one clear paragraph, exit 2, nothing run, no folder left behind. Each case is (command line, words)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npucompose.cli import run
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "unknown group choice": (
+        ["mode=reduce-overhaed"],
+        ["unknown mode 'reduce-overhaed'", "Did you mean 'reduce-overhead'?", "Choices: eager, max-autotune"],
+    ),
+    "unknown pass": (["passes=[cse,ded_code]"], ["unknown pass 'ded_code'", "Did you mean 'dead_code'?"]),
+    "unknown model": (["model=gpt_decod"], ["unknown model 'gpt_decod'", "Did you mean 'gpt_decode'?"]),
+    "unknown key": (["compile.fulgraph=true"], ["unknown key 'fulgraph' of compile", "Did you mean 'fullgraph'?"]),
+    "unknown top-level key": (["sede=1"], ["unknown key 'sede'", "Did you mean 'seed'?"]),
+    "unknown key added with +": (
+        ["+compile.fulgraph=true"],
+        ["unknown key 'fulgraph' @ compile", "Did you mean 'fullgraph'?"],
+    ),
+    "unknown top-level key added with +": (["+sede=1"], ["unknown key 'sede'", "Did you mean 'seed'?"]),
+    "unknown option of a pass": (["+passes.cse.stge=pre", "passes=cse"], ["unknown key 'stge' @ passes.cse"]),
+    "unknown compiler option": (
+        ["+compiler.ge_config.oo_levle=O1"],
+        ["oo_levle", "Did you mean", "oo_level"],
+    ),
+    "wrong type": (["benchmark.min_calls=many"], ["'min_calls' must be an integer: 'many' @ benchmark"]),
+    "out of range": (["streams.max_streams=0"], ["'max_streams' must be >= 1: 0 @ streams"]),
+    "wrong enum": (["strict=mod"], ["'strict' must be one of off, mode, all: 'mod'", "Did you mean 'mode'?"]),
+    "wrong compiler value": (
+        ["compiler.ge_config.oo_level=O2"],
+        ["compiler.ge_config.oo_level takes O1 | O3; given O2"],
+    ),
+    "two wrong fields at once": (
+        ["benchmark.min_calls=many", "seed=-1", "model=gpt_decod"],
+        ["'min_calls' must be an integer: 'many'", "'seed' must be >= 0: -1", "unknown model 'gpt_decod'"],
+    ),
+    "an option illegal in the mode": (
+        ["compiler.ge_config.oo_level=O1"],
+        ["compiler.ge_config.oo_level=O1 does not act in mode=reduce-overhead", "max-autotune"],
+    ),
+    "tiling sink outside max-autotune": (["tiling=sink"], ["tiling_schedule_optimize", "mode=reduce-overhead"]),
+    "an option without meaning on the target, strict=all": (
+        ["mode=max-autotune", "compiler.ge_config.oo_level=O1", "strict=all"],
+        ["compiler.ge_config.oo_level=O1", "target=cpu", "strict=all"],
+    ),
+    "a pass named twice": (["passes=[cse,cse]"], ["'cse' is named twice @ passes=[cse,cse]"]),
+    "a pass named by two files": (["passes=[clean,cse]"], ["'cse' is named twice", "passes/clean and passes/cse"]),
+    "contradictory pass order": (["passes=[stream_plan,dead_code]"], ["stream_plan", "dead_code"]),
+    "not an override": (["seed"], ["'seed' is not an override"]),
+    "a sweep without -m": (["mode=eager,max-autotune"], ["several values", "-m"]),
+    "model=python without trust": (
+        ["model=python", "model.factory=os:getcwd"],
+        ["model=python imports code", "trust=true", "command line"],
+    ),
+    "target=cuda without the device": (["target=cuda", "mode=eager"], ["target=cuda needs device cuda:0", "cpu"]),
+    "a stage unknown": (["pipeline.stages=[bench]"], ["unknown stage 'bench'", "benchmark"]),
+    "null_device has nothing to compare": (["target=null_device"], ["null_device", "pipeline=compile_only"]),
+    "unknown target": (["target=gpu"], ["unknown target 'gpu'", "Choices: cpu"]),
+    "unknown Hydra option": (["--fast"], ["unknown option --fast"]),
+}
+
+
+@pytest.mark.parametrize(("command", "words"), CASES.values(), ids=CASES.keys())
+def test_bad_input_is_one_clear_paragraph_and_leaves_nothing(
+    command: list[str],
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status = run(command, program="run.py")
+    told = capsys.readouterr()
+    assert status == 2, told
+    for word in words:
+        assert word in told.err
+    assert "Traceback" not in told.err
+    assert told.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trust_from_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "conf"
+    (folder / "experiment").mkdir(parents=True)
+    (folder / "experiment" / "sly.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /model: python\nmodel:\n  factory: os:getcwd\ntrust: true\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    status = run(["--config-dir", str(folder), "experiment=sly"], program="run.py")
+    told = capsys.readouterr().err
+    assert status == 2
+    assert "trust=true comes from conf/experiment/sly.yaml" in told
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["conf"]
+
+
+def test_a_missing_config_dir_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["--config-dir", "nowhere"], program="run.py") == 2
+    assert "--config-dir nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_a_missing_optional_package_says_which_extra_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    assert run(["model=minilm"], program="run.py") == 2
+    told = capsys.readouterr().err
+    assert "pip install 'npucompose[minilm]'" in told
+
+
+@pytest.mark.parametrize("place", ["airflow_free.experiment.Job.of", "airflow_free.experiment.run_experiment"])
+def test_a_mistake_of_ours_is_a_paragraph_and_exit_3(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(place, broken)
+    assert run(["model=add"], program="run.py") == 3
+    told = capsys.readouterr().err
+    assert "internal error, please report it: ZeroDivisionError: division by zero (debug=true shows where)" in told
+    assert "Traceback" not in told

@@ -1,0 +1,49 @@
+"""shapes.gears: GE's sizes of a dimension, refused where nothing could take them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npucompose.compose import shapes
+from npucompose.compose.check import Checked, check
+from npucompose.compose.tree import compose
+from npucompose.errors import ConfigError
+from npucompose.schema.experiment import Shapes
+
+GEARS = "+shapes.gears={x.0:[2,4]}"
+
+
+def checked(*overrides: str) -> Checked:
+    return check(compose(["model=add", GEARS, *overrides]))
+
+
+def test_they_need_dynamic_shapes_and_at_least_two_sizes() -> None:
+    with pytest.raises(ConfigError, match="needs dynamic shapes: write shapes=dynamic"):
+        checked("mode=max-autotune")
+    with pytest.raises(ConfigError, match=r"'y\.0' takes 2 to 100 sizes of at least 1; given \[3\]"):
+        checked("mode=max-autotune", "shapes=dynamic", "+shapes.gears={y.0:[3]}")
+
+
+def test_a_mode_that_captures_refuses_them_and_a_laptop_lists_them() -> None:
+    with pytest.raises(ConfigError, match="gears do not act in mode=reduce-overhead; they act in: max-autotune"):
+        checked("mode=reduce-overhead", "shapes=dynamic")
+    (entry,) = checked("mode=max-autotune", "shapes=dynamic").effective
+    assert (entry.option, entry.effective) == ("shapes.gears", None)
+    with pytest.raises(ConfigError, match="no meaning on target=cpu"):
+        checked("mode=max-autotune", "shapes=dynamic", "strict=all")
+
+
+def test_they_are_told_to_the_device_by_argument_and_dimension() -> None:
+    told: list[tuple[torch.Size, dict[int, list[int]]]] = []
+    policy = Shapes(dynamic=True, gears={"x.0": (2, 4), "x.1": (3, 5)})
+    shapes.apply(policy, {"x": torch.ones(4, 3)}, lambda tensor, gears: told.append((tensor.shape, gears)))
+    assert told == [(torch.Size([4, 3]), {0: [2, 4], 1: [3, 5]})]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("z.0", "is no input.dimension"), ("x.7", "is no input.dimension"), ("x.1", "size 3, which is")]
+)
+def test_what_fits_no_input_is_refused_by_name(key: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' @ shapes.gears.*{words}"):
+        shapes.apply(Shapes(dynamic=True, gears={key: (2, 4)}), {"x": torch.ones(4, 3)})

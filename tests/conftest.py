@@ -1,0 +1,52 @@
+"""What all tests share: our operators, golden texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("passes/cse.txt", text)` compares with the file, or writes it under --update-golden."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.is_file(), f"no golden text {path}: run pytest --update-golden and review the diff"
+        assert text == path.read_text()
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def torch_npu_tree() -> Path:
+    """The unpacked torch_npu 2.13.0; tests that need it are skipped, with the reason, where there is none."""
+    from npucompose.errors import ConfigError
+    from npucompose.targets.npu_offline.wheel import locate, version
+
+    try:
+        tree = locate()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    if version(tree) != "2.13.0":
+        pytest.skip(f"these tests are about torch_npu 2.13.0; {tree} holds {version(tree)}.")
+    return tree
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators() -> None:
+    """Graphs with streams, and models written for the NPU, need them wherever they are made."""
+    from npucompose import ops
+
+    ops.define()

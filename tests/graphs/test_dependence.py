@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from torch import fx
+
+from npucompose.graphs import Aliases, Dependence
+from tests.sample_graphs import Program, aten, node, programs, traced
+
+X, Y = torch.randn(4, 4), torch.randn(4, 4)
+
+
+def edges(graph: fx.Graph) -> list[tuple[str, str, str]]:
+    return [(edge.first.name, edge.then.name, edge.why) for edge in Dependence.of(graph).edges]
+
+
+def kernels(graph: fx.Graph) -> list[str]:
+    return [found.name for found in Dependence.of(graph).kernels]
+
+
+def test_views_and_getitem_belong_to_what_they_are_made_of() -> None:
+    graph = traced(lambda x: x.relu().t().split(2)[1].neg(), X).graph
+    assert kernels(graph) == ["relu", "neg"]
+    assert edges(graph) == [("relu", "neg", "data")]
+
+
+def test_arithmetic_on_sizes_starts_no_kernel() -> None:
+    graph = traced(lambda x: x.new_zeros(x.shape[0] * 2 + 1) + 1, X, mode="symbolic").graph
+    targets = [str(found.target) for found in Dependence.of(graph).kernels]
+    assert targets == ["aten.new_zeros.default", "aten.add.Tensor"]
+    assert len([found for found in graph.nodes if found.op == "call_function"]) > 2
+
+
+def test_a_write_waits_for_readers_and_later_readers_wait_for_it() -> None:
+    building = Program(inputs=2)
+    x, y = building.values
+    read = building.call(aten.relu.default, building.call(aten.t.default, x))
+    building.call(aten.copy_.default, x, y)
+    again = building.call(aten.abs.default, x)
+    building.call(aten.copy_.default, x, building.call(aten.neg.default, y))
+    module = building.finish([read, again])
+    assert [edge for edge in edges(module.graph) if edge[2] != "data"] == [
+        ("relu_default", "copy__default", "write after read"),
+        ("copy__default", "abs_default", "read after write"),
+        ("copy__default", "copy__default_1", "write after write"),
+        ("abs_default", "copy__default_1", "write after read"),
+    ]
+
+
+def test_random_numbers_and_effects_keep_their_order() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.rand_like(x), torch.rand_like(x)
+        torch.ops.aten._assert_async.msg(x.any(), "first")
+        torch.ops.aten._assert_async.msg(x.all(), "second")
+        return a + b
+
+    found = edges(traced(forward, X).graph)
+    assert ("rand_like", "rand_like_1", "random order") in found
+    assert ("_assert_async", "_assert_async_1", "effect order") in found
+
+
+def test_the_unknown_is_feared() -> None:
+    def strange(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    read = graph.call_function(aten.relu.default, (x,))
+    odd = graph.call_function(strange, (x,))
+    graph.output((read, odd))
+    assert edges(graph) == [("relu_default", "strange", "write after read")]
+
+
+def test_without_fake_values_the_schemas_still_tell_memory() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    part = graph.call_function(operator.getitem, (graph.call_function(aten.split.Tensor, (x, 2)), 0))
+    read = graph.call_function(aten.relu.default, (part,))
+    graph.call_function(aten.add_.Tensor, (x, 1))
+    graph.output((read,))
+    assert kernels(graph) == ["relu_default", "add__tensor"]
+    assert edges(graph) == [("relu_default", "add__tensor", "write after read")]
+
+
+def test_a_reshape_that_copies_is_a_kernel_and_one_that_does_not_is_a_view() -> None:
+    building = Program(inputs=1)
+    x = building.values[0]
+    view = building.call(aten.reshape.default, x, [16])
+    copy = building.call(aten.reshape.default, building.call(aten.t.default, x), [16])
+    module = building.finish([view, copy])
+    assert kernels(module.graph) == ["reshape_default_1"]
+
+
+def test_what_two_results_of_one_call_own_is_told_apart() -> None:
+    building = Program(inputs=1)
+    both = building.call(aten.max.dim, building.values[0], 0)
+    first, second = building.call(operator.getitem, both, 0), building.call(operator.getitem, both, 1)
+    aliases = Aliases.of(building.finish([first, second]).graph)
+    graph = next(iter(aliases.keys)).graph
+    assert not aliases.shares(node(graph, "getitem"), node(graph, "getitem_1"))
+
+
+@given(programs())
+@settings(max_examples=40, deadline=None)
+def test_edges_go_forward_between_kernels_and_cover_the_data(module: Any) -> None:
+    found = Dependence.of(module.graph)
+    number = {kernel: index for index, kernel in enumerate(found.kernels)}
+    pairs = {(edge.first, edge.then) for edge in found.edges}
+    assert len(pairs) == len(found.edges)
+    assert all(number[first] < number[then] for first, then in pairs)
+    for kernel in found.kernels:
+        for source in kernel.all_input_nodes:
+            assert all((origin, kernel) in pairs for origin in found.origins[source])

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from npucompose.graphs import fingerprint, op_counts, printed, symbols
+from tests.sample_graphs import node, programs, traced
+
+X = torch.randn(4, 4)
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x, x).relu() * 2.0 + x.split(2)[0].sum()
+
+
+OTHERS = {
+    "argument": lambda x: torch.mm(x, x).relu() * 3.0 + x.split(2)[0].sum(),
+    "type": lambda x: torch.mm(x, x).relu() * 2 + x.split(2)[0].sum(),
+    "operator": lambda x: torch.mm(x, x).abs() * 2.0 + x.split(2)[0].sum(),
+    "wiring": lambda x: torch.mm(x, x).relu() * 2.0 + x.split(2)[1].sum(),
+    "constant": lambda x: torch.mm(x, torch.ones(4, 4)).relu() * 2.0 + x.split(2)[0].sum(),
+}
+
+
+def test_the_fingerprint_does_not_know_names() -> None:
+    one, two = traced(chain, X).graph, traced(chain, X).graph
+    for found in list(two.nodes):
+        if found.op == "call_function":
+            found._rename(f"other_{found.name}")
+    assert printed(one) != printed(two)
+    assert fingerprint(one) == fingerprint(two)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_the_fingerprint_differs_by(what: str) -> None:
+    assert fingerprint(traced(chain, X).graph) != fingerprint(traced(OTHERS[what], X).graph)
+
+
+@pytest.mark.parametrize("other", [torch.randn(4, 4).double(), torch.randn(4, 4).t(), torch.randn(6, 6)[:4, :4]])
+def test_the_fingerprint_differs_by_dtype_and_strides(other: torch.Tensor) -> None:
+    assert fingerprint(traced(chain, X).graph) != fingerprint(traced(chain, other).graph)
+
+
+def test_the_fingerprint_knows_the_content_of_constants() -> None:
+    def with_constant(value: float) -> str:
+        return fingerprint(traced(lambda x: x + torch.tensor([value, 1.0, 2.0, 3.0]), X).graph)
+
+    assert with_constant(1.0) == with_constant(1.0)
+    assert with_constant(1.0) != with_constant(2.0)
+
+
+def test_symbols_are_named_and_their_names_do_not_matter() -> None:
+    static, dynamic = traced(chain, X).graph, traced(chain, X, mode="symbolic").graph
+    assert symbols(static) == ()
+    assert len(symbols(dynamic)) >= 1
+    assert fingerprint(static) != fingerprint(dynamic)
+    assert fingerprint(dynamic) == fingerprint(traced(chain, X, mode="symbolic").graph)
+
+
+def test_operators_are_counted_the_most_frequent_first() -> None:
+    counts = op_counts(traced(lambda x: x.neg().abs().neg().split(2)[0], X).graph)
+    assert list(counts.items()) == [
+        ("aten.neg.default", 2),
+        ("operator.getitem", 2),
+        ("aten.abs.default", 1),
+        ("aten.split.Tensor", 1),
+    ]
+
+
+def test_the_listing_is_the_golden_text(golden: Any) -> None:
+    golden("graphs/listing.txt", printed(traced(chain, X).graph))
+
+
+@given(programs(in_place=False))
+@settings(max_examples=30, deadline=None)
+def test_a_changed_argument_changes_the_fingerprint(module: Any) -> None:
+    before = fingerprint(module.graph)
+    output = node(module.graph, "output")
+    assert fingerprint(module.graph) == before
+    output.args = ((*output.args[0], output.args[0][0]),)
+    assert fingerprint(module.graph) != before

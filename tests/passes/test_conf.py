@@ -1,0 +1,110 @@
+"""conf/passes and conf/streams as Hydra composes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from npucompose.passes import PASSES
+from npucompose.passes.pipeline import build
+from npucompose.schema.experiment import Choice
+from npucompose.schema.options import set_by_engine
+from npucompose.schema.streams import Event, Streams
+from npucompose.schema.structure import structure
+from npucompose.streams import plan
+from tests.sample_graphs import CAN, mm_abs_sub, traced
+
+CONF = Path(__file__).parents[2] / "conf"
+PASS_FILES = sorted((CONF / "passes").glob("*.yaml"))
+STREAM_FILES = sorted((CONF / "streams").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration with the two groups of this room and nothing else."""
+    folder = tmp_path_factory.mktemp("conf")
+    for group in ("passes", "streams"):
+        (folder / group).symlink_to(CONF / group)
+    (folder / "config.yaml").write_text("defaults: [{passes: []}, {streams: auto}, _self_]\n")
+    return folder
+
+
+def composed(root: Path, *overrides: str) -> Any:
+    with initialize_config_dir(str(root), version_base="1.3"):
+        return OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "labels"),
+    [
+        (["passes=stream_plan"], ["stream_plan"]),
+        (["passes=[cse,dead_code]"], ["cse", "dead_code"]),
+        (["passes=[dead_code,cse]"], ["dead_code", "cse"]),
+        (["passes=[]"], []),
+        (["passes=clean"], ["dead_code", "cse", "remove_noop"]),
+        (["passes=[clean,stream_plan]"], ["dead_code", "cse", "remove_noop", "stream_plan"]),
+        (["passes=clean", "~passes.cse"], ["dead_code", "remove_noop"]),
+    ],
+)
+def test_passes_stand_in_the_order_written(root: Path, overrides: list[str], labels: list[str]) -> None:
+    tree = composed(root, *overrides).get("passes", {})
+    assert list(tree) == labels
+    assert [label for label, _ in build({n: Choice(name=n, options=o) for n, o in tree.items()}, {})] == labels
+
+
+def test_an_option_of_a_pass_is_set_by_its_path(root: Path) -> None:
+    tree = composed(root, "passes=[dead_code,cse]", "passes.cse.stage=post")
+    assert tree["passes"] == {"dead_code": {"stage": "pre"}, "cse": {"stage": "post"}}
+
+
+@pytest.mark.parametrize("path", PASS_FILES + STREAM_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_file_says_in_its_first_line_what_it_is(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert len(first) <= 120
+
+
+def test_every_pass_has_a_file_with_all_its_options_at_their_defaults() -> None:
+    for name in PASSES.names():
+        tree = yaml.safe_load((CONF / "passes" / f"{name}.yaml").read_text())
+        cls = PASSES.get(name)
+        options = [f for f in attrs.fields(cls) if f.name not in set_by_engine(cls)]
+        assert tree == {name: {f.name: f.default for f in options}}
+
+
+@pytest.mark.parametrize("path", STREAM_FILES, ids=lambda path: path.stem)
+def test_every_streams_file_lists_every_option_and_is_valid(path: Path) -> None:
+    tree = yaml.safe_load(path.read_text())
+    assert list(tree) == [f.name for f in attrs.fields(Streams)]
+    assert structure(Streams, tree, "streams").name == path.stem
+
+
+def test_the_plans_for_mm_abs_sub_agree(root: Path) -> None:
+    for choice in ("auto", "mm_abs_sub"):
+        wanted = structure(Streams, composed(root, f"streams={choice}")["streams"], "streams")
+        found = plan(traced(mm_abs_sub, torch.randn(4, 4)).graph, wanted, CAN)
+        assert found.nodes == {"mm": "default", "abs_1": "stream1", "sub": "stream1", "add": "default"}
+        assert found.events == (Event(recorder="sub", waiter="add"),)
+
+
+def test_the_plan_for_parallel_branches_parts_the_two_chains(root: Path) -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        left = right = x
+        for _ in range(4):
+            left = torch.mm(left, x)
+        for _ in range(4):
+            right = torch.mm(right, x)
+        return left + right
+
+    wanted = structure(Streams, composed(root, "streams=parallel_branches")["streams"], "streams")
+    found = plan(traced(branches, torch.randn(4, 4)).graph, wanted, CAN)
+    assert [name for name, stream in found.nodes.items() if stream == "stream1"] == ["mm_4", "mm_5", "mm_6", "mm_7"]
+    assert found.priorities == {"stream1": 1}
+    assert len(found.events) == 1

@@ -1,0 +1,79 @@
+"""Run as a process of its own, on the stand-in of target=npu_offline: the experiment itself, or its script.
+
+stdin: {"overrides": […], "script": text or null}; a line of stdout: {"graphs": [text after the hooks, …], "equal":
+whether the result has the bits of eager, "counts": captures, replays, events}.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from typing import Any
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    from npucompose import api
+
+    checked = api.checked(order["overrides"])
+    target: Any = checked.target
+    mode = checked.experiment.mode.name
+    os.environ.update(target.environment())
+    target.load_platform(mode)
+    target.prepare(mode)
+    from npucompose.compose.session import Session
+
+    session = Session(checked)
+    result = _script(order["script"], session, mode) if order["script"] else _experiment(session)
+    print(json.dumps({**result, "counts": target.counts(mode)}))
+
+
+def _experiment(session: Any) -> dict[str, Any]:
+    # Printed when TorchAir has turned each view into a reshape; a script's are printed in its last hook.
+    texts = [c.text_after.replace("aten.reshape.default", "aten.view.default") for c in session.compilations]
+    return {"graphs": texts, "equal": True}
+
+
+def _script(script: str, session: Any, mode: str) -> dict[str, Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from npucompose.graphs import printed
+
+    if mode == "npugraph_ex":
+        _backend_by_name()
+    names: dict[str, Any] = {"__name__": "ejected"}
+    exec(compile(script, "ejected.py", "exec"), names)
+    graphs: list[str] = []
+    last = next((table for table in ("POST", "PRE") if table in names), None)
+    for found, edits in list(names[last].items()) if last else ():
+        names[last][found] = lambda edit, edits=edits: (
+            edits(edit),
+            graphs.append(printed(edit.graph).replace("aten.reshape.default", "aten.view.default")),
+        )
+    module, inputs = session.built.module, dict(session.built.inputs(0))
+    reference = copy.deepcopy(module)
+    with torch.no_grad():
+        wanted = reference(*copy.deepcopy(list(inputs.values())))
+        got = names["compiled"](module, inputs)(*inputs.values())
+    pairs = zip(tree_leaves(got), tree_leaves(wanted), strict=True)
+    return {"graphs": graphs, "equal": all(torch.equal(a, b) for a, b in pairs)}
+
+
+def _backend_by_name() -> None:
+    """What `import torch_npu` registers on a device (torch_npu 2.13.0, dynamo/__init__.py, _exec)."""
+    from torch._dynamo import register_backend
+
+    def npugraph_ex_backend(graph_module: Any, example_inputs: Any, **keywords: Any) -> Any:
+        import npugraph_ex  # type: ignore[import-not-found]
+
+        config = npugraph_ex.CompilerConfig()
+        return npugraph_ex.get_npu_backend(compiler_config=config)(graph_module, example_inputs, **keywords)
+
+    register_backend(npugraph_ex_backend, "npugraph_ex")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""A script says what the experiment says: the same options, the same graph, or it is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+import torch
+from attrs import frozen
+from torch import fx
+
+from npucompose import api
+from npucompose.compose.session import Session
+from npucompose.errors import ConfigError
+from npucompose.graphs import printed
+from npucompose.passes.base import Pass
+from npucompose.passes.cse import Cse
+from npucompose.recipe import carried, carried_events, eject
+from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
+from npucompose.recipe.ejected import CARRIED, options_of
+from npucompose.recipe.freeze import freeze
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
+from npucompose.targets.null_device import NullDevice
+from npucompose.version import __version__
+from tests.recipe.experiments import EXPERIMENTS
+from tests.recipe.fakes import executed, installed
+from tests.sample_graphs import CAN, mm_abs_sub, traced
+
+CARRIED_TEXT = inspect.getsource(carried).partition("def graph_fingerprint")[2].rstrip()
+EVENTS = """
+import sys, torch
+exec(compile(open(sys.argv[1]).read(), "carried_events.py", "exec"))
+assert not hasattr(torch.ops.air, "record")
+define_events(), define_events()
+graph = torch.fx.Graph()
+graph.call_function(torch.ops.air.wait.default, ([graph.call_function(torch.ops.air.record.default)],))
+graph.output(())
+assert not graph.eliminate_dead_code()
+torch.fx.Interpreter(torch.fx.GraphModule(torch.nn.Module(), graph)).run()
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, str]:
+    return {name: eject(*overrides) for name, overrides in EXPERIMENTS.items()}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_script_reads_like_this(name: str, scripts: dict[str, str], golden: Any) -> None:
+    text = scripts[name].replace(CARRIED_TEXT, "…").replace(f"npucompose {__version__}", "npucompose VERSION")
+    golden(f"recipe/{name}.py.txt", text)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: str, scripts: dict[str, str]) -> None:
+    checked = api.checked(EXPERIMENTS[name])
+    session = Session(attrs.evolve(checked, target=NullDevice()))
+    wanted = [c.text_after for c in session.compilations]
+    with installed() as fake:
+        told = executed(
+            scripts[name], fake, session.built.module, dict(session.built.inputs(0)), checked.experiment.mode.name
+        )
+    assert [text.replace("npugraph_ex.", "air.") for text in fake.graphs] == wanted
+    shapes = checked.experiment.shapes
+    assert told == {"dynamic": shapes.dynamic, "fullgraph": checked.experiment.compile.fullgraph}
+    options = options_of(checked.experiment)
+    mode = {"mode": "reduce-overhead"} if checked.experiment.mode.name == "reduce-overhead" else {}
+    recorded = {path: value for path, value in fake.config.items() if not path.startswith("post_grad")}
+    assert recorded == mode | {path: "a handle" if value == "shared" else value for path, value in options.items()}
+
+
+def test_a_script_imports_torch_and_torchair_only(scripts: dict[str, str]) -> None:
+    for script in scripts.values():
+        imports = {line.split()[1].split(".")[0] for line in script.splitlines() if line.startswith(("import", "from"))}
+        assert imports <= {
+            *["__future__", "hashlib", "operator", "re", "contextlib", "logging", "typing"],
+            "torch",
+            "torch_npu",
+            "torchair",
+        }
+
+
+def test_a_script_for_npugraph_ex_defines_the_events_that_its_code_generator_looks_for(
+    scripts: dict[str, str],
+) -> None:
+    source = Path(carried_events.__file__)
+    assert source.read_text().partition("AIR = ")[2].rstrip() in scripts["branches"]
+    subprocess.run([sys.executable, "-c", EVENTS, str(source)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def test_another_graph_is_refused_by_the_script(scripts: dict[str, str]) -> None:
+    class Other(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.mm(x, x) + (torch.abs(x) + x)
+
+    with (
+        installed() as fake,
+        pytest.raises(Exception, match=r"were frozen for the graph [0-9a-f]{12}, and this graph is"),
+    ):
+        executed(scripts["mm_abs_sub"], fake, Other(), {"x": torch.randn(256, 256)}, "reduce-overhead")
+
+
+def test_a_pass_of_torchair_in_between_is_noticed_by_the_second_hook(scripts: dict[str, str]) -> None:
+    session = Session(attrs.evolve(api.checked(EXPERIMENTS["dynamic"]), target=NullDevice()))
+
+    def doubled(graph: fx.Graph) -> None:
+        node = next(n for n in graph.nodes if n.op == "call_function")
+        with graph.inserting_after(node):
+            graph.call_function(torch.ops.aten.clone.default, (node,))
+
+    with installed() as fake:
+        fake.between = doubled
+        with pytest.raises(Exception, match="stream_plan were frozen for the graph"):
+            executed(scripts["dynamic"], fake, session.built.module, dict(session.built.inputs(0)), "max-autotune")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(node_of(m, "mm"), "args", (node_of(m, "abs_1"), node_of(m, "x_1"))),
+        lambda m: setattr(node_of(m, "abs_1"), "target", torch.ops.aten.relu.default),
+        lambda m: node_of(m, "x_1").meta.update(val=torch.empty(3, 3)),
+        lambda m: node_of(m, "x_1").meta.update(val=torch.empty(2, 2, dtype=torch.float16)),
+        lambda m: node_of(m, "mm").append(node_of(m, "sub")),
+    ],
+    ids=["argument", "operator", "shape", "dtype", "order"],
+)
+def test_the_fingerprint_notices(change: Any) -> None:
+    module = traced(mm_abs_sub, torch.randn(2, 2))
+    before = graph_fingerprint(module.graph)
+    change(module)
+    assert graph_fingerprint(module.graph) != before
+
+
+def test_the_fingerprint_does_not_ask_for_the_device() -> None:
+    on = [traced(lambda x: x + torch.ones(2, device=x.device), torch.randn(2, device=d)) for d in ("cpu", "meta")]
+    assert graph_fingerprint(on[0].graph) == graph_fingerprint(on[1].graph)
+
+
+def node_of(module: fx.GraphModule, name: str) -> fx.Node:
+    return next(n for n in module.graph.nodes if n.name == name)
+
+
+@frozen(kw_only=True)
+class Strange(Pass):
+    """Changes an operator in place, which edits of nodes do not say."""
+
+    name: ClassVar[str] = "strange"
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        next(n for n in graph.nodes if n.name == "abs_1").target = torch.ops.aten.relu.default
+        return 1
+
+
+@frozen(kw_only=True)
+class Retyped(Pass):
+    """Changes only what a node is said to be."""
+
+    name: ClassVar[str] = "retyped"
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        next(n for n in graph.nodes if n.name == "abs_1").meta["val"] = torch.empty(7)
+        return 1
+
+
+@frozen(kw_only=True)
+class Rewired(Pass):
+    """Inserts an operator, gives arguments of its own, moves and removes: all that edits can say."""
+
+    name: ClassVar[str] = "rewired"
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        nodes = {n.name: n for n in graph.nodes}
+        with graph.inserting_after(nodes["abs_1"]):
+            half = graph.call_function(
+                torch.ops.aten._to_copy.default, (nodes["abs_1"],), {"dtype": torch.float16, "non_blocking": False}
+            )
+        half.meta["val"] = nodes["abs_1"].meta["val"].to(torch.float16)
+        nodes["sub"].args = (half, half)
+        nodes["sub"].append(nodes["mm"])
+        nodes["add"].replace_input_with(nodes["sub"], nodes["abs_1"])
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("a_pass", "why"), [(Strange(), "the operator of 'abs_1'"), (Retyped(), "no edit of nodes says")]
+)
+def test_a_pass_that_edits_cannot_say_is_refused_by_name(a_pass: Pass, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"pass '{a_pass.name}' @ passes.mine cannot be frozen.*{why}"):
+        freeze(traced(mm_abs_sub, torch.randn(2, 2)), (("cse", Cse()), ("mine", a_pass)), CAN)
+
+
+def test_every_kind_of_edit_is_repeated() -> None:
+    module = traced(mm_abs_sub, torch.randn(2, 2))
+    fresh = copy.deepcopy(module)
+    frozen_graph = freeze(module, (("rewired", Rewired()),), CAN)
+    lines = frozen_graph.edits["rewired"]
+    assert [line.partition("(")[0] for line in lines] == [
+        "edit.insert",
+        "edit.move",
+        "edit.arguments",
+        "edit.arguments",
+    ]
+
+    def edits(edit: GraphEdit) -> None:
+        for line in lines:
+            eval(line, {"edit": edit, "torch": torch})
+
+    apply_frozen(fresh, {frozen_graph.fingerprint: edits}, "rewired")
+    assert printed(fresh.graph) == printed(module.graph)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["mode=eager"], "mode=eager compiles nothing: there is nothing to eject"),
+        (
+            ["compiler.npugraph_ex.clone_output=true", "strict=off"],
+            "compiler.npugraph_ex.clone_output cannot be ejected",
+        ),
+        (
+            ["mode=max-autotune", "shapes=dynamic", "+shapes.gears={x.0:[32,64]}"],
+            "shapes.gears cannot be ejected: no line of a script is known for it",
+        ),
+        (
+            ["mode=max-autotune", "compiler.debug.data_dump.filter=[mm]", "strict=off"],
+            "compiler.debug.data_dump.filter cannot be ejected",
+        ),
+        (["compiler.torch_npu_version=2.9.0"], "compiler.torch_npu_version=2.9.0.post6 cannot be ejected"),
+        (["shapes.mark_static=[nobody]"], "'nobody' @ shapes.mark_static names no input"),
+    ],
+)
+def test_what_a_script_cannot_say_is_refused(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        eject("model=add", *overrides)
+
+
+@pytest.mark.parametrize("cls", [Experiment, Shapes, CompileKeywords])
+def test_every_field_has_its_line_or_is_named_as_none(cls: type[Any]) -> None:
+    """A new field: write it in recipe/script.py and name it in CARRIED, or it is refused wherever it is set."""
+    refused = {"gears"} if cls is Shapes else set()
+    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | refused

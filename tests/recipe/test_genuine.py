@@ -1,0 +1,95 @@
+"""Ejected configurations, run against the genuine classes of the torch_npu wheel, leaf by leaf."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npucompose.recipe.ejected import Parts
+from npucompose.recipe.genuine import ATTRIBUTES, Package
+from npucompose.recipe.script import text
+from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.experiment import Experiment, Mode
+from npucompose.schema.leaf import Leaf
+from tests.recipe.wheel import torch_npu_tree
+
+HERE = Path(__file__).resolve().parent
+
+
+def another(leaf: Leaf) -> Any:
+    """A value that is not the default."""
+    if leaf.kind == "bool":
+        return not leaf.default
+    if leaf.choices is not None:
+        return next((choice for choice in leaf.choices if choice != leaf.default), leaf.default)
+    named = {
+        "aicore_num": "24|48",
+        "optimization_switch": "AddNFusionPass:off",
+        "dump_step": "0|2-5",
+        "dump_layer": "Add_1",
+    }
+    by_kind = {"int": 7, "ints": (2, 4), "dict": {"a": 1}, "pool": "shared", "path": "dumps", "dir": "there"}
+    return {**by_kind, "file": f"there/file{leaf.suffix}", "str": named.get(leaf.path.split(".")[-1], "cv")}[leaf.kind]
+
+
+def told(scripts: list[tuple[Package, str]], folder: Path) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "genuine_configs.py")],
+        input=json.dumps({"tree": str(torch_npu_tree()), "scripts": scripts}),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={
+            **os.environ,
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def script_of(options: CompilerOptions, package: Package) -> str:
+    mode = "npugraph_ex" if package == "npugraph_ex" else "max-autotune"
+    return text(Parts(experiment=Experiment(mode=Mode(name=mode), compiler=options), recipe={}))
+
+
+def as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def test_every_leaf_set_by_a_script_stands_in_the_genuine_object_and_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    cases: list[tuple[Package, CompilerOptions]] = []
+    for package in ATTRIBUTES:
+        mine = list(dict.fromkeys(x.path for x in ATTRIBUTES[package].values()))
+        leaves = [LEAVES[path] for path in mine if LEAVES[path].set_by == "compiler" and LEAVES[path].kind != "names"]
+        for leaf in leaves:
+            if leaf.kind == "file":
+                (tmp_path / str(another(leaf))).touch()
+        cases += [(package, CompilerOptions())]
+        cases += [(package, CompilerOptions(values={leaf.path: another(leaf)})) for leaf in leaves]
+        cases += [(package, CompilerOptions(values={leaf.path: another(leaf) for leaf in leaves}))]
+    results = told([(package, script_of(options, package)) for package, options in cases], tmp_path)
+    untouched = {p: next(r["leaves"] for r, (q, o) in zip(results, cases, strict=True) if p == q) for p in ATTRIBUTES}
+    for (package, options), result in zip(cases, results, strict=True):
+        wanted = {LEAVES[path].genuine_path: value for path, value in options.changed().items()}
+        changed = {path: value for path, value in result["leaves"].items() if value != untouched[package][path]}
+        pools = {leaf.genuine_path for leaf in LEAVES.values() if leaf.kind == "pool"}
+        assert changed == {path: [0, 1] if path in pools else as_json(value) for path, value in wanted.items()}
+        tree = as_json(options.as_tree(changed_only=True))
+        assert result["tree"].get("compiler", {}) == json.loads(json.dumps(tree).replace('"shared"', '"pool"'))
+    assert len(cases) == 2 * 2 + sum(x.set_by == "compiler" and x.kind != "names" for x in LEAVES.values())
+
+
+def test_a_leaf_that_the_genuine_class_does_not_have_is_noticed(tmp_path: Path) -> None:
+    script = script_of(CompilerOptions(values={"ge_config.oo_level": "O1"}), "torchair").replace("oo_level", "oo_levle")
+    with pytest.raises(AssertionError, match="oo_levle"):
+        told([("torchair", script)], tmp_path)

@@ -1,0 +1,164 @@
+"""Reports of runs that never were, one for each thing a summary has to show."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from npucompose.schema.record import (
+    BenchmarkFacts,
+    CaptureFacts,
+    CompileTimes,
+    Effective,
+    Environment,
+    Expectation,
+    GraphFacts,
+    Memory,
+    Numerics,
+    PassFacts,
+    Recompile,
+    ReplayFacts,
+    Report,
+    StageRun,
+    Stages,
+    StreamFacts,
+    Timing,
+)
+
+
+def timing(microseconds: float) -> Timing:
+    samples = (microseconds, microseconds * 1.5)
+    return Timing(
+        samples_us=samples,
+        p50_us=microseconds,
+        p90_us=microseconds * 1.4,
+        p99_us=microseconds * 1.49,
+        mean_us=microseconds * 1.25,
+    )
+
+
+REPLAY = timing(517.04)
+FULL_BENCHMARK = BenchmarkFacts(
+    samples_us=REPLAY.samples_us,
+    p50_us=REPLAY.p50_us,
+    p90_us=REPLAY.p90_us,
+    p99_us=REPLAY.p99_us,
+    mean_us=REPLAY.mean_us,
+    baselines={"eager": timing(990.1), "compiled": timing(1731.0)},
+    speedup={"eager": 1.914, "compiled": 3.35},
+    speedup_compiled={"eager": 0.57},
+)
+FULL = Report(
+    key="0" * 64,
+    status="ok",
+    experiment={
+        "model": {"name": "gpt_decode", "options": {"layers": 4}},
+        "target": {"name": "cpu", "options": {}},
+        "mode": {"name": "reduce-overhead"},
+        "shapes": {"name": "static", "dynamic": False},
+    },
+    provenance={"mode.name": "command line"},
+    effective=tuple(
+        Effective(option=f"compiler.ge_config.option_{number}", requested=True, effective=None, why="acts in GE only")
+        for number in range(6)
+    ),
+    environment=Environment(versions={"torch": "2.13.0"}, platform="Linux", git_commit="a" * 40, git_dirty=False),
+    graphs=(GraphFacts(id="0", fingerprint="f", nodes_before=134, nodes_after=182, fx="static"),),
+    passes=(
+        PassFacts(name="cse", stage="pre", matches=1, nodes_before=135, nodes_after=134, seconds=0.0021, graph="0"),
+        PassFacts(name="stream_plan", stage="post", matches=24, nodes_before=134, nodes_after=182, seconds=0.0042),
+    ),
+    streams=StreamFacts(streams=2, events=8, nodes={"mm": "default", "mm_1": "s1"}, validated=True),
+    stages=Stages(
+        compile=CompileTimes(dynamo_s=1.0, aot_s=0.5, passes_s=0.01, backend_s=0.1, total_s=1.7),
+        capture=CaptureFacts(seconds=0.02, kernels=126),
+        replay=ReplayFacts(first_us=611.0, replays=3),
+        benchmark=FULL_BENCHMARK,
+    ),
+    numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True, compared=9),
+    memory=Memory(pool_bytes=9421, unplanned_bytes=163_840, peak_rss_bytes=512 << 20),
+    records=(
+        StageRun(stage="compile", key="1" * 64, reused=True, seconds=1.7),
+        StageRun(stage="benchmark", key="2" * 64, reused=False, seconds=2.25),
+    ),
+)
+
+INDUCTOR = evolve(
+    FULL,
+    experiment={**FULL.experiment, "mode": {"name": "max-autotune"}, "shapes": {"name": "dynamic"}},
+    effective=(),
+    graphs=(
+        GraphFacts(id="0", fingerprint="f", nodes_before=10, nodes_after=9, fx="dynamic", symbols=("s0", "s1")),
+        GraphFacts(id="1", fingerprint="g", nodes_before=5, nodes_after=5, fx="static"),
+    ),
+    recompiles=(Recompile(compile_id="0/1", reason="tensor 'x' size mismatch at index 0"),),
+    stages=evolve(
+        FULL.stages,
+        capture=None,
+        replay=None,
+        benchmark=evolve(
+            FULL_BENCHMARK,
+            candidate="compiled",
+            baselines={"eager": timing(990.1)},
+            speedup={"eager": 1.914},
+            speedup_compiled={},
+        ),
+    ),
+    numerics=Numerics(
+        reference="eager",
+        max_abs_err=3.1e-6,
+        bitwise=False,
+        passed=True,
+        compared=9,
+        stride_mismatches=("[0]",),
+        tolerance={"float32": {"rtol": 1e-4, "atol": 1e-5}},
+    ),
+    memory=Memory(peak_rss_bytes=3 << 30),
+)
+
+WRONG = evolve(
+    FULL,
+    status="numerics_failed",
+    numerics=Numerics(
+        reference="eager",
+        max_abs_err=0.25,
+        bitwise=False,
+        passed=False,
+        compared=9,
+        problems=("step 1, [0]: tensor float32[4] differs by up to 0.25, allowed is 1e-05 + 0.0001 * |reference|",),
+    ),
+)
+
+DISAPPOINTING = evolve(
+    FULL,
+    status="expect_failed",
+    reused=True,
+    expectations=(
+        Expectation(name="streams", wanted=3, got=2, held=False),
+        Expectation(name="bitwise", wanted=True, got=True, held=True),
+    ),
+)
+
+CRASHED = Report(
+    key="0" * 64,
+    status="crashed",
+    experiment=FULL.experiment,
+    error="the worker died of SIGKILL and sent no result. Somebody killed it, or memory ran out.",
+    last_lines=("benchmark: [started]", "about to die"),
+    records=FULL.records[:1],
+)
+
+ILLEGAL = Report(
+    key="",
+    status="illegal",
+    experiment={"mode": {"name": "eager"}},
+    error="unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.",
+)
+
+EXAMPLES = {
+    "full": FULL,
+    "inductor": INDUCTOR,
+    "wrong": WRONG,
+    "disappointing": DISAPPOINTING,
+    "crashed": CRASHED,
+    "illegal": ILLEGAL,
+}

@@ -1,0 +1,123 @@
+"""`npucompose list`: groups from conf folders, options from the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from npucompose.errors import ConfigError
+from npucompose.report.listing import choices, first_comment, options, show, yaml_of
+from npucompose.schema.compiler import LEAVES, CompilerOptions
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    modes = tmp_path / "built_in" / "mode"
+    modes.mkdir(parents=True)
+    (modes / "eager.yaml").write_text("# @package _global_\n\n# No compilation: the baseline.\n# More.\nname: eager\n")
+    (modes / "bare.yaml").write_text("name: bare # not this\n")
+    return tmp_path / "built_in"
+
+
+def test_a_choice_is_told_by_the_first_comment_of_its_file(conf: Path):
+    assert [(entry.name, entry.doc) for entry in choices("modes", [conf])] == [
+        ("bare", ""),
+        ("eager", "No compilation: the baseline."),
+    ]
+
+
+def test_a_users_own_folder_adds_and_replaces(conf: Path, tmp_path: Path):
+    mine = tmp_path / "mine" / "mode"
+    mine.mkdir(parents=True)
+    (mine / "eager.yaml").write_text("# Mine.\n")
+    (mine / "new.yaml").write_text("# New.\n")
+    assert [entry.doc for entry in choices("modes", [tmp_path / "mine", conf])] == ["", "Mine.", "New."]
+
+
+def test_a_group_can_be_named_as_its_folder(conf: Path):
+    assert choices("mode", [conf]) == choices("modes", [conf])
+
+
+def test_an_unknown_group_is_refused_with_the_near_one(conf: Path):
+    with pytest.raises(ConfigError, match=r"unknown list 'stream'\. Did you mean 'streams'\?"):
+        choices("stream", [conf])
+
+
+@pytest.mark.parametrize(("under", "name"), [("", "default"), ("npugraph_ex", "npugraph_ex")])
+def test_the_shipped_yaml_is_what_the_table_generates(under: str, name: str):
+    """Regenerate with `npucompose list options --yaml [--under npugraph_ex]`."""
+    assert (CONF / "compiler" / f"{name}.yaml").read_text(encoding="utf-8") == yaml_of(under)
+
+
+def test_the_shipped_yaml_asks_for_nothing_and_names_every_settable_leaf():
+    tree = yaml.safe_load(yaml_of())
+    assert CompilerOptions.of_tree(tree) == CompilerOptions()
+    assert tree == CompilerOptions().as_tree()
+
+
+def test_the_npugraph_ex_yaml_holds_that_tree_only():
+    tree = CompilerOptions().as_tree()
+    held = {key: tree[key] for key in ("torch_npu_version", "npugraph_ex")}
+    assert yaml.safe_load(yaml_of("npugraph_ex")) == held
+
+
+def test_every_compiler_yaml_has_a_line_for_the_list():
+    entries = choices("compiler", [CONF])
+    assert {entry.name for entry in entries} >= {"default", "npugraph_ex"}
+    assert all(entry.doc for entry in entries)
+
+
+def test_first_comment_is_found_in_an_empty_file(tmp_path: Path):
+    file = tmp_path / "empty.yaml"
+    file.write_text("")
+    assert first_comment(file) == ""
+
+
+def test_options_are_one_row_for_each_leaf():
+    assert [row["option"] for row in options()] == list(LEAVES)
+
+
+def test_options_can_be_asked_for_below_a_path():
+    assert [row["option"] for row in options("inference_config")] == ["inference_config.dynamic_gears_merge_policy"]
+    with pytest.raises(ConfigError, match="unknown option 'ge_conf'"):
+        options("ge_conf")
+
+
+def test_a_group_has_nothing_under_a_path(conf: Path):
+    with pytest.raises(ConfigError, match="list options --under debug"):
+        show("modes", [conf], under="debug")
+
+
+def test_json_is_the_same_rows(capsys: pytest.CaptureFixture[str], conf: Path):
+    show("options", [], as_json=True)
+    assert json.loads(capsys.readouterr().out) == list(options())
+    show("modes", [conf], as_json=True)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["bare", "eager"]
+
+
+def test_the_option_table_shows_values_modes_and_where_a_leaf_is_set(capsys: pytest.CaptureFixture[str]):
+    show("options", [])
+    lines = capsys.readouterr().out.splitlines()
+    (level,) = [line for line in lines if line.strip().startswith("ge_config.oo_level")]
+    assert "O1 | O3" in level
+    assert "max-autotune" in level
+    (mode,) = [line for line in lines if line.split()[:1] == ["mode"]]
+    assert "not set here: mode" in " ".join(" ".join(lines).split())
+    assert "max-autotune | reduce-overhead" in mode
+
+
+def test_listing_loads_neither_torch_nor_hydra(conf: Path):
+    code = (
+        "import sys; from pathlib import Path; from npucompose.report.listing import show\n"
+        f"show('modes', [Path({str(conf)!r})])\n"
+        "assert not {'torch', 'hydra', 'omegaconf', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "No compilation: the baseline." in done.stdout

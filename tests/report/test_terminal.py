@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+from report_examples import CRASHED, EXAMPLES, FULL, WRONG
+from rich.console import Console
+
+from npucompose.report.terminal import render
+from npucompose.schema.record import STATUSES, Report
+
+
+def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:
+    console = Console(file=io.StringIO(), width=width)
+    render(report, console, path)
+    assert isinstance(console.file, io.StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_summary_reads_as_the_golden_text(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"report/{name}.txt", shown(EXAMPLES[name]))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_line_is_wider_than_the_terminal_and_none_is_coloured(name: str, width: int) -> None:
+    text = shown(EXAMPLES[name], width, path=None)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+
+
+def test_a_path_is_never_broken_so_that_it_can_be_copied() -> None:
+    path = "outputs/" + "long/" * 30 + "report.json"
+    assert path in shown(FULL, path=path)
+
+
+def test_wrong_results_have_no_speed() -> None:
+    text = shown(WRONG)
+    assert "as fast" not in text
+    assert "517" not in text
+    assert "latency     not shown" in text
+    assert "does not equal eager" in text
+
+
+def test_wrong_results_have_no_speed_whatever_the_status_says() -> None:
+    assert "as fast" not in shown(evolve(WRONG, status="ok"))
+
+
+def test_words_of_a_log_are_not_read_as_markup() -> None:
+    assert "benchmark: [started]" in shown(CRASHED)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_every_status_is_shown(status: str) -> None:
+    first = shown(evolve(FULL, status=status)).splitlines()[0]
+    assert first.rsplit("  ", 1)[1].strip()

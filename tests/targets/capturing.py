@@ -1,0 +1,74 @@
+"""What the tests of capture share: graphs from functions, and a small torch.compile backend around GraphCache."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from npucompose.schema.compiler import CompilerOptions
+from npucompose.targets.base import LowerRequest
+from npucompose.targets.cpu.graph_cache import GraphCache
+
+
+def traced(function: Callable[..., Any], *inputs: Any) -> fx.GraphModule:
+    """The aten graph of `function`, as written: no functionalization, so in-place operators stay."""
+    with torch.no_grad():
+        return make_fx(function)(*copy.deepcopy(inputs))
+
+
+def built(make: Callable[[fx.Graph, list[fx.Node]], Any], count: int) -> fx.GraphModule:
+    """A graph written by hand: `make(graph, placeholders)` returns what the output node returns."""
+    graph = fx.Graph()
+    placeholders = [graph.placeholder(f"x{i}") for i in range(count)]
+    graph.output(make(graph, placeholders))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def request(graph_module: fx.GraphModule, static: frozenset[int] = frozenset()) -> LowerRequest:
+    return LowerRequest(
+        mode="reduce-overhead",
+        graph_module=graph_module,
+        example_inputs=(),
+        static_inputs=static,
+        options=CompilerOptions(),
+    )
+
+
+class CapturingBackend:
+    """torch.compile(model, backend=CapturingBackend()): AOTAutograd's inference graphs, each in a GraphCache."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = {"capture_limit": 8, **options}
+        self.caches: list[GraphCache] = []
+        self.flat_inputs: list[Any] = []
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        def refuse(*_: Any) -> Any:
+            raise AssertionError("a training graph reached the inference backend")
+
+        backend = aot_autograd(
+            fw_compiler=refuse,
+            inference_compiler=self._lower,
+            keep_inference_input_mutations=True,
+        )
+        return backend(graph_module, example_inputs)
+
+    def _lower(self, graph_module: fx.GraphModule, _example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        context = TracingContext.get()
+        static = frozenset(context.fw_metadata.static_input_indices or ()) if context.fw_metadata else frozenset()
+        cache = GraphCache(request(graph_module, static), **self.options)
+        self.caches.append(cache)
+
+        def call(inputs: list[Any]) -> list[Any]:
+            self.flat_inputs = list(inputs)
+            return cache(inputs)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call

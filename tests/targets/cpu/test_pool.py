@@ -1,0 +1,98 @@
+"""Blocks that are live at the same time never touch; what is dead is never read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npucompose.targets.cpu.captured_graph import CapturedGraph
+from npucompose.targets.cpu.kernels import same_bytes
+from npucompose.targets.cpu.plan import Slot
+from npucompose.targets.cpu.pool import ALIGNMENT, Block, place
+from npucompose.targets.cpu.straight_line import StraightLine
+from tests.targets.capturing import traced
+from tests.targets.cpu.random_programs import programs
+
+
+@st.composite
+def blocks(draw: Any) -> list[Block]:
+    made = []
+    for _ in range(draw(st.integers(0, 30))):
+        first = draw(st.integers(0, 20))
+        made.append(Block(nbytes=draw(st.integers(0, 2000)), first=first, last=first + draw(st.integers(0, 6))))
+    return made
+
+
+@given(blocks())
+def test_no_two_live_blocks_overlap(made: list[Block]):
+    placement = place(made)
+    spans = [(offset, offset + block.nbytes, block) for offset, block in zip(placement.offsets, made, strict=True)]
+    for i, (low, high, block) in enumerate(spans):
+        assert low % ALIGNMENT == 0
+        assert high <= placement.pool_bytes
+        for other_low, other_high, other in spans[:i]:
+            live_together = block.first <= other.last and other.first <= block.last
+            assert not (live_together and low < other_high and other_low < high)
+    assert placement.live_bytes <= placement.pool_bytes <= placement.unplanned_bytes
+
+
+def test_blocks_that_follow_one_another_share_their_place():
+    chain = [Block(nbytes=100, first=i, last=i + 1) for i in range(10)]
+    assert place(chain).pool_bytes == 2 * 128
+    assert place(chain).unplanned_bytes == 10 * 128
+
+
+def test_a_block_takes_the_smallest_gap_that_fits():
+    made = [
+        Block(nbytes=640, first=0, last=0),
+        Block(nbytes=576, first=0, last=9),
+        Block(nbytes=512, first=0, last=0),
+        Block(nbytes=448, first=0, last=9),
+        Block(nbytes=384, first=5, last=5),
+    ]
+    assert place(made).offsets[4] == 640 + 576
+
+
+@settings(deadline=None, max_examples=60)
+@given(programs())
+def test_a_replay_that_poisons_every_dead_block_gives_the_same_bits(program: Any):
+    inputs = program.inputs(0)
+    captured = CapturedGraph.capture(traced(program, *inputs), inputs, executor="python")
+    _run_poisoned(captured)
+    got: list[Any] = []
+    for make in captured._makers:
+        got.append(make(inputs, got))
+    expected = program(*program.inputs(0))
+    assert all(same_bytes(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def _run_poisoned(captured: CapturedGraph) -> None:
+    """Run step by step; before each step all of the arena is 0xFF but the blocks that are live."""
+    plan, memory = captured.plan, captured.memory
+    pooled = [root for root in plan.roots if root.kind == "pool"]
+    runs = StraightLine(plan.steps, memory.slots, memory.tensors)
+    lines = [line.strip() for line in runs.source.splitlines()[1:] if line.strip() != "pass"]
+    starts = [i for i, line in enumerate(lines) if not line.endswith("= None")]
+    assert len(starts) == len(plan.steps)
+    with torch.inference_mode():
+        contents = {id(root): torch.empty(0, dtype=torch.uint8).set_(memory.storages[id(root)]) for root in pooled}  # type: ignore[call-overload]
+        for position, begin in enumerate(starts):
+            live = [(contents[id(r)], contents[id(r)].clone()) for r in pooled if r.first < position <= r.last]
+            memory.arena.fill_(0xFF)
+            for place_, content in live:
+                place_.copy_(content)
+            for place_, content in live:
+                assert torch.equal(place_, content), "two live blocks overlap"
+            end = starts[position + 1] if position + 1 < len(starts) else len(lines)
+            for line in lines[begin:end]:
+                exec(line, runs._names)
+
+
+def test_slots_of_one_plan_are_shared_by_layout():
+    x = torch.randn(4, 4)
+    captured = CapturedGraph.capture(traced(lambda x: (x.t() @ x.t() + x.t(),), x), [x])
+    slots = [operand for step in captured.plan.steps for operand in step.operands() if isinstance(operand, Slot)]
+    assert len({id(s) for s in slots if s.root.kind == "input"}) == 1

@@ -1,0 +1,57 @@
+"""What two streams touch without an event between them is found, though everything runs in one row."""
+
+from __future__ import annotations
+
+from npucompose.targets.npu_offline.standin.order import Order
+
+X, Y = 1, 2
+
+
+def test_a_read_on_another_stream_without_an_event_is_unordered() -> None:
+    order = Order()
+    order.call(1, "mm", reads=(), writes={X})
+    order.call(2, "relu", reads={X}, writes={Y})
+    assert order.unordered == ["relu on stream 2 reads or writes what mm on stream 1 wrote, and no event orders them."]
+
+
+def test_an_event_between_them_orders_them() -> None:
+    order = Order()
+    order.call(1, "mm", reads=(), writes={X})
+    order.record(7, 1)
+    order.wait(7, 2)
+    order.call(2, "relu", reads={X}, writes={Y})
+    assert order.unordered == []
+
+
+def test_an_event_that_was_recorded_too_early_orders_nothing() -> None:
+    order = Order()
+    order.record(7, 1)
+    order.call(1, "mm", reads=(), writes={X})
+    order.wait(7, 2)
+    order.call(2, "relu", reads={X}, writes={Y})
+    assert len(order.unordered) == 1
+
+
+def test_order_passes_on_through_a_third_stream() -> None:
+    order = Order()
+    order.call(1, "mm", reads=(), writes={X})
+    order.record(7, 1)
+    order.wait(7, 2)
+    order.record(8, 2)
+    order.wait(8, 3)
+    order.call(3, "relu", reads={X}, writes={Y})
+    assert order.unordered == []
+
+
+def test_writing_what_another_stream_still_reads_is_unordered() -> None:
+    order = Order()
+    order.call(1, "mm", reads={X}, writes={Y})
+    order.call(2, "add_", reads={X}, writes={X})
+    assert len(order.unordered) == 1
+
+
+def test_two_streams_may_read_the_same() -> None:
+    order = Order()
+    order.call(1, "mm", reads={X}, writes={Y})
+    order.call(2, "abs", reads={X}, writes={3})
+    assert order.unordered == []

@@ -1,0 +1,223 @@
+"""Where a wheel is looked for, and how one gets into the cache. No test here uses a network or the genuine wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from npucompose.cli import main
+from npucompose.errors import ConfigError, FetchError
+from npucompose.targets.npu_offline import fetch as fetching
+from npucompose.targets.npu_offline import wheel
+from npucompose.targets.npu_offline.fetch import PINS, Pin, fetch, pinned, unpack
+from npucompose.targets.npu_offline.wheel import cached_tree, locate, torch_wanted, version
+
+TORCH = metadata.version("torch").partition("+")[0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an empty cache and no torch_npu."""
+    monkeypatch.delenv("NPUCOMPOSE_TORCH_NPU", raising=False)
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(wheel, "_installed", lambda: None)
+    return tmp_path
+
+
+def unpacked(tree: Path, says: str = "2.13.0", torch: str = TORCH) -> Path:
+    (tree / "torch_npu").mkdir(parents=True)
+    (tree / "torch_npu" / "version.py").write_text(f"__version__ = '{says}'\n")
+    info = tree / f"torch_npu-{says}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: torch_npu\nVersion: {says}\nRequires-Dist: torch=={torch}.*\n")
+    return tree
+
+
+def test_without_a_wheel_the_error_says_what_to_type(tmp_path: Path):
+    with pytest.raises(ConfigError, match="Type `npucompose fetch torch_npu`") as caught:
+        locate()
+    assert str(tmp_path / "cache") in str(caught.value)
+
+
+def test_the_variable_names_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tree = unpacked(tmp_path / "somewhere")
+    monkeypatch.setenv("NPUCOMPOSE_TORCH_NPU", str(tree))
+    assert locate() == tree
+    assert version(tree) == "2.13.0"
+
+
+def test_the_variable_wins_over_the_installation_and_that_over_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cached = unpacked(cached_tree("2.13.0", "3.11", "x86_64"))
+    assert locate() == cached
+    installed = unpacked(tmp_path / "site-packages")
+    monkeypatch.setattr(wheel, "_installed", lambda: wheel.Found(tree=installed, version="2.13.0", by="pip"))
+    assert locate() == installed
+    given = unpacked(tmp_path / "given")
+    monkeypatch.setenv("NPUCOMPOSE_TORCH_NPU", str(given))
+    assert locate() == given
+
+
+def test_an_installed_distribution_is_found_by_its_record_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.undo()
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("NPUCOMPOSE_TORCH_NPU", raising=False)
+    site = unpacked(tmp_path / "site")
+    (site / "torch_npu" / "__init__.py").write_text("raise ImportError('libhccl.so: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(site))
+    found = wheel.find()
+    assert found is not None
+    assert (found.tree, found.version) == (site, "2.13.0")
+
+
+def test_a_variable_that_points_at_the_package_itself_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tree = unpacked(tmp_path / "somewhere")
+    monkeypatch.setenv("NPUCOMPOSE_TORCH_NPU", str(tree / "torch_npu"))
+    with pytest.raises(ConfigError, match="give the folder above it"):
+        locate()
+
+
+def test_a_wheel_for_another_torch_is_refused_and_both_versions_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tree = unpacked(tmp_path / "old", says="2.9.0.post6", torch="2.9.0")
+    monkeypatch.setenv("NPUCOMPOSE_TORCH_NPU", str(tree))
+    with pytest.raises(ConfigError, match=r"built for torch 2\.9\.0, and torch .*" + TORCH) as caught:
+        locate()
+    assert "found by NPUCOMPOSE_TORCH_NPU" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["torch==2.13.0.*", "torch ==2.13.0+cpu", "torch (==2.13.0+cpu)"])
+def test_every_way_in_which_a_wheel_names_its_torch_is_read(tmp_path: Path, line: str):
+    tree = unpacked(tmp_path / "tree")
+    (tree / "torch_npu-2.13.0.dist-info" / "METADATA").write_text(f"Name: torch_npu\nRequires-Dist: {line}\n")
+    assert torch_wanted(tree) == "2.13.0"
+
+
+def test_of_several_cached_wheels_the_one_for_this_torch_is_taken():
+    unpacked(cached_tree("99.0.0", "3.11", "x86_64"), says="99.0.0", torch="99.0.0")
+    fits = unpacked(cached_tree("2.13.0", "3.10", "aarch64"))
+    assert locate() == fits
+
+
+# Fetching.
+
+
+def fake_wheel(folder: Path, says: str = "2.13.0", extra: str = "") -> tuple[Path, Pin]:
+    """A small wheel with the genuine name, in a folder that pip is told to look in, and a pin for it."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "torch_npu-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("torch_npu/version.py", f"__version__ = '{says}'\n")
+        info = "torch_npu-2.13.0.dist-info"
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.13.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_28_x86_64\n")
+        archive.writestr(f"{info}/RECORD", "")
+        if extra:
+            archive.writestr(extra, "x")
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    return file, Pin(version="2.13.0", python="3.11", architecture="x86_64", file=file.name, sha256=sha256)
+
+
+@pytest.fixture
+def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """pip finds wheels in this folder and nowhere else."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    (tmp_path / "links").mkdir()
+    return tmp_path / "links"
+
+
+def test_a_fetched_wheel_is_where_locate_looks_and_a_second_fetch_downloads_nothing(
+    only_here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, pin = fake_wheel(only_here)
+    fetched = fetch(pin)
+    assert not fetched.already
+    assert locate() == fetched.tree
+    monkeypatch.setattr(fetching, "_downloaded", lambda *_: pytest.fail("downloaded again"))
+    assert fetch(pin).already
+
+
+def test_a_wheel_with_other_bytes_is_not_unpacked(only_here: Path, tmp_path: Path):
+    file, pin = fake_wheel(only_here)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("torch_npu/added.py", "print('hello')")
+    with pytest.raises(FetchError, match="is not the file that was pinned"):
+        fetch(pin)
+    assert list((tmp_path / "cache" / "torch_npu").iterdir()) == []
+
+
+def test_without_a_network_the_error_names_the_file_and_the_ways_out(only_here: Path):
+    pin = Pin(version="2.13.0", python="3.11", architecture="x86_64", file="t-manylinux_2_28_x86_64.whl", sha256="0")
+    with pytest.raises(FetchError, match=r"pip cannot download t-.*No matching distribution.*PIP_FIND_LINKS"):
+        fetch(pin)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused_before_anything_is_written(tmp_path: Path):
+    for name in ("../evil.py", "/etc/evil", "torch_npu/../../evil.py", "C:/evil.py", "..\\evil.py"):
+        file, _ = fake_wheel(tmp_path / "links", extra=name)
+        with pytest.raises(FetchError, match="lead out"):
+            unpack(file, tmp_path / "into")
+        assert not (tmp_path / "into").exists()
+
+
+def test_shared_libraries_are_left_out(tmp_path: Path):
+    file, _ = fake_wheel(tmp_path / "links", extra="torch_npu/lib/libtorch_npu.so")
+    unpack(file, tmp_path / "into")
+    assert (tmp_path / "into" / "torch_npu" / "version.py").is_file()
+    assert not list((tmp_path / "into").rglob("*.so"))
+
+
+def test_what_a_killed_fetch_left_is_replaced(only_here: Path):
+    _, pin = fake_wheel(only_here)
+    half = cached_tree("2.13.0", "3.11", "x86_64") / "torch_npu"
+    half.mkdir(parents=True)
+    assert not fetch(pin).already
+
+
+def test_a_wheel_that_says_another_version_is_refused(only_here: Path):
+    _, pin = fake_wheel(only_here, says="2.14.0")
+    with pytest.raises(FetchError, match=r"says of itself that it is torch_npu 2\.14\.0"):
+        fetch(pin)
+
+
+def test_every_python_and_processor_of_2_13_0_is_pinned():
+    table = json.loads(PINS.read_text())
+    assert {(p, a) for p in table["2.13.0"] for a in table["2.13.0"][p]} == {
+        (p, a) for p in ("3.10", "3.11", "3.12", "3.13") for a in ("x86_64", "aarch64")
+    }
+    files = [pin for pythons in table.values() for archs in pythons.values() for pin in archs.values()]
+    assert len({pin["sha256"] for pin in files}) == len({pin["file"] for pin in files}) == len(files)
+    assert all(len(pin["sha256"]) == 64 for pin in files)
+
+
+def test_a_release_means_its_post_release():
+    assert pinned("2.9.0", "3.11", "x86_64").version == "2.9.0.post6"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--version", "2.99"), "unknown torch_npu version '2.99'"),
+        (
+            ("--python", "3.9"),
+            "no wheel of torch_npu 2.13.0 is pinned for Python 3.9; there are wheels for Python 3.10",
+        ),
+        (("--version", "2.9.0", "--python", "3.11", "--platform", "aarch64"), "there are: x86_64"),
+    ],
+)
+def test_what_is_not_pinned_ends_with_status_2(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["fetch", "torch_npu", *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Scripts that keep the project's own data files up to date."""
