@@ -10,7 +10,6 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.schema.leaf import GE
-from npucompose.targets.base import OWN_PROCESS
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.torchair.target import CAPTURING, TorchairTarget
 
@@ -55,7 +54,7 @@ class NpuOfflineTarget(TorchairTarget):
     def environment(self) -> Mapping[str, str]:
         from npucompose.targets.npu_offline.standin import ALLOWED
 
-        return {**OWN_PROCESS, ALLOWED: "1"}
+        return {**super().environment(), ALLOWED: "1"}
 
     def load_platform(self, mode: str) -> None:
         from npucompose.targets.npu_offline.standin import install

@@ -20,7 +20,7 @@ from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.options import option
-from npucompose.targets.base import Genuine, Lowered, LowerRequest, Target
+from npucompose.targets.base import OWN_PROCESS, Genuine, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
     from torch import fx
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 LOGGERS = ("torchair", "npugraph_ex")
 CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
+UNMARKED_OUTPUTS = {"TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0"}
+"""torch_npu's `.out` operators return a list of outputs that their schemas do not mark as written. torch warns about
+such an operator, and refuses it where the variable CI is set."""
 DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
 
 
@@ -73,6 +76,9 @@ class TorchairTarget(Target):
     def honours(self, mode: str) -> frozenset[str]:
         """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
         return frozenset(path for path, leaf in LEAVES.items() if mode in leaf.modes)
+
+    def environment(self) -> Mapping[str, str]:
+        return {**OWN_PROCESS, **UNMARKED_OUTPUTS}
 
     def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
         return tuple(_overridden(mode, options))
