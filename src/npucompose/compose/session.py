@@ -15,6 +15,7 @@ from npucompose.compose.check import Checked
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
+from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from npucompose.models.base import Built
     from npucompose.targets.detached import DetachedHandle
+
+
+EXPORT, LOSS_INDEX = "export.export_mode", "experimental_config.aot_config_output_loss_index"
 
 
 @frozen(kw_only=True)
@@ -56,9 +60,13 @@ class Session:
     (`rewind`), so that a model that updates a cache in place can be compared step by step.
     """
 
-    def __init__(self, checked: Checked) -> None:
+    def __init__(self, checked: Checked, folders: Folders = NO_FOLDERS) -> None:
         self.checked = checked
         self.experiment = checked.experiment
+        self.folders = folders
+        mode = checked.experiment.mode.name
+        self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.trains(mode))
+        """Calls are made with gradients, and return them."""
 
     def set_up(self) -> None:
         """What must be said to torch before anything else: threads and logs. For a process of the session's own."""
@@ -82,7 +90,7 @@ class Session:
 
     @cached_property
     def materialised(self) -> Materialised:
-        return materialize(self.checked)
+        return materialize(self.checked, self.folders)
 
     @cached_property
     def built(self) -> Built:
@@ -92,7 +100,12 @@ class Session:
         if model is None:
             raise ConfigError("this experiment names no model of its own.")
         self.materialised  # noqa: B018  defines the operators that a model may call
-        built = self.checked.target.place(model.build(self.experiment.seed))
+        built = model.build(self.experiment.seed)
+        if self.trains:
+            from npucompose.compose.training import with_loss
+
+            built = with_loss(built, self.experiment.compiler[LOSS_INDEX])
+        built = self.checked.target.place(built)
         torch.manual_seed(self.experiment.seed)
         return built
 
@@ -123,9 +136,18 @@ class Session:
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words."""
+        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words.
+
+        In training the loss and the gradient of every parameter, as one mapping.
+        """
         import torch
 
+        if self.trains:
+            from npucompose.compose.training import step
+
+            with in_our_words(self.experiment.debug):
+                modules = (self.built.module, self.reference)
+                return step(function, modules, tuple(inputs.values()), self.experiment.compiler[LOSS_INDEX])
         with torch.no_grad(), in_our_words(self.experiment.debug):
             return function(*inputs.values())
 
@@ -148,12 +170,23 @@ class Session:
         if self.experiment.mode.name == "eager":
             return module, FirstCall(dynamo_s=0, aot_s=0, passes_s=0, backend_s=0, total_s=0)
         torch._dynamo.reset()
-        backend = self.materialised.backend
-        compiled = torch.compile(module, backend=backend, **self.materialised.compile_keywords)
-        inputs = self.inputs(0)
+        backend, inputs = self.materialised.backend, self.inputs(0)
+        compiled = self._compiling(module)
         begun = perf_counter()
         self.call(compiled, inputs)
         return compiled, FirstCall.of(backend, begun, perf_counter())
+
+    def _compiling(self, module: nn.Module) -> Callable[..., Any]:
+        """What compiles when it is first called: torch.compile, or what the device has instead of it."""
+        import torch
+
+        target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
+        mode = self.experiment.mode.name
+        if self.experiment.compiler[EXPORT] and target.exports(mode):
+            return lambda *args: target.export(backend, module, args, keywords["dynamic"])
+        if self.experiment.compile.cache and target.caches(mode):
+            return target.cached(backend, module, keywords["dynamic"])
+        return torch.compile(module, backend=backend, **keywords)
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:
