@@ -32,9 +32,9 @@ ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
 
 RESULT_ROOMS = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.targets", "npucompose.compose",
-    "npucompose.measure", "npucompose.schema", "npucompose.passes.base", "npucompose.passes.pipeline",
-    "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
+    "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
+    "npucompose.passes.pipeline", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 

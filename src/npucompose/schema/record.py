@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.effective import Effective
+from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
 
@@ -257,8 +258,7 @@ class Report:
     graphs: tuple[GraphFacts, ...] = ()
     passes: tuple[PassFacts, ...] = ()
     streams: StreamFacts | None = None
-    sinking: None = None
-    """Verdicts of the sinking room; null until that room is built."""
+    sinking: SinkingFacts | None = None
     recompiles: tuple[Recompile, ...] = ()
     stages: Stages = field(factory=Stages)
     numerics: Numerics | None = None
