@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from airflow_free import expectations
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.runner import Finished, Runner
@@ -56,10 +57,11 @@ class Job:
         target = checked.target
         experiment = checked.experiment
         order = STAGES.order(
-            experiment.pipeline.stages,
+            wanted(checked),
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        expectations.check(experiment, [stage.name for stage in order])
         ingredients = Ingredients(
             values=_values(checked), versions=versions(), device=target.identity(), code=_code(checked)
         )
@@ -77,6 +79,14 @@ class Job:
         warning = torch_warning(self.ingredients.versions.get("torch"))
         target, mode = self.checked.target, self.checked.experiment.mode.name
         return (*((warning,) if warning else ()), *target.warnings(mode))
+
+
+def wanted(checked: Checked) -> tuple[str, ...]:
+    """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
+    stages = checked.experiment.pipeline.stages
+    calls = checked.model.sequence if checked.model is not None else ()
+    compares = any(stage in stages for stage in ("replay", "benchmark"))
+    return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
 
 
 def _values(checked: Checked) -> dict[str, Any]:
