@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from airflow_free import expectations
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.runner import Finished, Runner
@@ -35,9 +36,9 @@ FILES = "torchair"
 """Folder of the run directory for what the vendor's compiler writes."""
 
 RESULT_ROOMS = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.targets", "npucompose.compose",
-    "npucompose.measure", "npucompose.schema", "npucompose.passes.base", "npucompose.passes.pipeline",
-    "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
+    "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
+    "npucompose.passes.pipeline", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
@@ -59,10 +60,11 @@ class Job:
         target = checked.target
         experiment = checked.experiment
         order = STAGES.order(
-            experiment.pipeline.stages,
+            wanted(checked),
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        expectations.check(experiment, [stage.name for stage in order])
         ingredients = Ingredients(
             values=_values(checked), versions=versions(), device=target.identity(), code=_code(checked)
         )
@@ -80,6 +82,14 @@ class Job:
         warning = torch_warning(self.ingredients.versions.get("torch"))
         target, mode = self.checked.target, self.checked.experiment.mode.name
         return (*((warning,) if warning else ()), *target.warnings(mode))
+
+
+def wanted(checked: Checked) -> tuple[str, ...]:
+    """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
+    stages = checked.experiment.pipeline.stages
+    calls = checked.model.sequence if checked.model is not None else ()
+    compares = any(stage in stages for stage in ("replay", "benchmark"))
+    return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
 
 
 def _values(checked: Checked) -> dict[str, Any]:

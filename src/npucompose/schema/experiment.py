@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
+from npucompose.schema.sinking import PATHS
 from npucompose.schema.streams import Streams
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
@@ -90,6 +91,13 @@ class Expect:
     fx_graph: Literal["static", "dynamic"] | None = option(
         None, "the FX graph has symbols or has none", choices=("static", "dynamic"), optional=True
     )
+    ge_graph: Literal["static", "dynamic"] | None = option(
+        None, "the GE graph as TorchAir hands it over", choices=("static", "dynamic"), optional=True
+    )
+    ge_build: Literal["static", "mixed", "dynamic"] | None = option(
+        None, "the graph as GE builds it", choices=("static", "mixed", "dynamic"), optional=True
+    )
+    path: int | None = option(None, "the compile path of docs/sinking.md", choices=PATHS, optional=True)
     recompiles: int | None = option(None, "at most so many recompilations", ge=0, optional=True)
     captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
     streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)

@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.effective import Effective
+from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
 
@@ -89,8 +90,16 @@ class StreamFacts:
 
 @frozen(kw_only=True)
 class Recompile:
+    """A call that the compiled code did not fit: the guard that failed, and what would have spared it."""
+
     compile_id: str
     reason: str
+    argument: str | None = None
+    """The model's argument that the guard is about; None where it is about none."""
+    call: str | None = None
+    """In which call it happened."""
+    avoid: str | None = None
+    """The YAML or the change that would have avoided it, or that there is none."""
 
 
 @frozen(kw_only=True)
@@ -122,6 +131,28 @@ class ReplayFacts:
 
 
 @frozen(kw_only=True)
+class CallFacts:
+    """One declared call, compared with eager."""
+
+    call: str
+    """What it changes in the inputs; `the example inputs` for the first."""
+    recompiles: int
+    passed: bool
+    max_abs_err: float | None
+
+
+@frozen(kw_only=True)
+class SequenceFacts:
+    """The calls of `model.sequence` after the first, and what they cost all together."""
+
+    calls: tuple[CallFacts, ...]
+    graphs: int
+    """FX graphs that were compiled for all calls."""
+    captures: int
+    """Recordings that were made for all calls."""
+
+
+@frozen(kw_only=True)
 class Timing:
     """Samples of one candidate and what is read from them; made by `npucompose.measure.timing.Samples`."""
 
@@ -150,6 +181,7 @@ class Stages:
     capture: CaptureFacts | None = None
     replay: ReplayFacts | None = None
     benchmark: BenchmarkFacts | None = None
+    sequence: SequenceFacts | None = None
 
 
 @frozen(kw_only=True)
@@ -194,6 +226,8 @@ class Expectation:
     wanted: Any
     got: Any
     held: bool
+    evidence: tuple[str, ...] = ()
+    """Where `got` comes from: the guard, the step of the diagnosis, the graph, the comparison."""
 
 
 CacheUse = Literal["saved", "loaded", "not saved"]
@@ -272,8 +306,7 @@ class Report:
     graphs: tuple[GraphFacts, ...] = ()
     passes: tuple[PassFacts, ...] = ()
     streams: StreamFacts | None = None
-    sinking: None = None
-    """Verdicts of the sinking room; null until that room is built."""
+    sinking: SinkingFacts | None = None
     recompiles: tuple[Recompile, ...] = ()
     stages: Stages = field(factory=Stages)
     numerics: Numerics | None = None
