@@ -50,8 +50,9 @@ def assembled(
         of_facts(Recompile, r, where="recompiles") for r in facts.get("replay", {}).get("recompiles", ())
     )
     graphs = tuple(of_facts(GraphFacts, g, where="graphs") for g in facts.get("compile", {}).get("graphs", ()))
+    passes = tuple(of_facts(PassFacts, p, where="passes") for p in facts.get("compile", {}).get("passes", ()))
     streams = _of(StreamFacts, facts, "compile", "streams")
-    expectations = _expectations(checked.experiment.expect, graphs, streams, stages, numerics, recompiles)
+    expectations = _expectations(checked.experiment.expect, graphs, passes, streams, stages, numerics, recompiles)
     return Report(
         key=ingredients.key,
         status=_status(outcome, numerics, expectations),
@@ -63,7 +64,7 @@ def assembled(
         effective=checked.effective,
         environment=_environment(finished, store),
         graphs=graphs,
-        passes=tuple(of_facts(PassFacts, p, where="passes") for p in facts.get("compile", {}).get("passes", ())),
+        passes=passes,
         streams=streams,
         recompiles=recompiles,
         stages=stages,
@@ -126,6 +127,7 @@ def _error(outcome: Outcome | None, numerics: Numerics | None, expectations: Seq
 def _expectations(
     expect: Expect,
     graphs: Sequence[GraphFacts],
+    passes: Sequence[PassFacts],
     streams: StreamFacts | None,
     stages: Stages,
     numerics: Numerics | None,
@@ -135,7 +137,11 @@ def _expectations(
     fx = ("dynamic" if any(g.fx == "dynamic" for g in graphs) else "static") if graphs else None
     speedup = stages.benchmark.speedup.get("eager") if stages.benchmark is not None else None
     captures = stages.capture.captures if stages.capture is not None else None
+    rules = _applied(passes)
+    permutes = _permutes(passes)
     found = {
+        "rules": (rules, rules == dict(expect.rules or {})),
+        "permutes": (permutes, permutes == expect.permutes),
         "fx_graph": (fx, fx == expect.fx_graph),
         "recompiles": (len(recompiles), expect.recompiles is not None and len(recompiles) <= expect.recompiles),
         "captures": (captures, captures == expect.captures),
@@ -149,3 +155,17 @@ def _expectations(
         for name, (got, held) in found.items()
         if (wanted := getattr(expect, name)) is not None
     )
+
+
+def _applied(passes: Sequence[PassFacts]) -> dict[str, int]:
+    """{adaptation rule: how often it was applied}, over all graphs."""
+    found: dict[str, int] = {}
+    for rule in (rule for one in passes for rule in one.rules):
+        found[rule.rule] = found.get(rule.rule, 0) + rule.matches
+    return found
+
+
+def _permutes(passes: Sequence[PassFacts]) -> int | None:
+    """What the last clean-up left in each graph, together; None where there was none."""
+    last = {one.graph: one.moves.permutes_after for one in passes if one.moves is not None}
+    return sum(last.values()) if last else None

@@ -40,7 +40,7 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "compiler", "target", "model", "compile", "seed",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "compiler", "target", "model", "compile", "seed",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
@@ -93,6 +93,9 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
             nodes_before=r.nodes_before,
             nodes_after=r.nodes_after,
             seconds=r.seconds,
+            exact=r.exact,
+            rules=r.rules,
+            moves=r.moves,
             graph=c.id,
         )
         for r in c.passes
@@ -218,7 +221,7 @@ def _compared(live: Session, function: Callable[..., Any], step: int, exact: boo
     took = (perf_counter() - begun) * 1e6
     world = [(expected, got), (dict(theirs), dict(ours))]
     world += [(r, b) for r, b in zip(live.reference.buffers(), live.built.module.buffers(), strict=True)]
-    return compare([w[0] for w in world], [w[1] for w in world], exact=exact), took
+    return compare([w[0] for w in world], [w[1] for w in world], exact=exact, declared=live.declared), took
 
 
 def _recompiles() -> list[Recompile]:
