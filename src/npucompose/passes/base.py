@@ -22,17 +22,15 @@ class Outcome:
     """What a rewrite did, where there is more to say than how many places it changed."""
 
     matches: int
+    exact: bool = True
+    """This graph's results keep their bits."""
     rtol: float = 0.0
     atol: float = 0.0
-    """How far this graph's results may now be from those before; both 0: every bit is kept."""
+    """Where they do not: how far off they may be; both 0 where nothing is declared."""
     rules: tuple[RuleFacts, ...] = ()
     """Of the pass `adapt`: each rule that was applied."""
     moves: MoveFacts | None = None
     """Of the pass `cancel_moves`: what was taken out."""
-
-    @property
-    def exact(self) -> bool:
-        return self.rtol == 0 and self.atol == 0
 
 
 @frozen(kw_only=True)

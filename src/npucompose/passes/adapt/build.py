@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.node import map_arg
 
-from npucompose.graphs.effects import nodes_in, tensors_in
-from npucompose.passes.adapt.match import Bound, operator_of, value
+from npucompose.passes.adapt.match import Bound, operator_of
+from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, value_of
 from npucompose.schema.adapt import REFERENCE, Call
 
 TRAIL = "adapted_by"
 """node.meta: the names of the rules that made a node, so that none of them matches it."""
-KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "seq_nr", "from_node", "custom")
 aten = torch.ops.aten
 
 
@@ -26,8 +23,7 @@ class Builder:
 
     def __init__(self, graph: fx.Graph, node: fx.Node, trail: frozenset[str]) -> None:
         self.graph, self.node = graph, node
-        self.meta = {key: node.meta[key] for key in KEPT if key in node.meta}
-        self.meta[TRAIL] = trail
+        self.meta = {**inherited(node), TRAIL: trail}
         self.made: list[fx.Node] = []
         self.permutes = self.casts = 0
         self.fake = fake_mode_of(node)
@@ -75,8 +71,6 @@ class Builder:
         return made if call.result is None else self.part(made, call.result)
 
     def part(self, made: fx.Node, index: int) -> fx.Node:
-        import operator
-
         with self.graph.inserting_before(self.node):
             part = self.graph.call_function(operator.getitem, (made, index))
         part.meta.update(self.meta)
@@ -100,7 +94,7 @@ class Builder:
         found = names[match[1]]
         if match[2] is None and match[3] is None:
             return found
-        tensor = value(found)
+        tensor = value_of(found)
         if match[3] is not None:
             return self._size(found, int(match[3]))
         if match[2] == "shape":
@@ -115,23 +109,6 @@ class Builder:
         dim %= tensor.meta["val"].dim()
         size = tensor.meta["val"].shape[dim]
         return size if isinstance(size, int) else self.call(aten.sym_size.int, tensor, dim)
-
-
-def fake_mode_of(node: fx.Node) -> Any:
-    """The mode whose fake tensors the graph holds; values without one are computed for real."""
-    for near in (node, *node.all_input_nodes):
-        for tensor in tensors_in(near.meta.get("val")):
-            if isinstance(tensor, FakeTensor):
-                return tensor.fake_mode
-    return None
-
-
-def fake_result(target: Any, args: Any, kwargs: Any, mode: Any) -> Any:
-    """What `target` gives for the fake values of its arguments."""
-    if not any(True for _ in nodes_in((args, kwargs))) and mode is None:
-        return None
-    with mode or nullcontext(), torch.no_grad():
-        return target(*map_arg(args, value), **map_arg(kwargs, value))
 
 
 def rebuilt(builder: Builder, arguments: Bound, changed: Mapping[str, Any]) -> fx.Node:

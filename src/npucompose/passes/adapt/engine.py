@@ -14,8 +14,9 @@ from npucompose.graphs.effects import is_getitem
 from npucompose.graphs.source import source_line
 from npucompose.passes.adapt.build import TRAIL, Builder
 from npucompose.passes.adapt.kinds import replacement
-from npucompose.passes.adapt.match import Bound, bound, by_operator, case_of, matches, value
+from npucompose.passes.adapt.match import Bound, bound, by_operator, case_of, matches
 from npucompose.passes.base import Outcome
+from npucompose.passes.metadata import value_of
 from npucompose.schema.adapt import Reject, Rewriting, Rule, RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.passes import RuleFacts
@@ -123,7 +124,7 @@ def _in_form(builder: Builder, new: fx.Node, old: Any) -> fx.Node:
 
 
 def _told(rule: Reject, node: fx.Node, arguments: Bound) -> str:
-    shown = {name: case_of(value(given)) for name, given in arguments.items()}
+    shown = {name: case_of(value_of(given)) for name, given in arguments.items()}
     line = source_line(node)
     text = rule.message.format(**{**shown, "op": str(node.target), "node": node.name, "source": line or "no source"})
     where = f" at {line}" if line and "{source}" not in rule.message else ""
@@ -148,6 +149,7 @@ def _outcome(rules: RuleSet, counts: dict[str, Counter[str]]) -> Outcome:
     )
     return Outcome(
         matches=sum(fact.matches for fact in facts),
+        exact=all(rule.contract.bitwise for rule in used),
         rtol=max((fact.rtol for fact in facts), default=0.0),
         atol=max((fact.atol for fact in facts), default=0.0),
         rules=facts,

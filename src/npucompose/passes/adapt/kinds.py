@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from npucompose.passes.adapt.build import Builder, rebuilt
-from npucompose.passes.adapt.match import Bound, case_of, value
+from npucompose.passes.adapt.match import Bound, case_of
+from npucompose.passes.metadata import value_of
 from npucompose.schema.adapt import CastAround, Compose, Dispatch, FillArgs, LayoutAround, Rewriting
 
 
@@ -41,7 +42,7 @@ def _cast_around(builder: Builder, rule: CastAround, arguments: Bound) -> list[f
     changed: dict[str, fx.Node] = {}
     for name in rule.inputs:
         tensor = arguments.get(name)
-        fake = value(tensor)
+        fake = value_of(tensor)
         if not isinstance(fake, torch.Tensor) or fake.dtype == compute:
             continue
         assert isinstance(tensor, fx.Node)
@@ -63,7 +64,7 @@ def _layout_around(builder: Builder, rule: LayoutAround, arguments: Bound) -> li
     changed: dict[str, Any] = dict(rule.set)
     for name in rule.inputs:
         tensor = arguments.get(name)
-        fake = value(tensor)
+        fake = value_of(tensor)
         if isinstance(fake, torch.Tensor) and fake.dim() == rank:
             assert isinstance(tensor, fx.Node)
             changed[name] = builder.permute(tensor, rule.perm)

@@ -11,6 +11,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.passes.metadata import value_of
 from npucompose.schema.adapt import (
     REFERENCE,
     CastAround,
@@ -52,11 +53,6 @@ def bound(node: fx.Node) -> Bound:
     return given
 
 
-def value(found: Any) -> Any:
-    """A node's fake value; anything else as it is."""
-    return found.meta.get("val") if isinstance(found, fx.Node) else found
-
-
 def matches(rule: Rule, node: fx.Node, arguments: Bound, can: Capabilities) -> bool:
     """Everything that `rule.when` names holds; a dispatch also needs a case, and a fake value is needed always."""
     if node.meta.get("val") is None or not _surroundings(rule.when, can):
@@ -70,16 +66,16 @@ def matches(rule: Rule, node: fx.Node, arguments: Bound, can: Capabilities) -> b
         (when.layout, _lies),
     )
     for wanted, holds in checks:
-        if not all(holds(value(arguments.get(name)), what) for name, what in wanted.items()):
+        if not all(holds(value_of(arguments.get(name)), what) for name, what in wanted.items()):
             return False
     if isinstance(rule, Dispatch):
         return case_of(arguments.get(rule.by)) in rule.cases
     if isinstance(rule, CastAround):  # nothing to cast: the rule would put the same call in the call's place
         wanted = getattr(torch, rule.compute)
-        tensors = [value(arguments.get(name)) for name in rule.inputs]
+        tensors = [value_of(arguments.get(name)) for name in rule.inputs]
         return any(isinstance(t, torch.Tensor) and t.dtype != wanted for t in tensors)
     if isinstance(rule, LayoutAround):
-        tensors = [value(arguments.get(name)) for name in rule.inputs]
+        tensors = [value_of(arguments.get(name)) for name in rule.inputs]
         return any(isinstance(t, torch.Tensor) and t.dim() == len(rule.perm) for t in tensors)
     return True
 
@@ -98,7 +94,7 @@ def _equals(found: Any, wanted: Any) -> bool:
         return (
             isinstance(found, (list, tuple))
             and len(found) == len(wanted)
-            and all(_equals(value(a), b) for a, b in zip(found, wanted, strict=True))
+            and all(_equals(value_of(a), b) for a, b in zip(found, wanted, strict=True))
         )
     if isinstance(found, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return guard_or_false(found == wanted)
