@@ -96,6 +96,7 @@ def _values(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
     values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
+    values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}
     if checked.model is not None:

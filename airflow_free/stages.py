@@ -42,7 +42,7 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "compiler", "target", "model", "compile", "seed",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "compiler", "target", "model", "compile", "seed",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
@@ -103,6 +103,9 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
             nodes_before=r.nodes_before,
             nodes_after=r.nodes_after,
             seconds=r.seconds,
+            exact=r.exact,
+            rules=r.rules,
+            moves=r.moves,
             graph=c.id,
         )
         for r in c.passes

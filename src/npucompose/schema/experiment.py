@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
 from npucompose.schema.sinking import PATHS
@@ -102,6 +103,8 @@ class Expect:
     captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
     streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)
     events: int | None = option(None, "exactly so many events in the plan", ge=0, optional=True)
+    rules: Mapping[str, int] | None = option(None, "{adaptation rule: exactly how often it was applied}")
+    permutes: int | None = option(None, "exactly so many permutes after the pass cancel_moves", ge=0, optional=True)
     bitwise: bool | None = option(None, "replay equals eager bit for bit")
     speedup: float | None = option(None, "speedup.eager is at least this", gt=0, optional=True)
 
@@ -115,6 +118,7 @@ class Experiment:
     tiling: Tiling = option(factory=Tiling)
     passes: Mapping[str, Choice] = option(factory=dict, doc="label -> pass, in the order written")
     streams: Streams = option(factory=Streams)
+    adapt: RuleSet = option(factory=RuleSet, doc="adaptation rules that the pass `adapt` follows")
     compiler: CompilerOptions = option(factory=CompilerOptions)
     target: Choice = option(factory=lambda: Choice(name="cpu"))
     model: Choice = option(factory=lambda: Choice(name="gpt_decode"))

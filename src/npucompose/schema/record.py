@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.effective import Effective
+from npucompose.schema.passes import MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
@@ -72,6 +73,9 @@ class PassFacts:
     nodes_before: int
     nodes_after: int
     seconds: float
+    exact: bool = True
+    rules: tuple[RuleFacts, ...] = ()
+    moves: MoveFacts | None = None
     graph: str | None = None
 
 
