@@ -153,6 +153,9 @@ def _with_tiling(experiment: Experiment) -> Experiment:
 def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str, str]:
     """An origin for every leaf of the experiment; what no file and no override names is a schema default."""
     origins = dict(provenance)
+    named = {
+        ".".join(parts[:depth]) for path in origins for parts in [path.split(".")] for depth in range(1, len(parts) + 1)
+    }
     for field in attrs.fields(Experiment):
         value = getattr(experiment, field.name)
         if isinstance(value, CompilerOptions):
@@ -162,6 +165,6 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
         else:
             names = [field.name]
         for name in names:
-            if not any(path == name or path.startswith(f"{name}.") for path in origins):
+            if name not in named:
                 origins[name] = DEFAULT
     return origins
