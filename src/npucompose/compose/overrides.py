@@ -49,7 +49,7 @@ def _parsed(text: str) -> Override:
 
 
 def hydra_problem(o: Override) -> str | None:
-    """Why an override of Hydra itself is refused: it would bypass what was checked, or be a second knob for one thing."""
+    """Why an override of Hydra itself is refused: it would bypass a check, or be a second knob for one thing."""
     key = o.key_or_group
     for refused, instead in REFUSED_OF_HYDRA.items():
         if key == refused or key.startswith(f"{refused}."):

@@ -67,6 +67,7 @@ class Composer:
         self.loader = loader_of(added_dirs(config_dirs))
         self._combinations: dict[tuple[str, ...], _Combination] = {}
         self._groups: dict[str, bool] = {}
+        self._checked: dict[str, list[str]] = {}
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """As the function of this name."""
@@ -105,6 +106,12 @@ class Composer:
         return self._groups[key]
 
     def _problems(self, o: Override) -> list[str]:
+        text = str(o.input_line)
+        if text not in self._checked:
+            self._checked[text] = self._found_problems(o)
+        return self._checked[text]
+
+    def _found_problems(self, o: Override) -> list[str]:
         told = hydra_problem(o)
         if told:
             return [told]

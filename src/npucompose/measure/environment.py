@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from npucompose.machine import cpu_model, installed_version
+from npucompose.machine import cpu_model, installed_version, usable_cores
 from npucompose.schema.record import Environment
 from npucompose.version import __version__
 
@@ -66,12 +66,11 @@ def versions(distributions: Collection[str] = DISTRIBUTIONS) -> dict[str, str]:
 
 def cpu() -> dict[str, str | int]:
     """{"model": "Intel(R) Xeon(R) …", "architecture": "x86_64", "logical": 2, "usable": 2}; loads no torch."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "model": cpu_model(),
         "architecture": platform.machine(),
         "logical": os.cpu_count() or 1,
-        "usable": usable,
+        "usable": usable_cores(),
     }
 
 
