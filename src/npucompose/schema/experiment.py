@@ -86,6 +86,19 @@ class Benchmark:
 
 
 @frozen(kw_only=True)
+class Executor:
+    """Where the points of a sweep run; says nothing about what comes out."""
+
+    name: Literal["local"] = option("local", "the choice of conf/executor this is", choices=("local",))
+    jobs: int | None = option(
+        None, "points at once, of those that measure nothing; null: one for each core", ge=1, optional=True
+    )
+    devices: tuple[int, ...] = option(
+        factory=tuple, doc="devices that are handed out, one measuring point on each at a time; empty: as target.index"
+    )
+
+
+@frozen(kw_only=True)
 class Expect:
     """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
 
@@ -129,5 +142,9 @@ class Experiment:
     seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
+    executor: Executor = option(factory=Executor)
+    retry: Literal["none", "failed"] = option(
+        "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
+    )
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

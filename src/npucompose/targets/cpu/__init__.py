@@ -11,7 +11,7 @@ from attrs import frozen
 from npucompose.machine import cpu_model
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
-from npucompose.targets.base import Lowered, LowerRequest, Target
+from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
     from torch import fx
@@ -36,6 +36,12 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+    loaded: ClassVar[tuple[str, ...]] = (
+        *TORCH_COMPILE,
+        "npucompose.targets.cpu.graph_cache",
+        "npucompose.targets.cpu.capture",
+        "npucompose.targets.detached",
+    )
 
     executor: ReplayExecutor = option(
         "auto", "who replays the recorded kernels", choices=("auto", "torchscript", "python")
