@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shutil
+import sys
 from pathlib import Path
+
+CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -18,3 +23,25 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return named[1].strip()
     parts = re.findall(r"^CPU (?:implementer|part)\s*:\s*(\S+)", text, re.MULTILINE)[:2]
     return " ".join(["Arm", *parts]) if parts else platform.processor() or platform.machine()
+
+
+def cache_dir() -> Path:
+    """NPUCOMPOSE_CACHE, else `npucompose` in the folder where this system keeps a user's caches."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "npucompose"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "npucompose" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npucompose"
+
+
+def compilers() -> tuple[str, ...]:
+    """C++ compilers in the order in which they are tried: CXX, then the usual names."""
+    return tuple(dict.fromkeys(filter(None, (os.environ.get("CXX"), "g++", "c++", "clang++"))))
+
+
+def compiler() -> str | None:
+    """The path of the first C++ compiler that is installed."""
+    return next((found for found in map(shutil.which, compilers()) if found), None)
