@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from npucompose.targets.compilation import Backend
 
-ReplayExecutor = Literal["auto", "torchscript", "python"]
+ReplayExecutor = Literal["auto", "native", "portable"]
 
 HONOURED: Mapping[str, frozenset[str]] = {
     "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
@@ -44,7 +44,9 @@ class CpuTarget(Target):
     )
 
     executor: ReplayExecutor = option(
-        "auto", "who replays the recorded kernels", choices=("auto", "torchscript", "python")
+        "auto",
+        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        choices=("auto", "native", "portable"),
     )
 
     def capabilities(self, mode: str) -> Capabilities:
@@ -80,5 +82,5 @@ class CpuTarget(Target):
             request,
             capture_limit=request.options[limit],
             clone_output=request.options[clone],
-            executor="torchscript" if self.executor == "auto" else self.executor,
+            executor="torchscript" if self.executor == "portable" else "native",
         )
