@@ -15,11 +15,11 @@ PASSES: Registry[Pass] = Registry(
     built_in=(
         ("adapt", "npucompose.passes.adapt:Adapt"),
         ("cancel_moves", "npucompose.passes.cancel_moves:CancelMoves"),
-        ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
         ("cse", "npucompose.passes.cse:Cse"),
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
         ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
+        ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
         ("super_kernel", "npucompose.passes.super_kernel:SuperKernel"),
     ),
 )
