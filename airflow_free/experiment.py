@@ -24,8 +24,10 @@ from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
 from npucompose.report import json as report_json
+from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report
+from npucompose.schema.record import Report, of_facts
+from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 
 ENTRY = "airflow_free.experiment:work"
@@ -132,6 +134,7 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent
         finished = _after_worker(job, store, finished)
     report = assembled(job.checked, job.ingredients, job.order, finished, store, outcome)
     _write_graphs(run_dir, finished)
+    _write_trace(run_dir, finished)
     report_json.write(report, run_dir)
     return report
 
@@ -169,6 +172,14 @@ def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
             folder = run_dir / "graphs"
             folder.mkdir(exist_ok=True)
             write_atomically(folder / name, text)
+
+
+def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
+    """trace.json, where some graph has a timeline."""
+    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
+    if lines:
+        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
+        write_atomically(run_dir / "trace.json", trace.text(timelines))
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from pathlib import Path
@@ -18,3 +19,8 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return named[1].strip()
     parts = re.findall(r"^CPU (?:implementer|part)\s*:\s*(\S+)", text, re.MULTILINE)[:2]
     return " ".join(["Arm", *parts]) if parts else platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which a container or taskset may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
