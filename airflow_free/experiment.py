@@ -26,8 +26,10 @@ from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
 from npucompose.report import json as report_json
+from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report
+from npucompose.schema.record import Report, of_facts
+from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 from npucompose.targets.base import Target
 
@@ -215,6 +217,7 @@ class Begun:
         job = self.job
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
         _write_graphs(self.run_dir, finished)
+        _write_trace(self.run_dir, finished)
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
         return report
@@ -265,6 +268,14 @@ def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> N
     for f in finished:
         if f.reused and _files(f.facts):
             store.bring_files(f.stage, f.key, run_dir / FILES)
+
+
+def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
+    """trace.json, where some graph has a timeline."""
+    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
+    if lines:
+        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
+        write_atomically(run_dir / "trace.json", trace.text(timelines))
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

@@ -127,6 +127,8 @@ def _streams(report: Report) -> Iterator[Row]:
         words.append(f"predicted {as_time(plan.predicted_us)} of {as_time(plan.serial_us)}")
     if plan.measured_us is not None:
         words.append(f"measured {as_time(plan.measured_us)}")
+    if not plan.applied and plan.why:
+        words.append(f"plan not applied: {plan.why}")
     yield "streams", Text(" · ".join(words))
 
 

@@ -87,8 +87,19 @@ class StreamFacts:
     events: int
     nodes: Mapping[str, str] = field(factory=dict[str, str])
     validated: bool = False
+    applied: bool = True
+    why: str = ""
+    """Why it was applied, or was not."""
+    device: str | None = None
+    """The device model that the prediction is for; a prediction compares plans and is no measurement."""
+    cost: Literal["none", "roofline", "measured"] | None = None
     predicted_us: float | None = None
     serial_us: float | None = None
+    critical_us: float | None = None
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of predicted_us in which it works}."""
+    peak_bytes: int | None = None
+    serial_peak_bytes: int | None = None
     measured_us: float | None = None
 
 

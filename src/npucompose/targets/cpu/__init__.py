@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.machine import cpu_model
+from npucompose.machine import cpu_model, usable_cores
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 
@@ -50,7 +51,13 @@ class CpuTarget(Target):
     )
 
     def capabilities(self, mode: str) -> Capabilities:
-        return Capabilities(target=self.name, mode=mode, captures=mode in HONOURED)
+        return Capabilities(
+            target=self.name,
+            mode=mode,
+            captures=mode in HONOURED,
+            device_model=cpu(usable_cores()),
+            profiles=True,
+        )
 
     def honours(self, mode: str) -> frozenset[str]:
         return HONOURED.get(mode, frozenset())
@@ -59,7 +66,7 @@ class CpuTarget(Target):
         return mode == "max-autotune"
 
     def identity(self) -> Mapping[str, str]:
-        return {"cpu": cpu_model(), "machine": platform.machine()}
+        return {"cpu": cpu_model(), "machine": platform.machine(), "cores": str(usable_cores())}
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
