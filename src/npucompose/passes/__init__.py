@@ -13,6 +13,8 @@ PASSES: Registry[Pass] = Registry(
     base=Pass,
     group="npucompose.passes",
     built_in=(
+        ("adapt", "npucompose.passes.adapt:Adapt"),
+        ("cancel_moves", "npucompose.passes.cancel_moves:CancelMoves"),
         ("cse", "npucompose.passes.cse:Cse"),
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
