@@ -14,6 +14,7 @@ from attrs import frozen
 
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
+from airflow_free.lock import Locked
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
 from airflow_free.stages import STAGES
@@ -30,6 +31,8 @@ from npucompose.schema.verified import torch_warning
 
 ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
+LOCKED = (0, 1)
+"""Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
 
 RESULT_ROOMS = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.targets", "npucompose.compose",
@@ -106,7 +109,7 @@ def _code(checked: Checked) -> dict[str, str]:
 
 
 def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent) -> Report:
-    """Run what has no record, in a worker; write report.json and graphs/ into `run_dir` and return the report.
+    """Run what has no record, in a worker; write report.json, recipe.lock.yaml and graphs/ into `run_dir` and return the report.
 
     Raises ConfigError when only the worker could see that the configuration is illegal (a plan that finds no node, a
     model factory that fails): then nothing was measured, and no record and no report is written.
@@ -133,6 +136,8 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent
     report = assembled(job.checked, job.ingredients, job.order, finished, store, outcome)
     _write_graphs(run_dir, finished)
     report_json.write(report, run_dir)
+    if report.exit_status in LOCKED:
+        Locked.of(job.ingredients, report).write(run_dir)
     return report
 
 
