@@ -15,7 +15,7 @@ from npucompose.compose.check import Checked
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
-from npucompose.schema.sequence import Call
+from npucompose.schema.sequence import Call, told
 from npucompose.targets.compilation import Backend, Compilation
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class Session:
         """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
         import torch
 
+        self._try_calls_in_eager()
         self.rewind()
         module = self.built.module
         self._entered_first = 0
@@ -174,6 +175,22 @@ class Session:
         ended = perf_counter()
         self._entered_first = len(backend.entered_at)
         return compiled, FirstCall.of(backend, begun, ended)
+
+    def _try_calls_in_eager(self) -> None:
+        """ConfigError where the model itself cannot make a declared call; sizes that must agree are its own affair."""
+        import torch
+
+        for at, call in enumerate(self.calls[1:], start=1):
+            inputs = self.inputs(at, call)
+            try:
+                with torch.no_grad():
+                    self.reference(*inputs.values())
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                words = " ".join(str(error).split())
+                raise ConfigError(
+                    f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "
+                    f"{type(error).__name__}: {words}"
+                ) from error
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:

@@ -171,7 +171,7 @@ def _value(guard: Guard, asked: Asked) -> str:
         return "nothing in the shape policy: it is the value of no argument"
     if guard.argument not in asked.numbers or asked.shapes.dynamic:
         return f"nothing in the shape policy: the value of '{guard.argument}' is part of the program{_at(guard)}"
-    return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on; or pass it as a tensor"
+    return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on"
 
 
 def _at(guard: Guard) -> str:
