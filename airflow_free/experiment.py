@@ -5,6 +5,7 @@ A finished experiment is recognised by its keys alone, in the parent, and runs n
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from npucompose.schema.verified import torch_warning
 
 ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
+FILES = "torchair"
+"""Folder of the run directory for what the vendor's compiler writes."""
 
 RESULT_ROOMS = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
@@ -131,6 +134,7 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent
                 "provenance": dict(job.composed.provenance),
                 "store": str(store.root.resolve()),
                 "run_dir": run_dir.name,
+                "files": str((run_dir / FILES).resolve()),
             },
             time_limit_s=job.checked.experiment.pipeline.time_limit_s,
             log_path=run_dir / LOG,
@@ -142,6 +146,7 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent
         finished = _after_worker(job, store, finished)
     report = assembled(job.checked, job.ingredients, job.order, finished, store, outcome)
     _write_graphs(run_dir, finished)
+    _bring_files(run_dir, finished, store)
     report_json.write(report, run_dir)
     return report
 
@@ -150,7 +155,7 @@ def _from_store(job: Job, store: Store) -> list[Finished]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
-        if record is not None:
+        if record is not None and store.has_files(record.stage, record.key, _files(record.facts)):
             found.append(
                 Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
             )
@@ -181,17 +186,31 @@ def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
             write_atomically(folder / name, text)
 
 
+def _files(facts: Mapping[str, Any]) -> Sequence[str]:
+    """What the vendor's compiler had written when the stage was done."""
+    return (facts.get("npu") or {}).get("files", ())
+
+
+def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> None:
+    """The files of stages that were not run now; the others lie there already."""
+    for f in finished:
+        if f.reused and _files(f.facts):
+            store.bring_files(f.stage, f.key, run_dir / FILES)
+
+
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
     from npucompose.schema.record import facts_of
+    from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
-    session = Session(job.checked)
+    store, files = Store(Path(payload["store"])), Path(payload["files"])
+    session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
     runner = Runner(
-        store=Store(Path(payload["store"])),
+        store=store,
         tell=tell,
         environment=facts_of(environment(job.checked.target.identity())),
         provenance={"run": payload["run_dir"]},
@@ -199,6 +218,20 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     done: list[Finished] = []
     for stage in job.order:
         done += runner.run((stage,), job.keys, session)
+        if _files(done[-1].facts) and not done[-1].reused:
+            store.keep_files(stage.name, job.keys[stage.name], files, _files(done[-1].facts))
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}
+
+
+def _cache(job: Job, store: Store) -> Path:
+    """The folder of this experiment's compiled graphs; empty where the compile stage has no record.
+
+    Then the stage runs, and must see a compilation: a graph that was loaded leaves no account of passes and graphs.
+    """
+    key = job.keys["compile"]
+    folder = store.root / "compiled" / key
+    if store.read("compile", key) is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder

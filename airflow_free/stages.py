@@ -258,7 +258,7 @@ def _as_after_the_first_call(live: Session) -> tuple[Session, int]:
     """
     if live.compiled_once:
         return live, 0
-    again = type(live)(live.checked)
+    again = type(live)(live.checked, live.folders)
     return again, len(live.checked.target.recordings(again.materialised.backend))
 
 

@@ -16,6 +16,7 @@ from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
 from npucompose.schema.sequence import Call, told
+from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from npucompose.models.base import Built
     from npucompose.targets.detached import DetachedHandle
+
+
+EXPORT, LOSS_INDEX = "export.export_mode", "experimental_config.aot_config_output_loss_index"
 
 
 @frozen(kw_only=True)
@@ -57,9 +61,13 @@ class Session:
     (`rewind`), so that a model that updates a cache in place can be compared step by step.
     """
 
-    def __init__(self, checked: Checked) -> None:
+    def __init__(self, checked: Checked, folders: Folders = NO_FOLDERS) -> None:
         self.checked = checked
         self.experiment = checked.experiment
+        self.folders = folders
+        mode = checked.experiment.mode.name
+        self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.trains(mode))
+        """Calls are made with gradients, and return them."""
 
     def set_up(self) -> None:
         """What must be said to torch before anything else: threads and logs. For a process of the session's own."""
@@ -83,7 +91,7 @@ class Session:
 
     @cached_property
     def materialised(self) -> Materialised:
-        return materialize(self.checked)
+        return materialize(self.checked, self.folders)
 
     @cached_property
     def built(self) -> Built:
@@ -93,7 +101,12 @@ class Session:
         if model is None:
             raise ConfigError("this experiment names no model of its own.")
         self.materialised  # noqa: B018  defines the operators that a model may call
-        built = self.checked.target.place(model.build(self.experiment.seed))
+        built = model.build(self.experiment.seed)
+        if self.trains:
+            from npucompose.compose.training import with_loss
+
+            built = with_loss(built, self.experiment.compiler[LOSS_INDEX])
+        built = self.checked.target.place(built)
         self._check_sequence(built)
         torch.manual_seed(self.experiment.seed)
         return built
@@ -140,9 +153,18 @@ class Session:
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words."""
+        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words.
+
+        In training the loss and the gradient of every parameter, as one mapping.
+        """
         import torch
 
+        if self.trains:
+            from npucompose.compose.training import step
+
+            with in_our_words(self.experiment.debug):
+                modules = (self.built.module, self.reference)
+                return step(function, modules, tuple(inputs.values()), self.experiment.compiler[LOSS_INDEX])
         with torch.no_grad(), in_our_words(self.experiment.debug):
             return function(*inputs.values())
 
@@ -167,9 +189,8 @@ class Session:
         if self.experiment.mode.name == "eager":
             return module, FirstCall(dynamo_s=0, aot_s=0, passes_s=0, backend_s=0, total_s=0)
         torch._dynamo.reset()
-        backend = self.materialised.backend
-        compiled = torch.compile(module, backend=backend, **self.materialised.compile_keywords)
-        inputs = self.inputs(0)
+        backend, inputs = self.materialised.backend, self.inputs(0)
+        compiled = self._compiling(module)
         begun = perf_counter()
         self.call(compiled, inputs)
         ended = perf_counter()
@@ -178,19 +199,28 @@ class Session:
 
     def _try_calls_in_eager(self) -> None:
         """ConfigError where the model itself cannot make a declared call; sizes that must agree are its own affair."""
-        import torch
-
         for at, call in enumerate(self.calls[1:], start=1):
             inputs = self.inputs(at, call)
             try:
-                with torch.no_grad():
-                    self.reference(*inputs.values())
+                self.call(self.reference, inputs)
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 words = " ".join(str(error).split())
                 raise ConfigError(
                     f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "
                     f"{type(error).__name__}: {words}"
                 ) from error
+
+    def _compiling(self, module: nn.Module) -> Callable[..., Any]:
+        """What compiles when it is first called: torch.compile, or what the device has instead of it."""
+        import torch
+
+        target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
+        mode = self.experiment.mode.name
+        if self.experiment.compiler[EXPORT] and target.exports(mode):
+            return lambda *args: target.export(backend, module, args, keywords["dynamic"])
+        if self.experiment.compile.cache and target.caches(mode):
+            return target.cached(backend, module, keywords["dynamic"])
+        return torch.compile(module, backend=backend, **keywords)
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:

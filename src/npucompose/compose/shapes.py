@@ -48,15 +48,15 @@ def apply(
                     )
                 elif name not in unmarked:
                     torch._dynamo.mark_dynamic(tensor, dim % tensor.dim())
-    for name, gears in _gears(shapes, inputs, problems).items():
+    for name, gears in gears_of(shapes, inputs, problems).items():
         if set_gears is not None and not problems and name not in unmarked:
             set_gears(inputs[name], gears)
     if problems:
         raise ConfigError(*problems)
 
 
-def _gears(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
-    """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`, each name and dimension checked."""
+def gears_of(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
+    """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`; what is wrong in it is added to `problems`."""
     import torch
 
     found: dict[str, dict[int, list[int]]] = {}

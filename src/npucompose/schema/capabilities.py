@@ -21,3 +21,7 @@ class Capabilities:
     max_streams: int = 64
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
+    core_limits: bool = False
+    """Operators can be told on how many cores they may run (TorchAir's limit_core_num)."""
+    super_kernels: bool = False
+    """A scope can say which operators become one kernel (TorchAir's super_kernel, GE only)."""

@@ -56,6 +56,8 @@ class Tiling:
 @frozen(kw_only=True)
 class CompileKeywords:
     fullgraph: bool = option(True, "torch.compile(fullgraph=...): a graph break is an error")
+    training: bool = option(False, "with gradients: a backward graph is compiled too; compared, not measured")
+    cache: bool = option(False, "TorchAir's cache_compile: a later process loads what this one compiled")
 
 
 @frozen(kw_only=True)

@@ -230,6 +230,9 @@ class Expectation:
     """Where `got` comes from: the guard, the step of the diagnosis, the graph, the comparison."""
 
 
+CacheUse = Literal["saved", "loaded", "not saved"]
+
+
 @frozen(kw_only=True)
 class GeGraph:
     """One graph as TorchAir hands it to GE, before GE does anything to it."""
@@ -245,6 +248,10 @@ class GeGraph:
     """Options of this graph (TorchAir's local ones)."""
     streams: Mapping[str, str] = field(factory=dict[str, str])
     """{node: `_user_stream_label`}."""
+    cores: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `8 cube, 16 vector`}: at most so many (`_op_aicore_num`, `_op_vectorcore_num`)."""
+    super_kernels: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `_super_kernel_scope`}."""
     control_edges: tuple[str, ...] = ()
     """`MatMul -> Abs`: the second runs after the first though it reads nothing of it."""
 
@@ -270,6 +277,14 @@ class NpuFacts:
     event_waits: int | None = None
     streams: int | None = None
     """Streams that carry a kernel of a recording."""
+    core_limits: int | None = None
+    """How often a recording sets a stream's limit of cores; a region sets it and takes it back."""
+    cache: CacheUse | None = None
+    """What cache_compile did in this process; a loaded graph is compiled by nobody, so that `fx_graphs` is 0."""
+    patched: tuple[str, ...] = ()
+    """Functions of torch.distributed that patch_for_hcom replaced."""
+    files: tuple[str, ...] = ()
+    """What TorchAir wrote, below `torchair/` in the run directory."""
     unordered: tuple[str, ...] = ()
     """Kernels on two streams that touch the same memory with no event between them."""
 

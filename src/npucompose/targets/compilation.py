@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from npucompose.errors import CaptureError
-from npucompose.graphs import fingerprint, is_planned, printed, symbols
+from npucompose.errors import CaptureError, NpuComposeError
+from npucompose.graphs import fingerprint, printed, symbols
+from npucompose.graphs.scopes import orders_streams
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.passes import PassRecord
+from npucompose.schema.record import CacheUse
 from npucompose.schema.streams import Plan
 from npucompose.streams import plan_of
+from npucompose.targets.base import NO_FOLDERS, Folders
 
 if TYPE_CHECKING:
     from torch import fx
@@ -52,15 +55,26 @@ class Backend:
     """
 
     def __init__(
-        self, *, target: Target, mode: str, options: CompilerOptions, pre: PassPipeline, post: PassPipeline
+        self,
+        *,
+        target: Target,
+        mode: str,
+        options: CompilerOptions,
+        pre: PassPipeline,
+        post: PassPipeline,
+        folders: Folders = NO_FOLDERS,
     ) -> None:
         self.target, self.mode, self.options = target, mode, options
-        self.pre, self.post = pre, post
+        self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
         """The vendor's own objects, where the target has a compiler of its own."""
         self.entered_at: list[float] = []
-        """When Dynamo called: perf_counter seconds, one for each Dynamo graph."""
+        """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it
+        calls Dynamo itself."""
+        self.refusal: NpuComposeError | None = None
+        """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
+        self.cache: CacheUse | None = None
 
     @property
     def __name__(self) -> str:
@@ -97,7 +111,7 @@ class Backend:
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
         """Complete the record with the graph as the passes left it, and keep it."""
         graph = graph_module.graph
-        if is_planned(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
+        if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
             compilation.plan = plan_of(graph)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
@@ -151,7 +165,12 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
 def through_inductor(
     backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here."""
+    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
+
+    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
+    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
+    """
+    from torch._functorch import config as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from npucompose.streams import strip
@@ -166,5 +185,6 @@ def through_inductor(
         return compiled
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+    with functorch_config.patch(enable_autograd_cache=False):
+        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled

@@ -47,6 +47,9 @@ class CpuTarget(Target):
     def honours(self, mode: str) -> frozenset[str]:
         return HONOURED.get(mode, frozenset())
 
+    def trains(self, mode: str) -> bool:
+        return mode == "max-autotune"
+
     def identity(self) -> Mapping[str, str]:
         return {"cpu": cpu_model(), "machine": platform.machine()}
 
