@@ -60,10 +60,10 @@ def _decisive(guards: Sequence[Guard], call: Call) -> Guard:
     """The guard that what the call changed has failed.
 
     A call does not fit *any* entry, and torch tells of the newest: after a call with another `x`, one with another
-    `times` is told to have failed on `x`. The declared change says which entry is the telling one; where there is none,
-    it is the oldest, which was compiled for the example inputs.
+    `times` is told to have failed on `x`. The declared change says which entry is the telling one; where it says
+    nothing, torch's own choice stands.
     """
-    return next((guard for guard in guards if _is_about(guard, call)), guards[-1])
+    return next((guard for guard in guards if _is_about(guard, call)), guards[0])
 
 
 def _is_about(guard: Guard, call: Call) -> bool:
