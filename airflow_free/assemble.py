@@ -32,6 +32,7 @@ from npucompose.schema.record import (
     StreamFacts,
     of_facts,
 )
+from npucompose.schema.sinking import SinkingFacts
 
 
 def assembled(
@@ -65,6 +66,7 @@ def assembled(
         graphs=graphs,
         passes=tuple(of_facts(PassFacts, p, where="passes") for p in facts.get("compile", {}).get("passes", ())),
         streams=streams,
+        sinking=_of(SinkingFacts, facts, "replay", "sinking") or _of(SinkingFacts, facts, "compile", "sinking"),
         recompiles=recompiles,
         stages=stages,
         numerics=numerics,

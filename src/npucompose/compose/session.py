@@ -8,7 +8,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.compose import shapes
 from npucompose.compose.check import Checked
@@ -119,7 +119,10 @@ class Session:
         """Fresh inputs of a step with the shape policy applied."""
         inputs = self.built.inputs(step)
         gears = self.checked.target.set_gears(self.experiment.mode.name)
-        shapes.apply(self.experiment.shapes, inputs, gears)
+        policy = self.experiment.shapes
+        if step and policy.mark_calls == "first":
+            policy = evolve(policy, mark_static=())
+        shapes.apply(policy, inputs, gears)
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:

@@ -29,7 +29,7 @@ EJECTED_FOR = "2.13.0"
 """The torch_npu whose options a script is written for: the one on which execution is proven."""
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
-    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "trust", "debug"},
+    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug"},
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }
