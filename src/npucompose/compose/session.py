@@ -8,14 +8,14 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.compose import sequence, shapes
 from npucompose.compose.check import Checked
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
-from npucompose.schema.sequence import Call
+from npucompose.schema.sequence import Call, told
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 
@@ -151,7 +151,10 @@ class Session:
         call = call or {}
         inputs = sequence.varied(call, self.built.inputs(step))
         gears = self.checked.target.set_gears(self.experiment.mode.name)
-        shapes.apply(self.experiment.shapes, inputs, gears, unmarked=sequence.unmarked(call))
+        policy = self.experiment.shapes
+        if step and policy.mark_calls == "first":
+            policy = evolve(policy, mark_static=())
+        shapes.apply(policy, inputs, gears, unmarked=sequence.unmarked(call))
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
@@ -184,6 +187,7 @@ class Session:
         """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
         import torch
 
+        self._try_calls_in_eager()
         self.rewind()
         module = self.built.module
         self._entered_first = 0
@@ -197,6 +201,19 @@ class Session:
         ended = perf_counter()
         self._entered_first = len(backend.entered_at)
         return compiled, FirstCall.of(backend, begun, ended)
+
+    def _try_calls_in_eager(self) -> None:
+        """ConfigError where the model itself cannot make a declared call; sizes that must agree are its own affair."""
+        for at, call in enumerate(self.calls[1:], start=1):
+            inputs = self.inputs(at, call)
+            try:
+                self.call(self.reference, inputs)
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                words = " ".join(str(error).split())
+                raise ConfigError(
+                    f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "
+                    f"{type(error).__name__}: {words}"
+                ) from error
 
     def _compiling(self, module: nn.Module) -> Callable[..., Any]:
         """What compiles when it is first called: torch.compile, or what the device has instead of it."""

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
-from npucompose.schema.sinking import PATHS
+from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
@@ -39,6 +39,9 @@ class Shapes:
     name: str = option("static", "the choice of conf/shapes this is")
     dynamic: bool | None = option(False, "torch.compile(dynamic=...): True, False, or null to let Dynamo find out")
     mark_static: tuple[str, ...] = option(factory=tuple, doc="inputs to pass to torch._dynamo.mark_static")
+    mark_calls: Literal["every", "first"] = option(
+        "every", "whose tensors are marked: `first` is a script that forgets later ones", choices=("every", "first")
+    )
     mark_dynamic: Mapping[str, tuple[int, ...]] = option(
         factory=dict, doc="{input: dimensions} to pass to torch._dynamo.mark_dynamic"
     )
@@ -142,6 +145,7 @@ class Experiment:
     seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
+    sinking: Sinking = option(factory=Sinking)
     executor: Executor = option(factory=Executor)
     retry: Literal["none", "failed"] = option(
         "none", "a sweep's points that are run again although they are done", choices=("none", "failed")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.schema.record import NpuFacts
+    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
 LOGGERS = ("torchair", "npugraph_ex")
@@ -202,6 +203,14 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair.facts import facts
 
         return None if backend.mode == "eager" else facts(self, backend)
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        if backend.mode != GE:
+            return ()
+        from npucompose.targets.torchair.listing import ge_facts
+        from npucompose.targets.torchair.observe import LOADED
+
+        return tuple(ge_facts(loaded) for loaded in LOADED)
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         if backend.mode != GE:
