@@ -8,7 +8,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from npucompose.compose import sequence, shapes
 from npucompose.compose.check import Checked
@@ -151,10 +151,7 @@ class Session:
         call = call or {}
         inputs = sequence.varied(call, self.built.inputs(step))
         gears = self.checked.target.set_gears(self.experiment.mode.name)
-        policy = self.experiment.shapes
-        if step and policy.mark_calls == "first":
-            policy = evolve(policy, mark_static=())
-        shapes.apply(policy, inputs, gears, unmarked=sequence.unmarked(call))
+        shapes.apply(self.experiment.shapes, inputs, gears, unmarked=sequence.unmarked(call))
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:

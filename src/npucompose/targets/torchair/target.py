@@ -146,9 +146,11 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair import config as made
         from npucompose.targets.torchair import features
         from npucompose.targets.torchair.hooks import PassHooks
+        from npucompose.targets.torchair.observe import LOADED
 
         if backend.mode == "eager":
             return None
+        backend.loaded_before = len(LOADED)
         hooks, custom = PassHooks(backend), made.decompositions(self.decompose)
         if backend.mode == NPUGRAPH_EX:
             options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after, backend.folders.files)
@@ -210,7 +212,7 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair.listing import ge_facts
         from npucompose.targets.torchair.observe import LOADED
 
-        return tuple(ge_facts(loaded) for loaded in LOADED)
+        return tuple(ge_facts(loaded) for loaded in LOADED[backend.loaded_before :])
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         if backend.mode != GE:
