@@ -14,8 +14,8 @@ from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
 from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.native import Native, build
-from npucompose.targets.cpu.native import NotExpressible as NotExpressibleInC
+from npucompose.targets.cpu.native import build
+from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
@@ -85,10 +85,11 @@ class CapturedGraph:
         return captured
 
     def replay(self, *inputs: Any) -> list[Any]:
-        outputs = self.try_replay(inputs)
+        outputs = self._front(inputs)
         if outputs is None:
             given = signature(inputs, self._fixed)
             raise SignatureError(_mismatch(self._inputs.signature, given))
+        self.last_outputs = outputs
         return outputs
 
     def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -123,7 +124,7 @@ def _executor(plan: Plan, memory: Memory, wanted: ExecutorName) -> tuple[Native 
     if wanted == "native":
         try:
             return Native(build.load(), plan, memory.slots, memory.tensors), reason
-        except (build.Unavailable, NotExpressibleInC) as error:
+        except (build.Unavailable, Refused) as error:
             reason = str(error)
     if wanted != "python":
         try:

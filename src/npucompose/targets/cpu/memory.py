@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from npucompose.targets.cpu.in_place import groups_of
+from npucompose.targets.cpu.in_place import groups_of, parted
 from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
 
@@ -59,10 +59,8 @@ class Memory:
     def of(cls, plan: Plan) -> Memory:
         groups = groups_of(plan)
         pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
-        placement = place(
-            [Block(nbytes=m[0].nbytes, first=m[0].first, last=max(r.last for r in m)) for m in pooled],
-            unplanned=[root.nbytes for root in plan.roots if root.kind == "pool"],
-        )
+        unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
+        pooled, placement = _tightest([pooled, parted(pooled)], unplanned)
         # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
         arena = torch.zeros(placement.pool_bytes + ALIGNMENT, dtype=torch.uint8)
         begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
@@ -113,6 +111,15 @@ class Private:
         owner = torch.zeros(nbytes + 2 * ALIGNMENT, dtype=torch.uint8)
         storage = _over(owner.data_ptr() + (tensor.data_ptr() - owner.data_ptr()) % ALIGNMENT, nbytes)
         return cls(layout.over(storage), storage, owner)
+
+
+def _tightest(choices: list[list[list[Root]]], unplanned: list[int]) -> tuple[list[list[Root]], Placement]:
+    """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
+    placed = [
+        (pooled, place([Block(nbytes=m[0].nbytes, first=m[0].first, last=m[-1].last) for m in pooled], unplanned))
+        for pooled in choices
+    ]
+    return min(placed, key=lambda one: one[1].pool_bytes)
 
 
 def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
