@@ -55,10 +55,14 @@ class DetachedHandle:
         self._arguments = arguments
         self._results = results
         self._taken = taken
+        self._replay = captured.replay
+        self._bare_count = arguments.bare_count
         self._held_wants_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in held)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = args if not kwargs and self._arguments.are_leaves(args) else self._arguments.flatten(args, kwargs)
+        # Every call goes through here: a microsecond of Python is a large part of a small model.
+        bare = len(args) == self._bare_count and not kwargs
+        leaves = args if bare else self._arguments.flatten(args, kwargs)
         inputs = self._held.copy()
         for index, leaf in self._taken:
             inputs[index] = leaves[leaf]
@@ -66,8 +70,15 @@ class DetachedHandle:
             raise SignatureError(
                 "this call was captured for inference, and its tensors require grad: use torch.no_grad()."
             )
-        outputs = self.captured.replay(*inputs)
+        outputs = self._replay(*inputs)
         return self._results.build(outputs, leaves)
+
+    def inputs_of(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """What the recording is replayed with for these arguments: they and what is held, parameters above all."""
+        leaves, inputs = self._arguments.flatten(args, kwargs), self._held.copy()
+        for index, leaf in self._taken:
+            inputs[index] = leaves[leaf]
+        return inputs
 
 
 def detach(
@@ -147,12 +158,8 @@ class _Arguments:
         unrolled = [leaf for v, row in zip(values, self._rows, strict=True) for leaf in (v if row else (v,))]
         self._deep = not _are_the_same(flat, unrolled)
         self._unroll = any(self._rows)
-        self._bare = not (self._names or self._deep or self._unroll or checks or same or unused)
-        """Positional tensors, all of them inputs of the graph, which looks at them itself."""
-
-    def are_leaves(self, args: tuple[Any, ...]) -> bool:
-        """Whether `args` are what `flatten` would make of them."""
-        return self._bare and len(args) == self._count
+        self.bare_count = -1 if self._names or self._deep or self._unroll or checks or same or unused else len(args)
+        """So many positional arguments, all tensors and inputs of the graph, need no look here. -1: this needs one."""
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         leaves = self._tree(args, kwargs) if self._deep else self._row(args, kwargs)

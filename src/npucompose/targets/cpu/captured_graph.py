@@ -38,7 +38,7 @@ class CapturedGraph:
         self.seconds = 0.0
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
-        self._executor, self._executor_reason = _executor(plan, self.memory, executor)
+        self.executor, self._why_executor = _executor(plan, self.memory, executor)
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         shared = sharing(inputs)
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
@@ -51,15 +51,15 @@ class CapturedGraph:
             written=written,
             from_zero=plan.from_zero,
             outputs=spans,
-            places=self._executor
-            if isinstance(self._executor, Native)
-            else Slots(inputs, self.memory.slots, self._executor.lay),
+            places=self.executor
+            if isinstance(self.executor, Native)
+            else Slots(inputs, self.memory.slots, self.executor.lay),
         )
         outputs = outputs_of(plan, self.memory, clone_output)
         self._front: Front = (
-            self._executor.front(inputs, self._inputs, outputs, spans)
-            if isinstance(self._executor, Native)
-            else PythonFront(self._inputs, self._executor.run, outputs)
+            self.executor.front(inputs, self._inputs, outputs, spans)
+            if isinstance(self.executor, Native)
+            else PythonFront(self._inputs, self.executor.run, outputs)
         )
 
     @classmethod
@@ -69,7 +69,7 @@ class CapturedGraph:
         inputs: Sequence[Any],
         *,
         static: frozenset[int] = frozenset(),
-        executor: ExecutorName = "torchscript",
+        executor: ExecutorName = "native",
         clone_output: bool = False,
     ) -> CapturedGraph:
         """Run `graph_module` once on the real `inputs` and record it; inputs and RNG are as before afterwards.
@@ -102,9 +102,9 @@ class CapturedGraph:
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
         return {
-            "executor": self._executor.name,
-            "executor_reason": self._executor_reason,
-            "ways": self._executor.facts() if isinstance(self._executor, Native) else {},
+            "executor": self.executor.name,
+            "executor_reason": self._why_executor,
+            "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
             "kernels": len(steps),
             "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),
             "views_resolved": self.plan.views_resolved,
@@ -123,7 +123,7 @@ def _executor(plan: Plan, memory: Memory, wanted: ExecutorName) -> tuple[Native 
     reason = ""
     if wanted == "native":
         try:
-            return Native(build.load(), plan, memory.slots, memory.tensors), reason
+            return Native(build.load(), plan, memory), reason
         except (build.Unavailable, Refused) as error:
             reason = str(error)
     if wanted != "python":

@@ -56,11 +56,12 @@ class Memory:
     """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Memory:
-        groups = groups_of(plan)
+    def of(cls, plan: Plan, *, reuse: bool = True) -> Memory:
+        """Without `reuse` every value has memory of its own: what was computed once stays, for measurements."""
+        groups = groups_of(plan) if reuse else [[root] for root in plan.roots if root.kind in ("pool", "output")]
         pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
         unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
-        pooled, placement = _tightest([pooled, parted(pooled)], unplanned)
+        pooled, placement = _tightest([pooled, parted(pooled)], unplanned) if reuse else _apart(pooled)
         # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
         arena = torch.zeros(placement.pool_bytes + ALIGNMENT, dtype=torch.uint8)
         begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
@@ -122,6 +123,10 @@ def _tightest(choices: list[list[list[Root]]], unplanned: list[int]) -> tuple[li
     return min(placed, key=lambda one: one[1].pool_bytes)
 
 
+def _apart(pooled: list[list[Root]]) -> tuple[list[list[Root]], Placement]:
+    return pooled, place([Block(nbytes=root.nbytes, first=0, last=0) for (root,) in pooled])
+
+
 def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     """The offset of `tensor` in its storage, counted in elements of `dtype`."""
     return tensor.storage_offset() * tensor.element_size() // dtype.itemsize
@@ -131,7 +136,8 @@ def _storage_of(root: Root) -> torch.UntypedStorage:
     if root.kind == "output":
         return torch.zeros(root.nbytes, dtype=torch.uint8).untyped_storage()
     assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
-    if root.kind == "attribute":
+    if root.kind in ("attribute", "input"):
+        # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
         return alias_of(root.tensor).untyped_storage()
     return root.tensor.untyped_storage()
 

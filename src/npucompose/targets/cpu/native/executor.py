@@ -14,7 +14,8 @@ import torch
 
 from npucompose.targets.cpu.front import Output
 from npucompose.targets.cpu.inputs import Inputs
-from npucompose.targets.cpu.plan import Plan, Register, Slot, Step, leaves
+from npucompose.targets.cpu.memory import Memory
+from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, leaves
 from npucompose.targets.cpu.straight_line import dying_registers
 
 
@@ -31,8 +32,7 @@ class Native:
         self,
         extension: ModuleType,
         plan: Plan,
-        slots: Sequence[Slot],
-        tensors: Sequence[torch.Tensor],
+        memory: Memory,
         *,
         direct: bool = True,
     ) -> None:
@@ -40,10 +40,11 @@ class Native:
         self._extension = extension
         self._direct = direct
         self.recording = extension.Recording()
-        self._tensors = {id(slot): tensor for slot, tensor in zip(slots, tensors, strict=True)}
-        for slot in slots:
-            if slot.root.kind == "input":
-                self.recording.set_input(slot.root.index, slot.root.tensor)
+        self._tensors = {id(slot): tensor for slot, tensor in zip(memory.slots, memory.tensors, strict=True)}
+        for root in plan.roots:
+            if root.kind == "input":
+                assert root.tensor is not None
+                self.recording.set_input(root.index, Layout.of(root.tensor).over(memory.storages[id(root)]))
         dying = dying_registers(plan.steps)
         self.ways = [self._add(step, dying[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
