@@ -7,6 +7,8 @@ import platform
 import re
 import shutil
 import sys
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
@@ -23,6 +25,21 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return named[1].strip()
     parts = re.findall(r"^CPU (?:implementer|part)\s*:\s*(\S+)", text, re.MULTILINE)[:2]
     return " ".join(["Arm", *parts]) if parts else platform.processor() or platform.machine()
+
+
+@lru_cache(maxsize=256)
+def installed_version(distribution: str) -> str | None:
+    """`installed_version("torch")` is "2.13.0+cpu"; None where it is not installed. Read once in a process: a sweep
+    asks for it at every point, and what is installed meanwhile is not what this process has loaded."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def usable_cores() -> int:
+    """Cores that this process may use (its affinity, where the system tells)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cache_dir() -> Path:

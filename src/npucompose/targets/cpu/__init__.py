@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import frozen
 
 from npucompose.errors import CaptureError, ConfigError
-from npucompose.machine import cpu_model
+from npucompose.machine import cpu_model, usable_cores
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
-from npucompose.targets.base import Lowered, LowerRequest, Target
+from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
     from torch import fx
@@ -37,6 +38,12 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+    loaded: ClassVar[tuple[str, ...]] = (
+        *TORCH_COMPILE,
+        "npucompose.targets.cpu.graph_cache",
+        "npucompose.targets.cpu.capture",
+        "npucompose.targets.detached",
+    )
 
     executor: ReplayExecutor = option(
         "auto",
@@ -45,10 +52,19 @@ class CpuTarget(Target):
     )
 
     def capabilities(self, mode: str) -> Capabilities:
-        return Capabilities(target=self.name, mode=mode, captures=mode in HONOURED)
+        return Capabilities(
+            target=self.name,
+            mode=mode,
+            captures=mode in HONOURED,
+            device_model=cpu(usable_cores()),
+            profiles=True,
+        )
 
     def honours(self, mode: str) -> frozenset[str]:
         return HONOURED.get(mode, frozenset())
+
+    def trains(self, mode: str) -> bool:
+        return mode == "max-autotune"
 
     def check(self, mode: str) -> None:
         super().check(mode)
@@ -86,7 +102,12 @@ class CpuTarget(Target):
 
     def identity(self) -> Mapping[str, str]:
         replayer = "portable" if self.executor == "portable" or self._why_not_native() else "native"
-        return {"cpu": cpu_model(), "machine": platform.machine(), "replayer": replayer}
+        return {
+            "cpu": cpu_model(),
+            "machine": platform.machine(),
+            "cores": str(usable_cores()),
+            "replayer": replayer,
+        }
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.machine import cache_dir
+from npucompose.machine import cache_dir, installed_version
 
 TREE_VARIABLE = "NPUCOMPOSE_TORCH_NPU"
 FETCH = "npucompose fetch torch_npu"
@@ -92,7 +92,7 @@ def torch_wanted(tree: Path) -> str | None:
 
 def torch_problem(tree: Path) -> str | None:
     """Why the wheel in `tree` cannot be used with the torch that is installed here, in a sentence."""
-    wanted, here = torch_wanted(tree), _version_of("torch")
+    wanted, here = torch_wanted(tree), installed_version("torch")
     if wanted is None or here is None or here.partition("+")[0] == wanted:
         return None
     return (
@@ -141,10 +141,3 @@ def _fitness(tree: Path) -> tuple[bool, bool, bool, tuple[int, ...]]:
         architecture == this_architecture(),
         tuple(int(n) for n in re.findall(r"\d+", version(tree))),
     )
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
