@@ -134,6 +134,10 @@ class CaptureFacts:
     captures: int = 1
     kernels: int | None = None
     """Calls that one replay makes."""
+    executor: str | None = None
+    """Who replays; several recordings may have several."""
+    why_executor: str | None = None
+    """Why it is not the one that was asked for."""
     detached: bool = True
     why_attached: str | None = None
     """Why there is no detached handle."""
@@ -230,6 +234,8 @@ class Numerics:
 class Memory:
     pool_bytes: int | None = None
     unplanned_bytes: int | None = None
+    live_bytes: int | None = None
+    """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
 
 

@@ -184,7 +184,7 @@ class Target(ABC):
         return None
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`, and where it is known `pool_bytes`, `unplanned_bytes`."""
+        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
         return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
 
     def device_facts(self, backend: Backend) -> NpuFacts | None:
