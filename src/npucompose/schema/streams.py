@@ -111,7 +111,10 @@ class Streams:
         choices=("none", "roofline", "measured"),
     )
     min_gain: float = option(
-        0.02, "an automatic plan must save this share of the predicted time, or it is not applied; 0: always", ge=0, le=1
+        0.02,
+        "an automatic plan must save this share of the predicted time, or it is not applied; 0: always",
+        ge=0,
+        le=1,
     )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")

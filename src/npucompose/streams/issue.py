@@ -34,9 +34,7 @@ def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, 
     return before
 
 
-def _makers(
-    node: fx.Node, stands_for: dict[fx.Node, fx.Node | None], known: frozenset[fx.Node]
-) -> Iterator[fx.Node]:
+def _makers(node: fx.Node, stands_for: dict[fx.Node, fx.Node | None], known: frozenset[fx.Node]) -> Iterator[fx.Node]:
     """The kernels that a record or a tensor stands for; none for an input."""
     if node in known:
         yield node

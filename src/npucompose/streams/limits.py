@@ -13,7 +13,12 @@ from npucompose.graphs.scopes import NAMESPACES, control
 from npucompose.schema.capabilities import Capabilities
 from npucompose.streams.timing import Timing
 
-GANGS = ("npu_moe_distribute_dispatch", "npu_moe_distribute_combine", "npu_mm_all_reduce_base", "npu_all_gather_base_mm")
+GANGS = (
+    "npu_moe_distribute_dispatch",
+    "npu_moe_distribute_combine",
+    "npu_mm_all_reduce_base",
+    "npu_all_gather_base_mm",
+)
 """Kernels that communicate from inside: all cores or none (TorchAir's document on core limits, "Schem Mode=1")."""
 _TAGGED = ("tagged_event_record", "tagged_event_wait", "tagged_event_on_stream", "record_tagged_stream")
 
@@ -68,8 +73,8 @@ def check_gangs(timing: Timing, needed: Dependence, can: Capabilities) -> None:
                 raise PlanError(
                     "gang",
                     f"'{first.name}' on stream '{timing.streams[first.name]}' and '{then.name}' on stream "
-                    f"'{timing.streams[then.name]}' each take all {can.device_model.vector} vector cores at once and no "
-                    "event orders them: they can starve each other for ever.",
+                    f"'{timing.streams[then.name]}' each take all {can.device_model.vector} vector cores at once and "
+                    "no event orders them: they can starve each other for ever.",
                 )
 
 
@@ -89,9 +94,7 @@ def check_lifetimes(graph: fx.Graph, timing: Timing, needed: Dependence) -> None
         )
 
 
-def lifetime_hazards(
-    graph: fx.Graph, timing: Timing, needed: Dependence
-) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
+def lifetime_hazards(graph: fx.Graph, timing: Timing, needed: Dependence) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
     """(maker, reader on another stream, the maker's stream's next kernel after the last mention) without order."""
     place = {node: number for number, node in enumerate(graph.nodes)}
     mentioned, readers, kept = _uses(graph, needed, place)

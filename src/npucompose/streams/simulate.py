@@ -157,7 +157,9 @@ class _Device:
     def _has_room(self, wanted: Work) -> bool:
         cube = self.cube if wanted.gang else self.gang_cube
         vector = self.vector if wanted.gang else self.gang_vector
-        need_cube, need_vector = (wanted.cube, wanted.vector) if wanted.gang else (min(1, wanted.cube), min(1, wanted.vector))
+        need_cube, need_vector = (
+            (wanted.cube, wanted.vector) if wanted.gang else (min(1, wanted.cube), min(1, wanted.vector))
+        )
         return cube + need_cube <= self.model.cube and vector + need_vector <= self.model.vector
 
     def _finish(self, stream: int) -> None:

@@ -67,7 +67,8 @@ class Timing:
             return None
         if outer != DEFAULT_STREAM:
             raise PlanError(
-                "scope_nested", f"'{node.name}' enters stream '{scope.stream}' inside stream '{outer}': scopes must be flat."
+                "scope_nested",
+                f"'{node.name}' enters stream '{scope.stream}' inside stream '{outer}': scopes must be flat.",
             )
         if scope.keys[0] != LABEL:
             raise PlanError("scope_label", f"'{node.name}': '{LABEL}' must be the first key, not '{scope.keys[0]}'.")
