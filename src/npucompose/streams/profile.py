@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
+
 from torch import fx
 
 from npucompose.graphs import Dependence
