@@ -39,6 +39,15 @@ def is_planned(graph: fx.Graph) -> bool:
     return any(control(node) is not None for node in graph.nodes)
 
 
+def orders_streams(graph: fx.Graph) -> bool:
+    """Whether a stream scope, a record or a wait stands in the graph; scopes that say something else do not count."""
+    kinds = ((node, control(node)) for node in graph.nodes)
+    return any(
+        kind in ("record", "wait") or (kind == "scope_enter" and Scope.of(node).stream is not None)
+        for node, kind in kinds
+    )
+
+
 @frozen(kw_only=True)
 class Scope:
     """What scope_enter was told: `Scope(keys=("_user_stream_label",), values=("stream1",))`."""

@@ -28,6 +28,10 @@ class Capabilities:
     another stream reads are kept alive until the streams meet."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
+    core_limits: bool = False
+    """Operators can be told on how many cores they may run (TorchAir's limit_core_num)."""
+    super_kernels: bool = False
+    """A scope can say which operators become one kernel (TorchAir's super_kernel, GE only)."""
     device_model: DeviceModel = ATLAS_A2
     """What plans are simulated on."""
     profiles: bool = False
