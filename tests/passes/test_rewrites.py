@@ -25,7 +25,8 @@ CLEANING: list[Pass] = [DeadCode(), Cse(), RemoveNoop()]
 
 def before_and_after(a_pass: Pass, module: fx.GraphModule) -> str:
     before = printed(module.graph)
-    matches = a_pass.rewrite(module.graph, CAN)
+    found = a_pass.rewrite(module.graph, CAN)
+    matches = found if isinstance(found, int) else found.matches
     module.graph.lint()
     return f"before:\n{before}\nafter ({matches} matches):\n{printed(module.graph)}"
 

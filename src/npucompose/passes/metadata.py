@@ -67,5 +67,8 @@ def _all_ints(sizes: Sequence[Any]) -> bool:
 
 
 def _is_dense(tensor: Any) -> bool:
-    """Every element has its own place and no place is empty: what element-wise operators keep the strides of."""
-    return _all_ints(tensor.shape) and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+    """Every element has its own place and no place is empty: what element-wise operators keep the strides of.
+
+    A dimension of one element has no stride that means anything, and the operators choose one.
+    """
+    return _all_ints(tensor.shape) and 1 not in tensor.shape and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))

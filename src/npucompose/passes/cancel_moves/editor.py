@@ -54,26 +54,27 @@ class Editor:
         mine, other = self._memory(kept), self._memory(gone)
         if kept in self.visible.outputs and gone in self.visible.outputs:
             return False
-        if mine is None or other is None:
+        if mine is None or other is None or mine is other:
             return True
         return self.quiet(mine, other) and self.visible.may_join(mine, other)
 
     def stand_for(self, kept: fx.Node, gone: fx.Node) -> None:
         """Replace `gone` by `kept`, after `may_stand_for`."""
         mine, other = self._memory(kept), self._memory(gone)
-        if mine is not None and other is not None:
+        if mine is not None and other is not None and mine is not other:
             self.visible.join(mine, other)
         if gone in self.visible.outputs:
             self.visible.outputs.add(kept)
         self.replace(gone, kept)
 
     def _memory(self, node: fx.Node) -> fx.Node | None:
-        """The node of the graph as it was whose memory a node is; None for memory that was made since."""
-        while node in self._born:
-            if perm_of(node) is None:
-                return None
+        """The node of the graph as it was whose memory a node is; None for memory that was made since.
+
+        Permutes are followed, because the fake value of one may still name the memory of a value that was replaced.
+        """
+        while perm_of(node) is not None:
             node = source_of(node)
-        return node
+        return None if node in self._born else node
 
     def replace(self, gone: fx.Node, by: fx.Node) -> None:
         gone.replace_all_uses_with(by)

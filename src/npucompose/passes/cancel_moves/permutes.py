@@ -32,9 +32,11 @@ def _permute(editor: Editor, node: fx.Node, perm: Perm) -> None:
             editor.stand_for(base, node)
             return
         made = editor.permuted(node, node, base, perm)
-        if made is not base and editor.may_stand_for(made, node):
-            editor.stand_for(made, node)
-            return
+        if made is not base:
+            if editor.may_stand_for(made, node):
+                editor.stand_for(made, node)
+                return
+            editor.sweep([made])
     elif is_identity(perm) and editor.may_stand_for(source, node):
         editor.stand_for(source, node)
         return
