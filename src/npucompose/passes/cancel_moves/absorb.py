@@ -27,7 +27,7 @@ SUMS = (aten.sum.dim_IntList, aten.mean.dim)
 
 def absorbs(node: fx.Node, relaxed: bool) -> bool:
     """One tensor out, of the rank of every tensor in that is no scalar; the order of dimensions does not matter to it."""
-    found, value = op_facts(node), node.meta.get("val")
+    found, value = op_facts(node) if node.op == "call_function" else None, node.meta.get("val")
     if found is None or not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout is not torch.strided:
         return False
     if found.writes or found.random or found.effect or found.view:

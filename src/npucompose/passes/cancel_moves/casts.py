@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from npucompose.passes.cancel_moves.editor import Editor
-from npucompose.passes.cancel_moves.moves import is_cast, source_of
+from npucompose.passes.cancel_moves.moves import is_cast, moves_of, source_of
 
 aten = torch.ops.aten
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -37,10 +37,10 @@ def _bits(dtype: torch.dtype) -> int:
     return torch.iinfo(dtype).max.bit_length()
 
 
-def drop(graph: fx.Graph, relaxed: bool) -> int:
+def drop(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
     """`cast(cast(x: f16, f32), f16)` is x, `cast(cast(x: f16, f32), f64)` is one cast; how many places changed."""
-    editor = Editor(graph)
-    for node in list(graph.nodes):
+    editor = Editor(graph, writes)
+    for node in moves_of(graph):
         if not node._erased and is_cast(node):
             _one(editor, node, relaxed)
     return editor.changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,19 +21,24 @@ aten = torch.ops.aten
 class Editor:
     """One walk's view of a graph; `changed` counts what was done."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
-        self.aliases = Aliases.of(graph)
-        self.visible = Visible(graph, self.aliases)
+    def __init__(self, graph: fx.Graph, writes: bool) -> None:
+        """`writes`: somebody in the graph writes memory."""
+        self.graph, self.writes = graph, writes
         self.changed = 0
         self._born: set[fx.Node] = set()
 
+    @cached_property
+    def visible(self) -> Visible:
+        """Made when somebody asks: it reads the whole graph, and most clean-ups of most graphs find nothing."""
+        return Visible(self.graph, Aliases.of(self.graph))
+
     def quiet(self, *nodes: fx.Node) -> bool:
         """Nobody writes the memory of these."""
-        if not self.aliases.written:
+        if not self.writes:
             return True
+        aliases = self.visible.aliases
         known = [memory for node in nodes if (memory := self._memory(node)) is not None]
-        return self.aliases.written.isdisjoint(self.aliases.of_all(known))
+        return aliases.written.isdisjoint(aliases.of_all(known))
 
     def call(self, before: fx.Node, like: fx.Node, target: Any, *args: Any, value: Any = None, **kwargs: Any) -> fx.Node:
         """A new node in front of `before` with the origin of `like`; `value` is its fake value where it is known."""
@@ -52,6 +58,8 @@ class Editor:
         if not same_form(kept.meta.get("val"), gone.meta.get("val")):
             return False
         mine, other = self._memory(kept), self._memory(gone)
+        if (mine is None or other is None or mine is other) and not _is_output(gone):
+            return True
         if kept in self.visible.outputs and gone in self.visible.outputs:
             return False
         if mine is None or other is None or mine is other:
@@ -63,7 +71,7 @@ class Editor:
         mine, other = self._memory(kept), self._memory(gone)
         if mine is not None and other is not None and mine is not other:
             self.visible.join(mine, other)
-        if gone in self.visible.outputs:
+        if _is_output(gone):
             self.visible.outputs.add(kept)
         self.replace(gone, kept)
 
@@ -94,3 +102,7 @@ class Editor:
 
     def laid_down(self, before: fx.Node, node: fx.Node) -> fx.Node:
         return self.call(before, node, aten.clone.default, node, memory_format=CONTIGUOUS)
+
+
+def _is_output(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
