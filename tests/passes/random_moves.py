@@ -77,7 +77,11 @@ class RandomMoves:
         if kind == "copy":
             return self._call(aten.clone.default, x, memory_format=torch.contiguous_format)
         if kind == "cast":
-            return self._call(aten._to_copy.default, x, dtype=pick(FLOATS if value.is_floating_point() and not self.to_integers else (*FLOATS, *INTEGERS)))
+            return self._call(
+                aten._to_copy.default,
+                x,
+                dtype=pick(FLOATS if value.is_floating_point() and not self.to_integers else (*FLOATS, *INTEGERS)),
+            )
         if kind == "unary" or not value.dtype.is_floating_point:
             names = UNARY if value.dtype.is_floating_point else UNARY[:3]
             return self._call(getattr(aten, pick(names)).default, x)

@@ -11,16 +11,14 @@ from torch import fx
 
 from npucompose.graphs import printed
 from npucompose.passes.cancel_moves import CancelMoves
-from npucompose.passes.cancel_moves.casts import loses_nothing
+from npucompose.passes.dtypes import loses_nothing
 from npucompose.passes.cancel_moves.moves import after, counted, inverse
-from npucompose.passes.pipeline import PassPipeline
-from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.experiment import Choice
-from npucompose.passes.pipeline import build
+from npucompose.passes.pipeline import PassPipeline, build
 from npucompose.schema.adapt import RuleSet
+from npucompose.schema.experiment import Choice
 from tests.passes.random_moves import RandomMoves, form, run, same_bits, scale
 from tests.passes.test_rewrites import before_and_after
-from tests.sample_graphs import CAN, aten, traced
+from tests.sample_graphs import CAN, traced
 
 X = torch.randn(2, 3, 4, 5)
 
@@ -198,6 +196,7 @@ PADDLE_CHAIN = "paddle", "cancel_moves"
 @pytest.mark.parametrize("k", range(1, 13))
 def test_a_chain_of_channels_last_operators_keeps_two_permutes(k: int) -> None:
     import yaml
+
     from npucompose.compose.conf import conf_dir
 
     rules = RuleSet.of_tree(yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")

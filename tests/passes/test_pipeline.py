@@ -56,7 +56,19 @@ def test_every_pass_leaves_a_record_and_the_code_is_made_once() -> None:
     assert records[1].nodes_before - records[1].nodes_after == 1
     assert records[0].nodes_after == records[1].nodes_before
     assert all(r.seconds >= 0 for r in records)
-    told = {"name", "stage", "matches", "nodes_before", "nodes_after", "seconds", "exact", "rtol", "atol", "rules", "moves"}
+    told = {
+        "name",
+        "stage",
+        "matches",
+        "nodes_before",
+        "nodes_after",
+        "seconds",
+        "exact",
+        "rtol",
+        "atol",
+        "rules",
+        "moves",
+    }
     assert set(records[0].as_dict()) == told
     assert module.code.count("aten.abs") == 1
 
@@ -109,8 +121,7 @@ def test_every_mistake_of_every_pass_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         build(tree, {"streams": Streams()})
     assert caught.value.problems == (
-        "unknown pass 'ces' @ passes.ces. Did you mean 'cse'? "
-        f"Choices: {BUILT_IN}.",
+        f"unknown pass 'ces' @ passes.ces. Did you mean 'cse'? Choices: {BUILT_IN}.",
         "'stage' must be one of pre, post: 'per' @ passes.cse. Did you mean 'pre'?",
         "unknown key 'stagee' @ passes.dead_code. Did you mean 'stage'? Choices: stage.",
         "'streams' @ passes.stream_plan comes from the experiment's 'streams': set that, not this",

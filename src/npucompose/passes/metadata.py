@@ -48,7 +48,12 @@ def fake_result(target: Any, args: Any, kwargs: Any, mode: Any) -> Any:
 
 
 def fake_like(
-    model: Any, shape: Sequence[Any], dtype: torch.dtype, *, strides: Sequence[Any] | None = None, laid_down: bool = False
+    model: Any,
+    shape: Sequence[Any],
+    dtype: torch.dtype,
+    *,
+    strides: Sequence[Any] | None = None,
+    laid_down: bool = False,
 ) -> Any:
     """A fake tensor beside `model` without asking an operator: its strides, those given, or dense in order.
 
@@ -92,4 +97,8 @@ def _is_dense(tensor: Any) -> bool:
 
     A dimension of one element has no stride that means anything, and the operators choose one.
     """
-    return _all_ints(tensor.shape) and 1 not in tensor.shape and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+    return (
+        _all_ints(tensor.shape)
+        and 1 not in tensor.shape
+        and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+    )

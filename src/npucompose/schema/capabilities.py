@@ -19,5 +19,7 @@ class Capabilities:
     explicit_events: bool = True
     """The mode syncs streams only where the graph says record/wait (aclgraph); GE syncs data edges by itself."""
     max_streams: int = 64
+    asserts: bool = True
+    """The mode can check values at run time (`_assert_async`); TorchAir has no GE converter for it (2.13.0)."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""

@@ -20,6 +20,8 @@ class RuleFacts:
     """Casts that it put in."""
     permutes: int = 0
     """Permutes that it put in."""
+    unchecked: int = 0
+    """Casts whose range its contract wants checked, in a mode that cannot check at run time."""
     rtol: float = 0.0
     atol: float = 0.0
     """Its contract; both 0 is bitwise."""

@@ -40,7 +40,9 @@ class Editor:
         known = [memory for node in nodes if (memory := self._memory(node)) is not None]
         return aliases.written.isdisjoint(aliases.of_all(known))
 
-    def call(self, before: fx.Node, like: fx.Node, target: Any, *args: Any, value: Any = None, **kwargs: Any) -> fx.Node:
+    def call(
+        self, before: fx.Node, like: fx.Node, target: Any, *args: Any, value: Any = None, **kwargs: Any
+    ) -> fx.Node:
         """A new node in front of `before` with the origin of `like`; `value` is its fake value where it is known."""
         with self.graph.inserting_before(before):
             made = self.graph.call_function(target, args, kwargs)

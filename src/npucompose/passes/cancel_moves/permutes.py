@@ -5,7 +5,16 @@ from __future__ import annotations
 from torch import fx
 
 from npucompose.passes.cancel_moves.editor import Editor
-from npucompose.passes.cancel_moves.moves import Perm, after, is_copy, is_identity, lays_down, moves_of, perm_of, source_of
+from npucompose.passes.cancel_moves.moves import (
+    Perm,
+    after,
+    is_copy,
+    is_identity,
+    lays_down,
+    moves_of,
+    perm_of,
+    source_of,
+)
 
 
 def compose(graph: fx.Graph, writes: bool) -> int:

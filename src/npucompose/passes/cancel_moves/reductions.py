@@ -45,5 +45,3 @@ def _one(editor: Editor, node: fx.Node) -> None:
 
 def _kept(node: fx.Node) -> dict[str, object]:
     return {key: value for key, value in node.kwargs.items() if key != "dim"}
-
-

@@ -70,9 +70,7 @@ def _regions(graph: fx.Graph, editor: Editor, relaxed: bool) -> list[list[fx.Nod
     return [sorted(members, key=order.__getitem__) for members in found]
 
 
-def _flooded(
-    start: fx.Node, rank: int, member: Callable[[fx.Node, int], bool], seen: set[fx.Node]
-) -> list[fx.Node]:
+def _flooded(start: fx.Node, rank: int, member: Callable[[fx.Node, int], bool], seen: set[fx.Node]) -> list[fx.Node]:
     """`start` and all members that are connected with it."""
     seen.add(start)
     todo, members = [start], list[fx.Node]()
