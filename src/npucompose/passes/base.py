@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 Stage = Literal["pre", "post"]
+STAGES: tuple[Stage, ...] = ("pre", "post")
 
 
 @frozen(kw_only=True)
@@ -47,7 +48,7 @@ class Pass(ABC):
     before: ClassVar[tuple[str, ...]] = ()
     """Names of passes of the same stage that must stand earlier / later in the list, when they are there."""
 
-    stage: Stage = option("pre", "before or after the backend's own passes", choices=("pre", "post"))
+    stage: Stage = option("pre", "before or after the backend's own passes", choices=STAGES)
 
     @abstractmethod
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | Outcome:

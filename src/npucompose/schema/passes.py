@@ -58,6 +58,8 @@ class PassRecord:
     """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    max_abs_err: float | None = None
+    """The largest difference that check=per_pass saw; None where nothing was checked."""
 
     def as_dict(self) -> dict[str, Any]:
         return attrs.asdict(self)
