@@ -22,7 +22,7 @@ from npucompose.targets.compilation import Backend, Compilation
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.measure.numerics import Tolerance
+    from npucompose.schema.tolerance import Tolerance
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
     from npucompose.targets.detached import DetachedHandle
@@ -243,7 +243,7 @@ class Session:
     @property
     def declared(self) -> Tolerance:
         """What the contracts of the passes allow the results to be off by: the sum over all that were not exact."""
-        from npucompose.measure.numerics import Tolerance
+        from npucompose.schema.tolerance import Tolerance
 
         records = self._pass_records
         return Tolerance(sum(record.rtol for record in records), sum(record.atol for record in records))

@@ -76,6 +76,7 @@ class PassFacts:
     exact: bool = True
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    max_abs_err: float | None = None
     graph: str | None = None
 
 

@@ -77,6 +77,7 @@ class TorchairTarget(Target):
             device="npu",
             scope_namespace="npugraph_ex" if mode == NPUGRAPH_EX else "air",
             explicit_events=mode != GE,
+            asserts=mode != GE,
             captures=mode in CAPTURING,
             core_limits=mode != "eager",
             super_kernels=mode == GE,
