@@ -23,6 +23,7 @@ from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
+from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.files import write_atomically
 from npucompose.schema.record import Report
@@ -201,6 +202,7 @@ class Begun:
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
         _write_graphs(self.run_dir, finished)
         report_json.write(report, self.run_dir)
+        report_html.write(report, self.run_dir)
         return report
 
 

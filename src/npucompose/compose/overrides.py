@@ -146,12 +146,8 @@ def in_our_words(problems: Sequence[str] = ()) -> Iterator[None]:
 
     try:
         yield
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        YAMLError,
-        ValueError,
-    ) as error:  # Hydra raises bare ValueErrors too
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError) as error:
+        # Hydra says some things with the last two, that a group has no name for one
         raise ConfigError(*problems, words(error)) from error
 
 
