@@ -5,6 +5,7 @@ A finished experiment is recognised by its keys alone, in the parent, and runs n
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from airflow_free import expectations
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.runner import Finished, Runner
@@ -25,18 +27,22 @@ from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
+from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report
+from npucompose.schema.record import Report, of_facts
+from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 from npucompose.targets.base import Target
 
 ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
+FILES = "torchair"
+"""Folder of the run directory for what the vendor's compiler writes."""
 
 RESULT_ROOMS = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.targets", "npucompose.compose",
-    "npucompose.measure", "npucompose.schema", "npucompose.passes.base", "npucompose.passes.pipeline",
-    "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
+    "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
+    "npucompose.passes.pipeline", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
@@ -79,10 +85,11 @@ class Job:
         target = checked.target
         experiment = checked.experiment
         order = STAGES.order(
-            experiment.pipeline.stages,
+            wanted(checked),
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        expectations.check(experiment, [stage.name for stage in order])
         ingredients = Ingredients(
             values=_values(checked),
             versions=around.versions,
@@ -115,12 +122,21 @@ class Job:
         return (*((warning,) if warning else ()), *target.warnings(mode))
 
 
+def wanted(checked: Checked) -> tuple[str, ...]:
+    """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
+    stages = checked.experiment.pipeline.stages
+    calls = checked.model.sequence if checked.model is not None else ()
+    compares = any(stage in stages for stage in ("replay", "benchmark"))
+    return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
+
+
 def _values(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
     for name in NOT_IN_A_KEY:
         del values[name]
     values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
+    values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}
     if checked.model is not None:
@@ -188,6 +204,7 @@ class Begun:
             "provenance": dict(self.job.composed.provenance),
             "store": str(self.store.root.resolve()),
             "run_dir": self.run_dir.name,
+            "files": str((self.run_dir / FILES).resolve()),
         }
 
     def finish(self, outcome: Outcome | None) -> Report:
@@ -201,6 +218,8 @@ class Begun:
         job = self.job
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
         _write_graphs(self.run_dir, finished)
+        _write_trace(self.run_dir, finished)
+        _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
         report_html.write(report, self.run_dir)
         return report
@@ -210,7 +229,7 @@ def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
-        if record is not None:
+        if record is not None and store.has_files(record.stage, record.key, _files(record.facts)):
             found.append(
                 Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
             )
@@ -241,17 +260,39 @@ def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
             write_atomically(folder / name, text)
 
 
+def _files(facts: Mapping[str, Any]) -> Sequence[str]:
+    """What the vendor's compiler had written when the stage was done."""
+    return (facts.get("npu") or {}).get("files", ())
+
+
+def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> None:
+    """The files of stages that were not run now; the others lie there already."""
+    for f in finished:
+        if f.reused and _files(f.facts):
+            store.bring_files(f.stage, f.key, run_dir / FILES)
+
+
+def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
+    """trace.json, where some graph has a timeline."""
+    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
+    if lines:
+        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
+        write_atomically(run_dir / "trace.json", trace.text(timelines))
+
+
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
     from npucompose.schema.record import facts_of
+    from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
-    session = Session(job.checked)
+    store, files = Store(Path(payload["store"])), Path(payload["files"])
+    session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
     runner = Runner(
-        store=Store(Path(payload["store"])),
+        store=store,
         tell=tell,
         environment=facts_of(environment(job.checked.target.identity())),
         provenance={"run": payload["run_dir"]},
@@ -259,6 +300,20 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     done: list[Finished] = []
     for stage in job.order:
         done += runner.run((stage,), job.keys, session)
+        if _files(done[-1].facts) and not done[-1].reused:
+            store.keep_files(stage.name, job.keys[stage.name], files, _files(done[-1].facts))
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}
+
+
+def _cache(job: Job, store: Store) -> Path:
+    """The folder of this experiment's compiled graphs; empty where the compile stage has no record.
+
+    Then the stage runs, and must see a compilation: a graph that was loaded leaves no account of passes and graphs.
+    """
+    key = job.keys["compile"]
+    folder = store.root / "compiled" / key
+    if store.read("compile", key) is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder

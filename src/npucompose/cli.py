@@ -72,6 +72,7 @@ def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
     ejected = actions.add_parser("eject", help="the plain Python script (torch, torch_npu, torchair) of an experiment")
     imported = actions.add_parser("import", help="the YAML of a script that uses TorchAir; the script is not run")
     imported.add_argument("file", help="the script")
+    imported.add_argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)")
     exported = actions.add_parser("export", help="the same for another project, and what has no equivalent there")
     exported.add_argument("--to", required=True, help="which project: vllm-ascend")
     for action, act in ((ejected, eject), (exported, export)):

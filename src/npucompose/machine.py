@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
+import sys
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+
+CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -36,3 +40,25 @@ def installed_version(distribution: str) -> str | None:
 def usable_cores() -> int:
     """Cores that this process may use (its affinity, where the system tells)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cache_dir() -> Path:
+    """NPUCOMPOSE_CACHE, else `npucompose` in the folder where this system keeps a user's caches."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "npucompose"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "npucompose" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npucompose"
+
+
+def compilers() -> tuple[str, ...]:
+    """C++ compilers in the order in which they are tried: CXX, then the usual names."""
+    return tuple(dict.fromkeys(filter(None, (os.environ.get("CXX"), "g++", "c++", "clang++"))))
+
+
+def compiler() -> str | None:
+    """The path of the first C++ compiler that is installed."""
+    return next((found for found in map(shutil.which, compilers()) if found), None)

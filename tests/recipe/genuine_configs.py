@@ -33,7 +33,7 @@ def main() -> None:
 
 def one(package: str, script: str) -> dict[str, Any]:
     from npucompose.recipe import of_config
-    from npucompose.recipe.genuine import ATTRIBUTES
+    from npucompose.recipe.genuine import attributes
 
     names: dict[str, Any] = {"__name__": "ejected"}
     exec(compile(script, "ejected.py", "exec"), names)
@@ -44,14 +44,17 @@ def one(package: str, script: str) -> dict[str, Any]:
 
         config = ex.CompilerConfig()
         ex._process_kwargs_options(config, {"options": names["options"]() if "options" in names else {}})
-    paths = {leaf.genuine_path for leaf in ATTRIBUTES[package].values()}  # type: ignore[index]
+    paths = {leaf.genuine_path for leaf in attributes(package).values()}  # type: ignore[arg-type]
     return {"leaves": {path: value(config, path) for path in sorted(paths)}, "tree": of_config(config)}
 
 
 def value(config: Any, path: str) -> Any:
+    from npucompose.recipe.node_filters import patterns_of
+
     for part in path.split("."):
         config = getattr(config, part)
-    return getattr(config, "_value", config)
+    held = getattr(config, "_value", config)
+    return patterns_of(held) if callable(held) else held
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from npucompose.recipe.ejected import Parts
-from npucompose.recipe.genuine import ATTRIBUTES, Package
+from npucompose.recipe.genuine import Package, attributes
 from npucompose.recipe.script import text
 from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.experiment import Experiment, Mode
 from npucompose.schema.leaf import Leaf
 from tests.recipe.wheel import torch_npu_tree
 
+PACKAGES: tuple[Package, ...] = ("torchair", "npugraph_ex")
 HERE = Path(__file__).resolve().parent
 
 
@@ -34,7 +35,15 @@ def another(leaf: Leaf) -> Any:
         "dump_step": "0|2-5",
         "dump_layer": "Add_1",
     }
-    by_kind = {"int": 7, "ints": (2, 4), "dict": {"a": 1}, "pool": "shared", "path": "dumps", "dir": "there"}
+    by_kind = {
+        "int": 7,
+        "ints": (2, 4),
+        "names": ("mm", "aten.add*"),
+        "dict": {"a": 1},
+        "pool": "shared",
+        "path": "dumps",
+        "dir": "there",
+    }
     return {**by_kind, "file": f"there/file{leaf.suffix}", "str": named.get(leaf.path.split(".")[-1], "cv")}[leaf.kind]
 
 
@@ -68,9 +77,9 @@ def as_json(value: Any) -> Any:
 def test_every_leaf_set_by_a_script_stands_in_the_genuine_object_and_comes_back(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     cases: list[tuple[Package, CompilerOptions]] = []
-    for package in ATTRIBUTES:
-        mine = list(dict.fromkeys(x.path for x in ATTRIBUTES[package].values()))
-        leaves = [LEAVES[path] for path in mine if LEAVES[path].set_by == "compiler" and LEAVES[path].kind != "names"]
+    for package in PACKAGES:
+        mine = list(dict.fromkeys(x.path for x in attributes(package).values()))
+        leaves = [LEAVES[path] for path in mine if LEAVES[path].set_by == "compiler"]
         for leaf in leaves:
             if leaf.kind == "file":
                 (tmp_path / str(another(leaf))).touch()
@@ -78,7 +87,7 @@ def test_every_leaf_set_by_a_script_stands_in_the_genuine_object_and_comes_back(
         cases += [(package, CompilerOptions(values={leaf.path: another(leaf)})) for leaf in leaves]
         cases += [(package, CompilerOptions(values={leaf.path: another(leaf) for leaf in leaves}))]
     results = told([(package, script_of(options, package)) for package, options in cases], tmp_path)
-    untouched = {p: next(r["leaves"] for r, (q, o) in zip(results, cases, strict=True) if p == q) for p in ATTRIBUTES}
+    untouched = {p: next(r["leaves"] for r, (q, o) in zip(results, cases, strict=True) if p == q) for p in PACKAGES}
     for (package, options), result in zip(cases, results, strict=True):
         wanted = {LEAVES[path].genuine_path: value for path, value in options.changed().items()}
         changed = {path: value for path, value in result["leaves"].items() if value != untouched[package][path]}
@@ -86,7 +95,7 @@ def test_every_leaf_set_by_a_script_stands_in_the_genuine_object_and_comes_back(
         assert changed == {path: [0, 1] if path in pools else as_json(value) for path, value in wanted.items()}
         tree = as_json(options.as_tree(changed_only=True))
         assert result["tree"].get("compiler", {}) == json.loads(json.dumps(tree).replace('"shared"', '"pool"'))
-    assert len(cases) == 2 * 2 + sum(x.set_by == "compiler" and x.kind != "names" for x in LEAVES.values())
+    assert len(cases) == 2 * 2 + sum(x.set_by == "compiler" for x in LEAVES.values())
 
 
 def test_a_leaf_that_the_genuine_class_does_not_have_is_noticed(tmp_path: Path) -> None:

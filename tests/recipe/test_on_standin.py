@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,15 @@ from npucompose.recipe import eject
 from tests.recipe.experiments import EXPERIMENTS
 
 HERE = Path(__file__).resolve().parent
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        util.find_spec("npucompose.targets.npu_offline") is None
-        or util.find_spec("npucompose.targets.npu_offline.standin") is None,
-        reason="target=npu_offline is not part of this version",
-    ),
-]
 
 
-def ran(overrides: list[str], script: str | None = None) -> subprocess.CompletedProcess[str]:
+def ran(folder: Path, overrides: list[str], script: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(HERE / "on_standin.py")],
         input=json.dumps({"overrides": overrides, "script": script}),
         capture_output=True,
         text=True,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
     )
 
@@ -52,18 +44,24 @@ def offline(name: str) -> list[str]:
     return overrides
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_script_run_by_torchair_gives_the_graph_of_the_experiment(name: str) -> None:
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "gears" else pytest.mark.slow) for n in EXPERIMENTS])
+def test_a_script_run_by_torchair_gives_the_configuration_and_the_graph_of_the_experiment(
+    name: str, tmp_path: Path
+) -> None:
     overrides = offline(name)
-    experiment, script = outcome(ran(overrides)), outcome(ran(overrides, eject(*EXPERIMENTS[name])))
+    experiment, script = outcome(ran(tmp_path, overrides)), outcome(ran(tmp_path, overrides, eject(*EXPERIMENTS[name])))
     assert script["equal"]
+    assert script["as_dict"] == experiment["as_dict"]
+    assert script["leaves"] == experiment["leaves"]
+    assert script["ge"] == experiment["ge"]
     assert script["counts"]["captures"] == experiment["counts"]["captures"]
     if api.checked(overrides).passes:
         assert script["graphs"] == experiment["graphs"]
 
 
-def test_a_script_meets_another_graph_and_says_so() -> None:
+@pytest.mark.slow
+def test_a_script_meets_another_graph_and_says_so(tmp_path: Path) -> None:
     overrides = offline("branches")
-    done = ran([*overrides, "model.depth=3"], eject(*EXPERIMENTS["branches"]))
+    done = ran(tmp_path, [*overrides, "model.depth=3"], eject(*EXPERIMENTS["branches"]))
     assert done.returncode != 0
     assert "were frozen for the graph" in done.stderr

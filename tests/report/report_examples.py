@@ -90,7 +90,15 @@ INDUCTOR = evolve(
         GraphFacts(id="0", fingerprint="f", nodes_before=10, nodes_after=9, fx="dynamic", symbols=("s0", "s1")),
         GraphFacts(id="1", fingerprint="g", nodes_before=5, nodes_after=5, fx="static"),
     ),
-    recompiles=(Recompile(compile_id="0/1", reason="tensor 'x' size mismatch at index 0"),),
+    recompiles=(
+        Recompile(
+            compile_id="0/1",
+            reason="tensor 'x' size mismatch at index 0. expected 4, actual 6",
+            argument="x",
+            call="call 1 of model.sequence (x.0: 6)",
+            avoid="shapes=dynamic, or shapes.mark_dynamic: {x: [0]}: a symbol from the first call on",
+        ),
+    ),
     stages=evolve(
         FULL.stages,
         capture=None,
@@ -133,7 +141,7 @@ DISAPPOINTING = evolve(
     status="expect_failed",
     reused=True,
     expectations=(
-        Expectation(name="streams", wanted=3, got=2, held=False),
+        Expectation(name="streams", wanted=3, got=2, held=False, evidence=("default: 4 nodes, s1: 2 nodes",)),
         Expectation(name="bitwise", wanted=True, got=True, held=True),
     ),
 )

@@ -74,7 +74,7 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     if experiment is None:
         raise ConfigError(*problems)
     _trust(experiment, composed.provenance, problems)
-    experiment = _with_tiling(experiment)
+    experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
     torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
@@ -168,6 +168,13 @@ def _with_tiling(experiment: Experiment) -> Experiment:
         options = experiment.compiler.with_values({TILING_SINK: True})
         return attrs.evolve(experiment, compiler=options)
     return experiment
+
+
+def _with_adapt(experiment: Experiment) -> Experiment:
+    """adapt=ascend alone puts the pass that follows the rules in front of the others."""
+    if not experiment.adapt.rules or any(choice.name == "adapt" for choice in experiment.passes.values()):
+        return experiment
+    return attrs.evolve(experiment, passes={"adapt": Choice(name="adapt"), **experiment.passes})
 
 
 def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str, str]:

@@ -12,13 +12,21 @@ from npucompose.errors import CompileError, NpuComposeError
 @contextmanager
 def in_our_words(debug: bool = False) -> Iterator[None]:
     """Exceptions of Dynamo become CompileError; an error of ours that Dynamo wrapped comes out as it was raised."""
-    from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+    from torch._dynamo import config
+    from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
     try:
         yield
     except ConstraintViolationError as error:
         raise CompileError(f"shapes.mark_dynamic cannot hold: {_flat(str(error))}") from error
+    except FailOnRecompileLimitHit as error:
+        raise CompileError(
+            f"torch.compile has made {config.recompile_limit} versions of one function "
+            "(torch._dynamo.config.recompile_limit) and makes no more where compile.fullgraph is true: its shapes or "
+            "numbers change too often. shapes=dynamic makes symbols of them; fewer calls in model.sequence show, in "
+            "the report's `recompiles`, which arguments they are."
+        ) from error
     except TorchDynamoException as error:
         ours = _ours(error)
         if ours is not None:

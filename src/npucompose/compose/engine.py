@@ -12,7 +12,7 @@ from npucompose.passes.pipeline import PassPipeline
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.base import Genuine
+from npucompose.targets.base import NO_FOLDERS, Folders, Genuine
 from npucompose.targets.compilation import Backend
 
 
@@ -35,8 +35,8 @@ class Materialised:
     """{dotted option: command line | conf/…yaml | default}."""
 
 
-def materialize(checked: Checked) -> Materialised:
-    """Build config, pipelines and backend. Loads torch; compiles nothing yet."""
+def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised:
+    """Build config, pipelines and backend. Loads torch; compiles nothing yet. A vendor's files go into `folders`."""
     from npucompose import ops
 
     experiment = checked.experiment
@@ -45,7 +45,9 @@ def materialize(checked: Checked) -> Materialised:
     ops.define()
     can = checked.target.capabilities(mode)
     pre, post = PassPipeline.of(checked.passes, "pre", can), PassPipeline.of(checked.passes, "post", can)
-    backend = Backend(target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post)
+    backend = Backend(
+        target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post, folders=folders
+    )
     backend.genuine = checked.target.genuine(backend)
     return Materialised(
         experiment=experiment,

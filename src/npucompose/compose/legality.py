@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from npucompose.errors import ConfigError
+from npucompose.compose.legality_compile import compile_keys
+from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
@@ -25,7 +26,15 @@ def effective_options(
         strict=experiment.strict,
     )
     forced = target.overrides(mode, experiment.compiler)
-    return (*compiler, *forced, *_gears(experiment), *_eager(experiment, passes), *_fused(experiment, passes))
+    return (
+        *compiler,
+        *forced,
+        *_gears(experiment),
+        *_eager(experiment, passes),
+        *_fused(experiment, passes),
+        *_idle(experiment, target, passes),
+        *compile_keys(experiment, target),
+    )
 
 
 def _gears(experiment: Experiment) -> list[Effective]:
@@ -75,3 +84,28 @@ def _fused(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[E
         for label, p in passes
         if p.name == "stream_plan"
     ]
+
+
+def _idle(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
+    """Passes that need what the mode has not (an error) or the device has not (listed)."""
+    mode = experiment.mode.name
+    if mode == "eager":
+        return []
+    can = target.capabilities(mode)
+    problems: list[str] = []
+    found: list[Effective] = []
+    for label, p in passes:
+        illegal = p.acts_in is not None and mode not in p.acts_in
+        if illegal:
+            instead = f"; {p.elsewhere}" if p.elsewhere else ""
+            why = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in or ())}{instead}"
+        elif p.uses is not None and not getattr(can, p.uses):
+            why = f"it has no meaning on target={target.name} in mode={mode}"
+        else:
+            continue
+        if experiment.strict == "all" or (illegal and experiment.strict == "mode"):
+            problems.append(f"passes.{label}: {why}.")
+        found.append(Effective(option=f"passes.{label}", requested=p.name, effective=None, why=why))
+    if problems:
+        raise ConfigError(*problems)
+    return found

@@ -33,6 +33,15 @@ def is_planned(graph: fx.Graph) -> bool:
     return any(control(node) is not None for node in graph.nodes)
 
 
+def orders_streams(graph: fx.Graph) -> bool:
+    """Whether a stream scope, a record or a wait stands in the graph; scopes that say something else do not count."""
+    kinds = ((node, control(node)) for node in graph.nodes)
+    return any(
+        kind in ("record", "wait") or (kind == "scope_enter" and Scope.of(node).stream is not None)
+        for node, kind in kinds
+    )
+
+
 @frozen(kw_only=True)
 class Scope:
     """What scope_enter was told: `Scope(keys=("_user_stream_label",), values=("stream1",))`."""
@@ -72,3 +81,9 @@ def stream_labels(graph: fx.Graph) -> dict[fx.Node, str]:
         elif stack and stack[-1] is not None:
             labels[node] = stack[-1]
     return labels
+
+
+def priorities(graph: fx.Graph) -> dict[str, int]:
+    """{stream: priority} of the scopes that name one other than 0; the last one counts."""
+    scopes = (Scope.of(node) for node in graph.nodes if control(node) == "scope_enter")
+    return {scope.stream: scope.priority for scope in scopes if scope.stream is not None and scope.priority}

@@ -76,7 +76,7 @@ def _choice(experiment: Mapping[str, Any], group: str) -> str:
 
 
 def _trouble(report: Report) -> Iterator[Row]:
-    if report.error:
+    if report.error and report.status != "expect_failed":
         yield "error", Text(report.error, style="red")
     if report.last_lines:
         yield "log ends", Text("\n".join(report.last_lines), style="dim")
@@ -84,6 +84,8 @@ def _trouble(report: Report) -> Iterator[Row]:
         if not expectation.held:
             words = f"expect.{expectation.name} wanted {expectation.wanted}, got {expectation.got}"
             yield "expected", Text(words, style="red")
+            for sentence in expectation.evidence:
+                yield "", Text(sentence, style="dim")
 
 
 def _graphs(report: Report) -> Iterator[Row]:
@@ -101,6 +103,8 @@ def _graphs(report: Report) -> Iterator[Row]:
         first = report.recompiles[0]
         words = f"{as_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"
         yield "recompiles", Text(words, style="yellow")
+        if first.avoid:
+            yield "", Text(f"avoid it: {first.avoid}", style="dim")
 
 
 def _passes(report: Report) -> Iterator[Row]:
@@ -123,6 +127,8 @@ def _streams(report: Report) -> Iterator[Row]:
         words.append(f"predicted {as_time(plan.predicted_us)} of {as_time(plan.serial_us)}")
     if plan.measured_us is not None:
         words.append(f"measured {as_time(plan.measured_us)}")
+    if not plan.applied and plan.why:
+        words.append(f"plan not applied: {plan.why}")
     yield "streams", Text(" · ".join(words))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import frozen
@@ -14,7 +15,7 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 
 if TYPE_CHECKING:
-    from torch import fx
+    from torch import fx, nn
 
     from npucompose.models.base import Built
     from npucompose.schema.record import NpuFacts
@@ -37,6 +38,19 @@ class Genuine:
     """What `torch.compile(backend=…)` takes."""
     options: Mapping[str, Any] | None = None
     """npugraph_ex only: what `torch.compile(backend="npugraph_ex", options=…)` takes."""
+
+
+@frozen(kw_only=True)
+class Folders:
+    """Where a vendor's compiler may write; None leaves it where it writes by itself."""
+
+    files: Path | None = None
+    """What it writes for a person: dumps, summaries, exported graphs."""
+    cache: Path | None = None
+    """What it keeps for a later process."""
+
+
+NO_FOLDERS = Folders()
 
 
 @frozen(kw_only=True, eq=False)
@@ -136,6 +150,26 @@ class Target(ABC):
     def genuine(self, backend: Backend) -> Genuine | None:
         """The vendor's own configuration and backend object; None where the compiler is ours."""
         return None
+
+    def trains(self, mode: str) -> bool:
+        """Whether gradients flow through what is compiled in this mode."""
+        return False
+
+    def caches(self, mode: str) -> bool:
+        """Whether a later process can load what this one compiles (`cached`)."""
+        return False
+
+    def exports(self, mode: str) -> bool:
+        """Whether the graph can be written for offline use instead of being run (`export`)."""
+        return False
+
+    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
+        """`module.forward`, compiled at its first call or loaded from `backend.folders.cache`; see `caches`."""
+        raise ConfigError(f"target={self.name} has no cache of compiled graphs.")
+
+    def export(self, backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
+        """Write the graph of `module` for offline use; see `exports`."""
+        raise ConfigError(f"target={self.name} exports no graph.")
 
     def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
         """What the vendor's compiler itself turns into something else than was asked."""

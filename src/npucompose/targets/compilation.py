@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from npucompose.errors import CaptureError
-from npucompose.graphs import fingerprint, is_planned, printed, symbols
+from npucompose.errors import CaptureError, NpuComposeError
+from npucompose.graphs import fingerprint, printed, symbols
+from npucompose.graphs.scopes import orders_streams
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.passes import PassRecord
-from npucompose.schema.streams import Plan
-from npucompose.streams import plan_of
+from npucompose.schema.record import CacheUse
+from npucompose.schema.streams import Decision, Plan
+from npucompose.streams import decision_of, plan_of
+from npucompose.targets.base import NO_FOLDERS, Folders
 
 if TYPE_CHECKING:
     from torch import fx
@@ -37,6 +40,8 @@ class Compilation:
     nodes_after: int = 0
     text_after: str = ""
     plan: Plan = field(factory=Plan)
+    decision: Decision | None = None
+    """What the pass stream_plan did with this graph and why; None where it did not run."""
     passes: tuple[PassRecord, ...] = ()
     aot_s: float = 0.0
     passes_s: float = 0.0
@@ -52,15 +57,26 @@ class Backend:
     """
 
     def __init__(
-        self, *, target: Target, mode: str, options: CompilerOptions, pre: PassPipeline, post: PassPipeline
+        self,
+        *,
+        target: Target,
+        mode: str,
+        options: CompilerOptions,
+        pre: PassPipeline,
+        post: PassPipeline,
+        folders: Folders = NO_FOLDERS,
     ) -> None:
         self.target, self.mode, self.options = target, mode, options
-        self.pre, self.post = pre, post
+        self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
         """The vendor's own objects, where the target has a compiler of its own."""
         self.entered_at: list[float] = []
-        """When Dynamo called: perf_counter seconds, one for each Dynamo graph."""
+        """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it
+        calls Dynamo itself."""
+        self.refusal: NpuComposeError | None = None
+        """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
+        self.cache: CacheUse | None = None
 
     @property
     def __name__(self) -> str:
@@ -97,8 +113,9 @@ class Backend:
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
         """Complete the record with the graph as the passes left it, and keep it."""
         graph = graph_module.graph
-        if is_planned(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
+        if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
             compilation.plan = plan_of(graph)
+        compilation.decision = decision_of(graph_module)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
         self.compilations.append(compilation)

@@ -54,6 +54,9 @@ class CudaTarget(Target):
             )
         super().check(mode)
 
+    def trains(self, mode: str) -> bool:
+        return mode == "max-autotune"
+
     def identity(self) -> Mapping[str, str]:
         # nvidia-smi, so that asking for a key does not start CUDA in the parent of a worker.
         tool = shutil.which("nvidia-smi")

@@ -12,10 +12,9 @@ from pathlib import Path
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.machine import installed_version
+from npucompose.machine import cache_dir, installed_version
 
 TREE_VARIABLE = "NPUCOMPOSE_TORCH_NPU"
-CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
 FETCH = "npucompose fetch torch_npu"
 
 _VERSION_FILE = Path("torch_npu") / "version.py"
@@ -65,18 +64,6 @@ def find() -> Found | None:
     if given:
         return _given(Path(given).expanduser())
     return _installed() or _cached()
-
-
-def cache_dir() -> Path:
-    """NPUCOMPOSE_CACHE, else `npucompose` in the folder where this system keeps a user's caches."""
-    given = os.environ.get(CACHE_VARIABLE)
-    if given:
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "npucompose"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "npucompose" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npucompose"
 
 
 def cached_tree(version: str, python: str, architecture: str) -> Path:

@@ -14,10 +14,11 @@ def sentence(error: BaseException) -> str | None:
     converter = any(words in text for words in _NO_CONVERTER) or "converter" in text
     if node is None or not converter:
         return None
-    where = re.search(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', text.partition("Original traceback:")[2])
+    traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', traceback)
     line = ""
-    if where is not None:
-        file, number, function, code = where.groups()
+    if frames:
+        file, number, function, code = frames[-1]
         line = f" at {file.rpartition('/')[2]}:{number} in {function}: {code.strip()}"
     first = text.strip().splitlines()[0]
     return f"TorchAir has no GE converter for {node.group(2)} (node {node.group(1)}){line}. It says: {first}"

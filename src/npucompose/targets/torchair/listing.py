@@ -10,11 +10,8 @@ from npucompose.schema.record import GeGraph
 from npucompose.targets.torchair.observe import Loaded
 
 INPUTS = ("Data", "RefData")
-STREAM = "_user_stream_label"
-SHOWN = (
-    STREAM, "_user_stream_priority", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope",
-    "_super_kernel_options",
-)  # fmt: skip
+STREAM, CUBE, VECTOR, SUPER = "_user_stream_label", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope"
+SHOWN = (STREAM, "_user_stream_priority", CUBE, VECTOR, SUPER, "_super_kernel_options")
 """Attributes that say where and on how many cores a node runs."""
 UNKNOWN = (-1, -2)
 """An unknown dimension, and an unknown number of dimensions."""
@@ -34,6 +31,12 @@ def facts(loaded: Loaded) -> GeGraph:
         shapes="dynamic" if dynamic else "static",
         options=dict(sorted(loaded.options.items())),
         streams={op.name: _text(op.attr[STREAM]) for op in operators if STREAM in op.attr},
+        cores={
+            op.name: f"{_text(op.attr[CUBE])} cube, {_text(op.attr[VECTOR])} vector"
+            for op in operators
+            if CUBE in op.attr
+        },
+        super_kernels={op.name: _text(op.attr[SUPER]) for op in operators if SUPER in op.attr},
         control_edges=tuple(_control_edges(operators)),
     )
 
