@@ -26,6 +26,7 @@ from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
+from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report import trace
 from npucompose.report.files import write_atomically
@@ -223,6 +224,7 @@ class Begun:
         _write_trace(self.run_dir, finished)
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
+        report_html.write(report, self.run_dir)
         if report.exit_status in LOCKED:
             Locked.of(job.ingredients, report).write(self.run_dir)
         return report

@@ -207,6 +207,8 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     asks_hydra = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     try:
         if asks_hydra:
+            if not arguments.shell_completion:
+                _look_first(arguments)
             return _hydra(argv, program, lambda _: None)
         if arguments.multirun:
             return _sweep(argv, program, arguments)
@@ -267,6 +269,13 @@ def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> 
     if isinstance(ends[0], NpuComposeError):
         raise ends[0]
     return ends[0]
+
+
+def _look_first(arguments: argparse.Namespace) -> None:
+    """Hydra answers by loading the files that are named: not before they were looked at."""
+    problems = _composer(arguments).compose(arguments.overrides).problems
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _composer(arguments: argparse.Namespace) -> Composer:
