@@ -109,7 +109,7 @@ def _code(checked: Checked) -> dict[str, str]:
 
 
 def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent) -> Report:
-    """Run what has no record, in a worker; write report.json, recipe.lock.yaml and graphs/ into `run_dir` and return the report.
+    """Run what has no record, in a worker; write report.json, graphs/ and the lock into `run_dir`; return the report.
 
     Raises ConfigError when only the worker could see that the configuration is illegal (a plan that finds no node, a
     model factory that fails): then nothing was measured, and no record and no report is written.

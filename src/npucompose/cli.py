@@ -105,25 +105,20 @@ def _lock_parsers(actions: Any) -> None:
 
 
 def _lock(arguments: argparse.Namespace) -> int:
-    import tempfile
-
-    from airflow_free.experiment import Job, run_experiment
-    from airflow_free.lock import Locked
+    from airflow_free.experiment import Job
     from airflow_free.store import Store
+    from airflow_free.verify import lock
     from npucompose.compose.tree import compose
     from npucompose.report.files import write_atomically
+    from npucompose.schema.record import EXIT_STATUS
 
-    job = Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir))
-    with tempfile.TemporaryDirectory(prefix="npucompose-lock-") as folder:
-        report = run_experiment(job, Path(folder), store=Store.default())
-    if report.exit_status == 3:
-        raise NpuComposeError(f"{report.status}: {report.error}")
+    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=Store.default())
     try:
-        write_atomically(Path(arguments.out), Locked.of(job.ingredients, report).text())
+        write_atomically(Path(arguments.out), locked.text())
     except OSError as error:
         raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
-    print(f"{report.status}; written: {arguments.out}")
-    return report.exit_status
+    print(f"{locked.result.status}; written: {arguments.out}")
+    return EXIT_STATUS[locked.result.status]
 
 
 def _show(arguments: argparse.Namespace) -> int:
