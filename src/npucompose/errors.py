@@ -7,6 +7,7 @@ status that the command line ends with: 2 the configuration is wrong or illegal,
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -61,6 +62,17 @@ class PassError(NpuComposeError):
     """A pass raised or left an invalid graph; the text names the pass."""
 
 
+class RejectedError(CompileError):
+    """The model asks an operator for a mode that an adaptation rule rejects; `problems` has one sentence a node."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__(" ".join(problems))
+
+    def __reduce__(self) -> tuple[type[RejectedError], tuple[str, ...]]:
+        return type(self), self.problems
+
+
 class CaptureError(NpuComposeError):
     """A graph that cannot be captured: the text names the operator and the model's source line."""
 
@@ -83,3 +95,12 @@ def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> st
     """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop."""
     at = f" @ {where}" if where else ""
     return f"unknown {kind} '{name}'{at}. {did_you_mean(name, choices)}Choices: {listed(choices)}."
+
+
+def traced_line(trace: str) -> str | None:
+    """`m.py:3 in forward: return x.item()`, from the last frame of a traceback's text; None where there is none."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', trace)
+    if not frames:
+        return None
+    file, line, function, code = frames[-1]
+    return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"

@@ -8,11 +8,12 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.compose.check import Checked
+from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.base import Genuine
+from npucompose.targets.base import NO_FOLDERS, Folders, Genuine
 from npucompose.targets.compilation import Backend
 
 
@@ -35,8 +36,8 @@ class Materialised:
     """{dotted option: command line | conf/…yaml | default}."""
 
 
-def materialize(checked: Checked) -> Materialised:
-    """Build config, pipelines and backend. Loads torch; compiles nothing yet."""
+def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised:
+    """Build config, pipelines and backend. Loads torch; compiles nothing yet. A vendor's files go into `folders`."""
     from npucompose import ops
 
     experiment = checked.experiment
@@ -44,8 +45,11 @@ def materialize(checked: Checked) -> Materialised:
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
     ops.define()
     can = checked.target.capabilities(mode)
-    pre, post = PassPipeline.of(checked.passes, "pre", can), PassPipeline.of(checked.passes, "post", can)
-    backend = Backend(target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post)
+    proving = experiment.check == "per_pass"
+    pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
+    backend = Backend(
+        target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post, folders=folders
+    )
     backend.genuine = checked.target.genuine(backend)
     return Materialised(
         experiment=experiment,

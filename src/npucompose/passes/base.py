@@ -9,11 +9,29 @@ from attrs import frozen
 
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
+from npucompose.schema.passes import MoveFacts, RuleFacts
 
 if TYPE_CHECKING:
     from torch import fx
 
 Stage = Literal["pre", "post"]
+STAGES: tuple[Stage, ...] = ("pre", "post")
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """What a rewrite did, where there is more to say than how many places it changed."""
+
+    matches: int
+    exact: bool = True
+    """This graph's results keep their bits."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Where they do not: how far off they may be; both 0 where nothing is declared."""
+    rules: tuple[RuleFacts, ...] = ()
+    """Of the pass `adapt`: each rule that was applied."""
+    moves: MoveFacts | None = None
+    """Of the pass `cancel_moves`: what was taken out."""
 
 
 @frozen(kw_only=True)
@@ -30,11 +48,20 @@ class Pass(ABC):
     before: ClassVar[tuple[str, ...]] = ()
     """Names of passes of the same stage that must stand earlier / later in the list, when they are there."""
 
-    stage: Stage = option("pre", "before or after the backend's own passes", choices=("pre", "post"))
+    acts_in: ClassVar[tuple[str, ...] | None] = None
+    """Modes in which it does something, where that is not every mode that compiles; elsewhere it is refused."""
+    uses: ClassVar[str | None] = None
+    """The field of Capabilities without which it leaves a graph alone; such a request is listed as not acting."""
+    elsewhere: ClassVar[str] = ""
+    """What to write instead in the modes that `acts_in` leaves out."""
+
+    stage: Stage = option("pre", "before or after the backend's own passes", choices=STAGES)
 
     @abstractmethod
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | Outcome:
         """Change `graph` in place and say how many places changed; 0 means the graph is as it was.
+
+        An Outcome says more: what this graph's results may be off by, which then counts instead of `exact`.
 
         The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
         the pipeline's business. Raise to refuse: the pipeline adds the pass's name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -12,7 +13,7 @@ from npucompose.schema.capabilities import Capabilities
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.graphs import Aliases
+    from npucompose.passes.outputs import Visible
 
 
 @frozen(kw_only=True)
@@ -31,36 +32,47 @@ class Cse(Pass):
     name: ClassVar[str] = "cse"
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
-        from npucompose.graphs import Aliases, is_planned
-        from npucompose.passes.outputs import Visible
+        from npucompose.graphs import is_planned
 
-        if is_planned(graph):
-            return 0
-        aliases = Aliases.of(graph)
-        visible = Visible(graph, aliases)
-        first: dict[Any, list[fx.Node]] = {}
-        merged = 0
-        for node in list(graph.nodes):
-            if not _mergeable(node, aliases):
-                continue
-            same = first.setdefault(_key(node), [])
-            kept = next((earlier for earlier in same if visible.may_join(earlier, node)), None)
-            if kept is None:
-                same.append(node)
-                continue
-            visible.join(kept, node)
-            node.replace_all_uses_with(kept)
-            graph.erase_node(node)
-            merged += 1
-        return merged
+        return 0 if is_planned(graph) else merge_equal(graph, lambda node: True)
 
 
-def _mergeable(node: fx.Node, aliases: Aliases) -> bool:
+def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
+    """Merge equal calls among the nodes that `wanted` names; how many are gone."""
+    from npucompose.graphs import Aliases
+    from npucompose.passes.outputs import Visible
+
+    visible: Visible | None = None  # made when two equal calls are found: it reads the whole graph
+    first: dict[Any, list[fx.Node]] = {}
+    merged = 0
+    for node in list(graph.nodes):
+        if not wanted(node) or not _mergeable(node):
+            continue
+        same = first.setdefault(_key(node), [])
+        if same:
+            visible = visible or Visible(graph, Aliases.of(graph))
+        kept = next((earlier for earlier in same if visible and _may_join(visible, earlier, node)), None)
+        if kept is None:
+            same.append(node)
+            continue
+        assert visible is not None
+        visible.join(kept, node)
+        node.replace_all_uses_with(kept)
+        graph.erase_node(node)
+        merged += 1
+    return merged
+
+
+def _mergeable(node: fx.Node) -> bool:
     from npucompose.graphs.effects import is_removable
 
-    if node.op != "call_function" or not is_removable(node) or "empty" in str(node.target):
-        return False
-    return aliases.written.isdisjoint(aliases.of_all((node, *node.all_input_nodes)))
+    return node.op == "call_function" and is_removable(node) and "empty" not in str(node.target)
+
+
+def _may_join(visible: Visible, kept: fx.Node, gone: fx.Node) -> bool:
+    aliases = visible.aliases
+    quiet = aliases.written.isdisjoint(aliases.of_all((kept, gone, *gone.all_input_nodes)))
+    return quiet and visible.may_join(kept, gone)
 
 
 def _key(node: fx.Node) -> Any:

@@ -74,7 +74,10 @@ class _Freezing(Backend):
         module = copy.deepcopy(graph_module)
         for pipeline in (self.pre, self.post):
             if pipeline.passes:
-                can = attrs.evolve(pipeline.can, explicit_events=self.mode != GE)  # as on an NPU
+                ge = self.mode == GE
+                can = attrs.evolve(  # as on an NPU
+                    pipeline.can, explicit_events=not ge, core_limits=True, super_kernels=ge
+                )
                 stages[pipeline.passes[0][1].stage] = freeze(module, pipeline.passes, can)
         self.found.append(stages)
         return super().rewrite(graph_module, example_inputs)
