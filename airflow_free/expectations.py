@@ -31,6 +31,8 @@ JUDGED_BY: Mapping[str, str] = {
     "events": "compile",
     "bitwise": "replay",
     "speedup": "benchmark",
+    "rules": "compile",
+    "permutes": "compile",
 }
 """{expectation: the stage whose facts it is judged by}."""
 OF_GE = ("ge_graph", "ge_build", "path")
@@ -222,6 +224,20 @@ def _speedup(report: Report) -> Found:
     return Found(measured.speedup["eager"], (f"{medians}, {len(measured.samples_us)} samples",))
 
 
+def _rules(report: Report) -> Found:
+    """How often each rule was applied, over all graphs."""
+    found: dict[str, int] = {}
+    for rule in (rule for one in report.passes for rule in one.rules):
+        found[rule.rule] = found.get(rule.rule, 0) + rule.matches
+    return Found(found, () if found else ("passes holds no adapt, or none of its rules was asked",))
+
+
+def _permutes(report: Report) -> Found:
+    """What the last clean-up left in each graph, together."""
+    last = {one.graph: one.moves.permutes_after for one in report.passes if one.moves is not None}
+    return Found(sum(last.values())) if last else Found(None, ("passes holds no cancel_moves",))
+
+
 _FINDERS: Mapping[str, Callable[[Report], Found]] = {
     "fx_graph": _fx_graph,
     "ge_graph": _verdict("ge_graph"),
@@ -233,4 +249,6 @@ _FINDERS: Mapping[str, Callable[[Report], Found]] = {
     "events": _plan("events", 0),
     "bitwise": _bitwise,
     "speedup": _speedup,
+    "rules": _rules,
+    "permutes": _permutes,
 }

@@ -21,14 +21,17 @@ from airflow_free.stage import Stage, Tell, silent
 from airflow_free.stages import STAGES
 from airflow_free.store import Store
 from airflow_free.worker import Outcome, run_in_worker
-from npucompose.compose.check import Checked, check
+from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
 from npucompose.report import json as report_json
+from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report
+from npucompose.schema.record import Report, of_facts
+from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
+from npucompose.targets.base import Target
 
 ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
@@ -43,6 +46,26 @@ RESULT_ROOMS = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
+NOT_IN_A_KEY = ("executor", "retry")
+"""Fields of the experiment that say where and when it runs and nothing about what comes out."""
+
+
+class Surroundings:
+    """What the points of one plan have in common, looked up once: versions, devices, digests of source."""
+
+    def __init__(self) -> None:
+        self.versions = versions()
+        self.known = Known()
+        self.code: dict[str, str] = {}
+        self._devices: dict[str, Mapping[str, str]] = {}
+
+    def device(self, target: Target) -> Mapping[str, str]:
+        name = repr(target)
+        if name not in self._devices:
+            self._devices[name] = target.identity()
+        return self._devices[name]
+
+
 @frozen(kw_only=True)
 class Job:
     """A checked experiment with its stages in order and a key for each."""
@@ -54,9 +77,10 @@ class Job:
     keys: Mapping[str, str]
 
     @staticmethod
-    def of(composed: Composed) -> Job:
+    def of(composed: Composed, surroundings: Surroundings | None = None) -> Job:
         """Everything that is known before anything runs; ConfigError when the experiment is not legal."""
-        checked = check(composed)
+        around = surroundings or Surroundings()
+        checked = check(composed, known=around.known)
         target = checked.target
         experiment = checked.experiment
         order = STAGES.order(
@@ -66,7 +90,10 @@ class Job:
         target.check_stages([stage.name for stage in order])
         expectations.check(experiment, [stage.name for stage in order])
         ingredients = Ingredients(
-            values=_values(checked), versions=versions(), device=target.identity(), code=_code(checked)
+            values=_values(checked),
+            versions=around.versions,
+            device=around.device(target),
+            code=_code(checked, around.code),
         )
         return Job(
             composed=composed,
@@ -75,6 +102,16 @@ class Job:
             ingredients=ingredients,
             keys=ingredients.keys(order),
         )
+
+    @property
+    def key(self) -> str:
+        """Of the whole experiment: equal keys, equal result."""
+        return self.ingredients.key
+
+    @property
+    def measures(self) -> bool:
+        """Whether a stage takes times, which other jobs beside it would spoil."""
+        return any(stage.measures for stage in self.order)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -95,7 +132,10 @@ def wanted(checked: Checked) -> tuple[str, ...]:
 def _values(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
+    for name in NOT_IN_A_KEY:
+        del values[name]
     values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
+    values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}
     if checked.model is not None:
@@ -109,13 +149,13 @@ def _options(chosen: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(chosen, f.name)) for f in fields}
 
 
-def _code(checked: Checked) -> dict[str, str]:
+def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
     named = {type(p).__module__ for _, p in checked.passes}
     files: Sequence[str] = ()
     if checked.model is not None:
         named.add(type(checked.model).__module__)
         files = checked.model.source_files()
-    return code_digests((*RESULT_ROOMS, *sorted(named)), files)
+    return code_digests((*RESULT_ROOMS, *sorted(named)), files, remembered)
 
 
 def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent) -> Report:
@@ -124,34 +164,66 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent
     Raises ConfigError when only the worker could see that the configuration is illegal (a plan that finds no node, a
     model factory that fails): then nothing was measured, and no record and no report is written.
     """
-    finished = _from_store(job, store)
+    begun = Begun.of(job, run_dir, store)
     outcome: Outcome | None = None
-    if len(finished) < len(job.order) and not _ended_early(finished):
+    if begun.needs_worker:
         outcome = run_in_worker(
             ENTRY,
-            {
-                "tree": dict(job.composed.tree),
-                "provenance": dict(job.composed.provenance),
-                "store": str(store.root.resolve()),
-                "run_dir": run_dir.name,
-                "files": str((run_dir / FILES).resolve()),
-            },
+            begun.payload,
             time_limit_s=job.checked.experiment.pipeline.time_limit_s,
             log_path=run_dir / LOG,
             on_event=tell,
             env=job.checked.target.environment(),
         )
-        if outcome.status == "config_error":
+    return begun.finish(outcome)
+
+
+@frozen(kw_only=True)
+class Begun:
+    """A job about to run in a folder: what the store has of it already, and how it is finished."""
+
+    job: Job
+    run_dir: Path
+    store: Store
+    finished: tuple[Finished, ...]
+
+    @staticmethod
+    def of(job: Job, run_dir: Path, store: Store) -> Begun:
+        return Begun(job=job, run_dir=run_dir, store=store, finished=_from_store(job, store))
+
+    @property
+    def needs_worker(self) -> bool:
+        return len(self.finished) < len(self.job.order) and not _ended_early(self.finished)
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What `work` is called with."""
+        return {
+            "tree": dict(self.job.composed.tree),
+            "provenance": dict(self.job.composed.provenance),
+            "store": str(self.store.root.resolve()),
+            "run_dir": self.run_dir.name,
+            "files": str((self.run_dir / FILES).resolve()),
+        }
+
+    def finish(self, outcome: Outcome | None) -> Report:
+        """Write the report and graphs/ and return the report; `outcome` is None when no worker was needed.
+
+        Raises ConfigError where the worker found the configuration illegal, and writes nothing then.
+        """
+        if outcome is not None and outcome.status == "config_error":
             raise ConfigError(*(outcome.problems or (outcome.error or "",)))
-        finished = _after_worker(job, store, finished)
-    report = assembled(job.checked, job.ingredients, job.order, finished, store, outcome)
-    _write_graphs(run_dir, finished)
-    _bring_files(run_dir, finished, store)
-    report_json.write(report, run_dir)
-    return report
+        finished = self.finished if outcome is None else _after_worker(self.job, self.store, self.finished)
+        job = self.job
+        report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
+        _write_graphs(self.run_dir, finished)
+        _write_trace(self.run_dir, finished)
+        _bring_files(self.run_dir, finished, self.store)
+        report_json.write(report, self.run_dir)
+        return report
 
 
-def _from_store(job: Job, store: Store) -> list[Finished]:
+def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
@@ -159,13 +231,13 @@ def _from_store(job: Job, store: Store) -> list[Finished]:
             found.append(
                 Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
             )
-    return found
+    return tuple(found)
 
 
-def _after_worker(job: Job, store: Store, before: Sequence[Finished]) -> list[Finished]:
+def _after_worker(job: Job, store: Store, before: Sequence[Finished]) -> tuple[Finished, ...]:
     """The records as they are now, those that were there before marked as reused."""
     known = {f.stage for f in before}
-    return [attrs.evolve(f, reused=f.stage in known) for f in _from_store(job, store)]
+    return tuple(attrs.evolve(f, reused=f.stage in known) for f in _from_store(job, store))
 
 
 def _ended_early(finished: Sequence[Finished]) -> bool:
@@ -196,6 +268,14 @@ def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> N
     for f in finished:
         if f.reused and _files(f.facts):
             store.bring_files(f.stage, f.key, run_dir / FILES)
+
+
+def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
+    """trace.json, where some graph has a timeline."""
+    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
+    if lines:
+        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
+        write_atomically(run_dir / "trace.json", trace.text(timelines))
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

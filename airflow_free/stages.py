@@ -42,7 +42,7 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "compiler", "target", "model", "compile", "seed",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "compiler", "target", "model", "compile", "seed",
         "sinking",
     )  # fmt: skip
 
@@ -60,6 +60,7 @@ class Compile(Stage["Session"]):
                 )
             ),
             "streams": _stream_facts(graphs),
+            "timelines": _timelines(graphs),
             **_graphs_account(live),
             "npu": _npu_facts(live),
             "sinking": _sinking_facts(live),
@@ -113,6 +114,9 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
             nodes_before=r.nodes_before,
             nodes_after=r.nodes_after,
             seconds=r.seconds,
+            exact=r.exact,
+            rules=r.rules,
+            moves=r.moves,
             graph=c.id,
         )
         for r in c.passes
@@ -120,20 +124,44 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
 
 
 def _stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
-    """The plan over all graphs; node names carry their graph's id where there are several."""
+    """The plan over all graphs, their times added; node names carry their graph's id where there are several."""
     planned = [c for c in graphs if c.plan.nodes]
     if not planned:
         return None
-    nodes = {(f"{c.id}.{n}" if len(planned) > 1 else n): s for c in planned for n, s in c.plan.nodes.items()}
+    several = len(planned) > 1
+    nodes = {(f"{c.id}.{n}" if several else n): s for c in planned for n, s in c.plan.nodes.items()}
+    decisions = [(f"{c.id}: " if several else "", c.decision) for c in planned if c.decision is not None]
+    told = [decision.prediction for _, decision in decisions if decision.prediction is not None]
+    facts = StreamFacts(
+        streams=len(set(nodes.values())),
+        events=sum(len(c.plan.events) for c in planned),
+        nodes=nodes,
+        # The pass refuses a plan that its validator does not pass, so that a plan in a graph is a validated one.
+        validated=True,
+        applied=all(decision.applied for _, decision in decisions),
+        why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
+    )
+    if not told or told[0].cost == "none":
+        return facts_of(facts)
     return facts_of(
-        StreamFacts(
-            streams=len(set(nodes.values())),
-            events=sum(len(c.plan.events) for c in planned),
-            nodes=nodes,
-            # The pass refuses a plan that its validator does not pass, so that a plan in a graph is a validated one.
-            validated=True,
+        evolve(
+            facts,
+            device=told[0].device,
+            cost=told[0].cost,
+            predicted_us=sum(one.plan_us for one in told),
+            serial_us=sum(one.serial_us for one in told),
+            critical_us=sum(one.critical_us for one in told),
+            busy=told[0].busy if len(told) == 1 else {},
+            peak_bytes=max(one.peak_bytes for one in told),
+            serial_peak_bytes=max(one.serial_peak_bytes for one in told),
         )
     )
+
+
+def _timelines(graphs: tuple[Compilation, ...]) -> dict[str, Any]:
+    """{graph: its predicted timeline}, for trace.json."""
+    drawn = {c.id: c.decision.timeline for c in graphs if c.decision is not None}
+    return {name: facts_of(line) for name, line in drawn.items() if line is not None}
 
 
 def _texts(c: Compilation) -> dict[str, str]:

@@ -100,7 +100,7 @@ def table_of(rows: list[Row]) -> Table:
             f"{row.share:.3f}",
             f"{1 / row.share:.2f}x",
             f"{paired_ratio(row.eager, row.compiled):.2f}x",
-            str(row.kernels) if row.executor == "torchscript" else f"{row.kernels} {row.executor}",
+            f"{row.kernels} {row.executor}",
             row.verdict,
         )
     return table

@@ -11,9 +11,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, NpuComposeError
+
+if TYPE_CHECKING:
+    from npucompose.compose.tree import Composer
 
 PREFIX = "npucompose: "
 INTERRUPTED = 130
@@ -156,7 +159,7 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
 def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
     from airflow_free.experiment import Job
 
-    job = Job.of(_composed(arguments.overrides, arguments))
+    job = Job.of(_composer(arguments).compose(arguments.overrides))
     ends: list[int | NpuComposeError] = []
     refused = _hydra(argv, program, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
@@ -186,33 +189,31 @@ def _bug(error: Exception) -> NpuComposeError:
 
 
 def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
-    """Hydra's own sweeper, one worker for each job; an illegal point is told and the rest run."""
-    from airflow_free.experiment import Job
+    """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
+    from airflow_free.sweep.command import Sweep
 
-    statuses: list[int] = []
-
-    def one(_: Any) -> None:
-        from hydra.core.hydra_config import HydraConfig
-
-        overrides = list(HydraConfig.get().overrides.task)
-        end = _end_of(lambda: _run_here(Job.of(_composed(overrides, arguments))))
-        if isinstance(end, NpuComposeError):
-            if isinstance(end, ConfigError):
-                _leave_no_folder()
-            end = _told(end, debug="debug=true" in overrides)
-        statuses.append(end)
-
-    _hydra(argv, program, one)
-    return next((status for status in (3, 1, 2) if status in statuses), 0)
+    sweep = Sweep.planned(arguments.overrides, _composer(arguments))
+    for line in sweep.illegal_lines():
+        print(PREFIX + line, file=sys.stderr)
+    ends: list[int | NpuComposeError] = []
+    sweep.act = lambda act: ends.append(_end_of(act))
+    refused = _hydra(argv, program, sweep)
+    if not ends:
+        return refused
+    if isinstance(ends[0], NpuComposeError):
+        raise ends[0]
+    return ends[0]
 
 
-def _composed(overrides: Sequence[str], arguments: argparse.Namespace) -> Any:
-    from npucompose.compose.tree import compose
+def _composer(arguments: argparse.Namespace) -> Composer:
+    from npucompose.compose.tree import Composer
 
     dirs = [arguments.config_dir] if arguments.config_dir else []
     if arguments.config_path:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
-    return compose(overrides, config_dirs=dirs, config_name=arguments.config_name or "config")
+    if arguments.experimental_rerun:
+        raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
+    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config")
 
 
 def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> int:
@@ -221,15 +222,12 @@ def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> in
 
     from npucompose.compose.conf import conf_dir
 
-    def app(cfg: Any) -> None:
-        task(cfg)
-
     before = sys.argv
     sys.argv = [program.split()[0], *argv]
     try:
-        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(app)()
+        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0 if end.code is None else 2
+        return 0 if end.code in (None, 0) else ConfigError.exit_status  # Hydra says 1 of what it refuses
     finally:
         sys.argv = before
     return 0

@@ -62,6 +62,17 @@ class PassError(NpuComposeError):
     """A pass raised or left an invalid graph; the text names the pass."""
 
 
+class RejectedError(CompileError):
+    """The model asks an operator for a mode that an adaptation rule rejects; `problems` has one sentence a node."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__(" ".join(problems))
+
+    def __reduce__(self) -> tuple[type[RejectedError], tuple[str, ...]]:
+        return type(self), self.problems
+
+
 class CaptureError(NpuComposeError):
     """A graph that cannot be captured: the text names the operator and the model's source line."""
 

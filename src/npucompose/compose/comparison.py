@@ -47,7 +47,9 @@ def compared(session: Session, function: Callable[..., Any], step: int, call: Ca
     world = [(expected, got), (dict(theirs), dict(ours))]
     world += list(zip(session.reference.buffers(), session.built.module.buffers(), strict=True))
     return Compared(
-        numerics=compare([w[0] for w in world], [w[1] for w in world], exact=session.promises_bits),
+        numerics=compare(
+            [w[0] for w in world], [w[1] for w in world], exact=session.promises_bits, declared=session.declared
+        ),
         took_us=took,
         recompiles=tuple(explained(one, asked, call=call, name=name) for one in again()),
     )

@@ -22,7 +22,9 @@ from npucompose.targets.compilation import Backend, Compilation
 if TYPE_CHECKING:
     from torch import nn
 
+    from npucompose.measure.numerics import Tolerance
     from npucompose.models.base import Built
+    from npucompose.schema.passes import PassRecord
     from npucompose.targets.detached import DetachedHandle
 
 
@@ -238,9 +240,20 @@ class Session:
 
     @property
     def promises_bits(self) -> bool:
-        """Replay must equal eager bit for bit: the mode records kernels, and every pass keeps the bits."""
-        passes = self.checked.passes
-        return self.experiment.mode.name != "max-autotune" and all(p.exact for _, p in passes)
+        """Replay must equal eager bit for bit: the mode records kernels, and every pass kept the bits of its graph."""
+        return self.experiment.mode.name != "max-autotune" and all(record.exact for record in self._pass_records)
+
+    @property
+    def declared(self) -> Tolerance:
+        """What the contracts of the passes allow the results to be off by: the sum over all that were not exact."""
+        from npucompose.measure.numerics import Tolerance
+
+        records = self._pass_records
+        return Tolerance(sum(record.rtol for record in records), sum(record.atol for record in records))
+
+    @property
+    def _pass_records(self) -> list[PassRecord]:
+        return [record for compilation in self.compilations for record in compilation.passes]
 
     @cached_property
     def detached(self) -> DetachedHandle | None:

@@ -148,7 +148,7 @@ def has_effect(node: fx.Node) -> bool:
     found = op_facts(node)
     if found is None:
         return is_opaque(node)
-    return found.effect or control(node) is not None or _is_collective(node)
+    return found.effect or control(node) is not None or is_collective(node)
 
 
 def is_removable(node: fx.Node) -> bool:
@@ -162,5 +162,5 @@ def is_removable(node: fx.Node) -> bool:
     return not (has_effect(node) or is_random(node) or written_by(node) or node.is_impure())
 
 
-def _is_collective(node: fx.Node) -> bool:
+def is_collective(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in COLLECTIVES

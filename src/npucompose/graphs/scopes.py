@@ -81,3 +81,9 @@ def stream_labels(graph: fx.Graph) -> dict[fx.Node, str]:
         elif stack and stack[-1] is not None:
             labels[node] = stack[-1]
     return labels
+
+
+def priorities(graph: fx.Graph) -> dict[str, int]:
+    """{stream: priority} of the scopes that name one other than 0; the last one counts."""
+    scopes = (Scope.of(node) for node in graph.nodes if control(node) == "scope_enter")
+    return {scope.stream: scope.priority for scope in scopes if scope.stream is not None and scope.priority}

@@ -38,6 +38,12 @@ class Tolerance:
     def as_dict(self) -> dict[str, float]:
         return {"rtol": self.rtol, "atol": self.atol}
 
+    def widened(self, other: Tolerance) -> Tolerance:
+        """Whichever allows more; what must be exact (integers) stays so."""
+        if self == EXACT:
+            return self
+        return Tolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
+
 
 EXACT = Tolerance(0.0, 0.0)
 TOLERANCES: Mapping[str, Tolerance] = {
@@ -74,11 +80,14 @@ class _Leaf:
     problem: str | None = None
 
 
-def compare(reference: Any, got: Any, *, name: str = "eager", exact: bool = False) -> Numerics:
+def compare(
+    reference: Any, got: Any, *, name: str = "eager", exact: bool = False, declared: Tolerance = EXACT
+) -> Numerics:
     """Compare two trees (tuples, lists, dicts, registered classes) of tensors, numbers, text and None.
 
     Bit for bit means the same dtype, shape and bits: NaN equals the same NaN, 0.0 is not -0.0. Strides are listed
-    apart and fail nothing. With `exact`, nothing but the same bits passes.
+    apart and fail nothing. With `exact`, nothing but the same bits passes; `declared` is what a rewrite says it may be
+    off by, where that is more than the table says.
 
         compare(torch.tensor([1.0]), torch.tensor([1.0 + 1e-7])): max_abs_err 1.19e-07, bitwise False, passed True
     """
@@ -90,7 +99,7 @@ def compare(reference: Any, got: Any, *, name: str = "eager", exact: bool = Fals
         words = f"another structure: {name} gave {_shown(spec)}, the other gave {_shown(found_spec)}"
         return Numerics(reference=name, max_abs_err=None, bitwise=False, passed=False, problems=(words,))
     leaves = {
-        pytree.keystr(path) or "result": _compare_leaf(a, b, exact)
+        pytree.keystr(path) or "result": _compare_leaf(a, b, exact, declared)
         for (path, a), (_, b) in zip(wanted, found, strict=True)
     }
     problems = [f"{where}: {leaf.problem}" for where, leaf in leaves.items() if leaf.problem]
@@ -147,16 +156,16 @@ def _failed(problem: str) -> _Leaf:
     return _Leaf(bitwise=False, passed=False, error=None, problem=problem)
 
 
-def _compare_leaf(a: Any, b: Any, exact: bool) -> _Leaf:
+def _compare_leaf(a: Any, b: Any, exact: bool, declared: Tolerance) -> _Leaf:
     import torch
 
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return _compare_tensors(a, b, exact)
+        return _compare_tensors(a, b, exact, declared)
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) or type(a) is not type(b):
         return _failed(f"a {_kind(a)} against a {_kind(b)}")
     if isinstance(a, float | complex):
         number = torch.complex128 if isinstance(a, complex) else torch.float64
-        return _compare_tensors(torch.tensor(a, dtype=number), torch.tensor(b, dtype=number), exact)
+        return _compare_tensors(torch.tensor(a, dtype=number), torch.tensor(b, dtype=number), exact, declared)
     same = bool(a == b)
     if same:
         return _Leaf(bitwise=True, passed=True, error=0.0)
@@ -172,7 +181,7 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool) -> _Leaf:
+def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: Tolerance) -> _Leaf:
     if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return _failed(f"a {_kind(a)} against a {_kind(b)}" + (", another layout" if a.layout != b.layout else ""))
     if a.is_quantized or str(a.layout) != "torch.strided":
@@ -180,7 +189,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool) -> _Leaf:
     strides_differ = _strides(a) != _strides(b)
     a, b = (tensor.detach().cpu().resolve_conj().resolve_neg() for tensor in (a, b))
     dtype = str(a.dtype).removeprefix("torch.")
-    allowed = EXACT if exact else tolerance_of(a.dtype)
+    allowed = EXACT if exact else tolerance_of(a.dtype).widened(declared)
     if _same_bits(a, b):
         return _Leaf(
             bitwise=True, passed=True, error=0.0, dtype=dtype, tolerance=allowed, strides_differ=strides_differ

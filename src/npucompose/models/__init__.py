@@ -21,6 +21,7 @@ MODELS: Registry[Model] = Registry(
         ("moe_shared_expert", "npucompose.models.moe_shared_expert:MoeSharedExpert"),
         ("parallel_branches", "npucompose.models.parallel_branches:ParallelBranches"),
         ("conv_nhwc", "npucompose.models.conv_nhwc:ConvNhwc"),
+        ("paddle", "npucompose.models.paddle:Paddle"),
         ("transformers", "npucompose.models.transformers:Transformers"),
         ("minilm", "npucompose.models.minilm:MiniLm"),
         ("python", "npucompose.models.python:Python"),

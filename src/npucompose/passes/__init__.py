@@ -13,11 +13,13 @@ PASSES: Registry[Pass] = Registry(
     base=Pass,
     group="npucompose.passes",
     built_in=(
-        ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
+        ("adapt", "npucompose.passes.adapt:Adapt"),
+        ("cancel_moves", "npucompose.passes.cancel_moves:CancelMoves"),
         ("cse", "npucompose.passes.cse:Cse"),
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
         ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
+        ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
         ("super_kernel", "npucompose.passes.super_kernel:SuperKernel"),
     ),
 )

@@ -9,11 +9,28 @@ from attrs import frozen
 
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
+from npucompose.schema.passes import MoveFacts, RuleFacts
 
 if TYPE_CHECKING:
     from torch import fx
 
 Stage = Literal["pre", "post"]
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """What a rewrite did, where there is more to say than how many places it changed."""
+
+    matches: int
+    exact: bool = True
+    """This graph's results keep their bits."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Where they do not: how far off they may be; both 0 where nothing is declared."""
+    rules: tuple[RuleFacts, ...] = ()
+    """Of the pass `adapt`: each rule that was applied."""
+    moves: MoveFacts | None = None
+    """Of the pass `cancel_moves`: what was taken out."""
 
 
 @frozen(kw_only=True)
@@ -40,8 +57,10 @@ class Pass(ABC):
     stage: Stage = option("pre", "before or after the backend's own passes", choices=("pre", "post"))
 
     @abstractmethod
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | Outcome:
         """Change `graph` in place and say how many places changed; 0 means the graph is as it was.
+
+        An Outcome says more: what this graph's results may be off by, which then counts instead of `exact`.
 
         The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
         the pipeline's business. Raise to refuse: the pipeline adds the pass's name.

@@ -37,10 +37,6 @@ class CoreLimit(Pass):
     regions: tuple[CoreRegion, ...] = option((), "[{aicore: 8, vectorcore: 16, match: {target: aten.mm}}]")
     on_no_match: OnNoMatch = option("error", "when a region finds no kernel", choices=("error", "warn"))
 
-    def __attrs_post_init__(self) -> None:
-        if not self.regions:
-            raise ValueError("'regions' needs an entry: which operators are meant")
-
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
         if not can.core_limits:
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -31,28 +32,33 @@ class Cse(Pass):
     name: ClassVar[str] = "cse"
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
-        from npucompose.graphs import Aliases, is_planned
-        from npucompose.passes.outputs import Visible
+        from npucompose.graphs import is_planned
 
-        if is_planned(graph):
-            return 0
-        aliases = Aliases.of(graph)
-        visible = Visible(graph, aliases)
-        first: dict[Any, list[fx.Node]] = {}
-        merged = 0
-        for node in list(graph.nodes):
-            if not _mergeable(node, aliases):
-                continue
-            same = first.setdefault(_key(node), [])
-            kept = next((earlier for earlier in same if visible.may_join(earlier, node)), None)
-            if kept is None:
-                same.append(node)
-                continue
-            visible.join(kept, node)
-            node.replace_all_uses_with(kept)
-            graph.erase_node(node)
-            merged += 1
-        return merged
+        return 0 if is_planned(graph) else merge_equal(graph, lambda node: True)
+
+
+def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
+    """Merge equal calls among the nodes that `wanted` names; how many are gone."""
+    from npucompose.graphs import Aliases
+    from npucompose.passes.outputs import Visible
+
+    aliases = Aliases.of(graph)
+    visible = Visible(graph, aliases)
+    first: dict[Any, list[fx.Node]] = {}
+    merged = 0
+    for node in list(graph.nodes):
+        if not wanted(node) or not _mergeable(node, aliases):
+            continue
+        same = first.setdefault(_key(node), [])
+        kept = next((earlier for earlier in same if visible.may_join(earlier, node)), None)
+        if kept is None:
+            same.append(node)
+            continue
+        visible.join(kept, node)
+        node.replace_all_uses_with(kept)
+        graph.erase_node(node)
+        merged += 1
+    return merged
 
 
 def _mergeable(node: fx.Node, aliases: Aliases) -> bool:

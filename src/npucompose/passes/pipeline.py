@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError, PassError
+from npucompose.errors import ConfigError, PassError, RejectedError
 from npucompose.passes import PASSES
-from npucompose.passes.base import Pass, Stage
+from npucompose.passes.base import Outcome, Pass, Stage
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.schema.passes import PassRecord
@@ -96,24 +96,29 @@ class PassPipeline:
         start = time.perf_counter()
         doing = "failed"
         try:
-            matches = a_pass.rewrite(graph, self.can)
+            found = a_pass.rewrite(graph, self.can)
             seconds = time.perf_counter() - start
             doing = "left an invalid graph"
             graph.lint()
-        except ConfigError:
+        except (ConfigError, RejectedError):
             raise
         except Exception as error:
             raise PassError(
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {doing}: {type(error).__name__}: {error}"
             ) from error
+        outcome = found if isinstance(found, Outcome) else None
         return PassRecord(
             name=label,
             stage=a_pass.stage,
-            matches=matches,
+            matches=found if isinstance(found, int) else found.matches,
             nodes_before=before,
             nodes_after=len(graph.nodes),
             seconds=seconds,
-            exact=a_pass.exact,
+            exact=a_pass.exact if outcome is None else outcome.exact,
+            rtol=0.0 if outcome is None else outcome.rtol,
+            atol=0.0 if outcome is None else outcome.atol,
+            rules=() if outcome is None else outcome.rules,
+            moves=None if outcome is None else outcome.moves,
         )
 
     def as_torchair_hook(self, tell: Callable[[Records], None] | None = None) -> Callable[[Any, Any, Any], None]:

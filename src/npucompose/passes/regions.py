@@ -28,12 +28,15 @@ class Run:
 def runs(graph: fx.Graph, matches: Sequence[Match], *, where: str, on_no_match: OnNoMatch = "error") -> list[Run]:
     """The runs in graph order; a kernel belongs to the first region that matches it.
 
-    Raises ConfigError for every region that finds no kernel (with `warn` a warning). `where` is the path of the list.
+    Raises ConfigError where there is no region, and for every region that finds no kernel (with `warn` a warning).
+    `where` is the path of the list.
     """
     from npucompose.graphs import Dependence
     from npucompose.graphs.scopes import control
     from npucompose.streams.match import matches as fits
 
+    if not matches:
+        raise ConfigError(f"{where} needs an entry: which operators are meant.")
     kernels = frozenset(Dependence.of(graph).kernels)
     found: list[Run] = []
     inside: list[fx.Node] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
@@ -64,13 +64,15 @@ def _same(node: fx.Node, aliases: Aliases) -> fx.Node | None:
     import torch
     from torch import fx
 
+    from npucompose.graphs.form import same_form
+
     if not isinstance(node.target, torch._ops.OpOverload) or not node.args or node.target._schema.is_mutable:
         return None
     name = node.target.name().partition(".")[0].removeprefix("aten::")
     source = node.args[0]
     if name == "cat" and isinstance(source, (list, tuple)) and len(source) == 1:
         source = source[0]
-    if not isinstance(source, fx.Node) or not _same_form(node.meta.get("val"), source.meta.get("val")):
+    if not isinstance(source, fx.Node) or not same_form(node.meta.get("val"), source.meta.get("val")):
         return None
     if aliases.is_view(node):
         return source
@@ -79,25 +81,6 @@ def _same(node: fx.Node, aliases: Aliases) -> fx.Node | None:
         return None
     quiet = aliases.written.isdisjoint(aliases.of_all((node, source)))
     return source if quiet else None
-
-
-def _same_form(a: Any, b: Any) -> bool:
-    import torch
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return False
-    if (a.dtype, a.device, a.layout, a.dim()) != (
-        b.dtype,
-        b.device,
-        b.layout,
-        b.dim(),
-    ) or a.layout is not torch.strided:
-        return False
-    if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg():
-        return False
-    sizes = zip((*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset()), strict=True)
-    return all(statically_known_true(mine == other) for mine, other in sizes)
 
 
 def _integer_identity(neutral: int) -> Callable[[fx.Node], bool]:

@@ -41,10 +41,6 @@ class SuperKernel(Pass):
     regions: tuple[SuperKernelRegion, ...] = option((), "[{scope: attention, match: {module: 're:.*attn'}}]")
     on_no_match: OnNoMatch = option("error", "when a region finds no kernel", choices=("error", "warn"))
 
-    def __attrs_post_init__(self) -> None:
-        if not self.regions:
-            raise ValueError("'regions' needs an entry: which operators are meant")
-
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
         if not can.super_kernels:
             return 0

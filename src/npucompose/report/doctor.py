@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from attrs import asdict, field, frozen
 
-from npucompose.machine import cpu_model
+from npucompose.machine import compilers, cpu_model
 from npucompose.schema.verified import VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
@@ -172,11 +172,6 @@ def look_at_machine() -> Machine:
         npu=next((line for line in npu if "npu-smi" in line), None),
         cann={name: os.environ[name] for name in CANN_VARIABLES if os.environ.get(name)},
     )
-
-
-def compilers() -> tuple[str, ...]:
-    """C++ compilers in the order in which Inductor would take them."""
-    return tuple(dict.fromkeys(filter(None, (os.environ.get("CXX"), "g++", "c++", "clang++"))))
 
 
 def first_lines(*command: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ KINDS: Mapping[str, str] = {
     "models": "model",
     "pipelines": "pipeline",
     "streams": "streams",
+    "adapts": "adapt",
     "shapes": "shapes",
     "tilings": "tiling",
     "compilers": "compiler",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
 from npucompose.schema.sinking import PATHS, Sinking
@@ -88,6 +89,19 @@ class Benchmark:
 
 
 @frozen(kw_only=True)
+class Executor:
+    """Where the points of a sweep run; says nothing about what comes out."""
+
+    name: Literal["local"] = option("local", "the choice of conf/executor this is", choices=("local",))
+    jobs: int | None = option(
+        None, "points at once, of those that measure nothing; null: one for each core", ge=1, optional=True
+    )
+    devices: tuple[int, ...] = option(
+        factory=tuple, doc="devices that are handed out, one measuring point on each at a time; empty: as target.index"
+    )
+
+
+@frozen(kw_only=True)
 class Expect:
     """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
 
@@ -105,6 +119,8 @@ class Expect:
     captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
     streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)
     events: int | None = option(None, "exactly so many events in the plan", ge=0, optional=True)
+    rules: Mapping[str, int] | None = option(None, "{adaptation rule: exactly how often it was applied}")
+    permutes: int | None = option(None, "exactly so many permutes after the pass cancel_moves", ge=0, optional=True)
     bitwise: bool | None = option(None, "replay equals eager bit for bit")
     speedup: float | None = option(None, "speedup.eager is at least this", gt=0, optional=True)
 
@@ -118,6 +134,7 @@ class Experiment:
     tiling: Tiling = option(factory=Tiling)
     passes: Mapping[str, Choice] = option(factory=dict, doc="label -> pass, in the order written")
     streams: Streams = option(factory=Streams)
+    adapt: RuleSet = option(factory=RuleSet, doc="adaptation rules that the pass `adapt` follows")
     compiler: CompilerOptions = option(factory=CompilerOptions)
     target: Choice = option(factory=lambda: Choice(name="cpu"))
     model: Choice = option(factory=lambda: Choice(name="gpt_decode"))
@@ -129,5 +146,9 @@ class Experiment:
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
     sinking: Sinking = option(factory=Sinking)
+    executor: Executor = option(factory=Executor)
+    retry: Literal["none", "failed"] = option(
+        "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
+    )
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

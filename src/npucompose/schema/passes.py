@@ -9,6 +9,36 @@ from attrs import frozen
 
 
 @frozen(kw_only=True)
+class RuleFacts:
+    """What one adaptation rule did to one graph."""
+
+    rule: str
+    kind: str
+    op: str
+    matches: int
+    casts: int = 0
+    """Casts that it put in."""
+    permutes: int = 0
+    """Permutes that it put in."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Its contract; both 0 is bitwise."""
+
+
+@frozen(kw_only=True)
+class MoveFacts:
+    """Permutes and casts of one graph before and after those that undo each other were taken out."""
+
+    permutes_before: int
+    permutes_after: int
+    casts_before: int
+    casts_after: int
+    bytes_before: int
+    bytes_after: int
+    """Bytes read and written by permutes, copies and casts; symbols count with their hints."""
+
+
+@frozen(kw_only=True)
 class PassRecord:
     """`PassRecord(name="cse", stage="pre", matches=2, nodes_before=9, nodes_after=7, seconds=0.0004, exact=True)`."""
 
@@ -20,6 +50,12 @@ class PassRecord:
     nodes_after: int
     seconds: float
     exact: bool
+    """The results of this graph keep their bits."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
+    rules: tuple[RuleFacts, ...] = ()
+    moves: MoveFacts | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return attrs.asdict(self)

@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.effective import Effective
+from npucompose.schema.passes import MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
@@ -72,6 +73,9 @@ class PassFacts:
     nodes_before: int
     nodes_after: int
     seconds: float
+    exact: bool = True
+    rules: tuple[RuleFacts, ...] = ()
+    moves: MoveFacts | None = None
     graph: str | None = None
 
 
@@ -83,8 +87,19 @@ class StreamFacts:
     events: int
     nodes: Mapping[str, str] = field(factory=dict[str, str])
     validated: bool = False
+    applied: bool = True
+    why: str = ""
+    """Why it was applied, or was not."""
+    device: str | None = None
+    """The device model that the prediction is for; a prediction compares plans and is no measurement."""
+    cost: Literal["none", "roofline", "measured"] | None = None
     predicted_us: float | None = None
     serial_us: float | None = None
+    critical_us: float | None = None
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of predicted_us in which it works}."""
+    peak_bytes: int | None = None
+    serial_peak_bytes: int | None = None
     measured_us: float | None = None
 
 

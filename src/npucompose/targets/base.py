@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
+TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
+"""What torch.compile needs with a backend of ours: two seconds of imports."""
+
 OWN_PROCESS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 """Keeps `import torch` from importing torch_npu, which raises where the wheel is installed and CANN is not."""
 
@@ -95,7 +98,17 @@ class Target(ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    device_variable: ClassVar[str | None] = None
+    """The environment variable that says which devices a process may see; None where there is but one."""
+    loaded: ClassVar[tuple[str, ...]] = ("torch",)
+    """Modules that a fork server loads before it forks workers for this target; no device is touched by that."""
+
     soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
+
+    @property
+    def device_index(self) -> int:
+        """Which of several devices."""
+        return 0
 
     @abstractmethod
     def capabilities(self, mode: str) -> Capabilities: ...

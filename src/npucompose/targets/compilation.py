@@ -17,8 +17,8 @@ from npucompose.graphs.scopes import orders_streams
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
-from npucompose.schema.streams import Plan
-from npucompose.streams import plan_of
+from npucompose.schema.streams import Decision, Plan
+from npucompose.streams import decision_of, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Compilation:
     nodes_after: int = 0
     text_after: str = ""
     plan: Plan = field(factory=Plan)
+    decision: Decision | None = None
+    """What the pass stream_plan did with this graph and why; None where it did not run."""
     passes: tuple[PassRecord, ...] = ()
     aot_s: float = 0.0
     passes_s: float = 0.0
@@ -126,6 +128,7 @@ class Backend:
         graph = graph_module.graph
         if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
             compilation.plan = plan_of(graph)
+        compilation.decision = decision_of(graph_module)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
         compilation.facts = read(graph, compilation.id, compilation.sources, compilation.compile_id)

@@ -14,7 +14,7 @@ from npucompose.targets.cpu.kernels import same_bytes
 from tests.targets.capturing import built, traced
 
 aten = torch.ops.aten
-BOTH = pytest.mark.parametrize("executor", ["torchscript", "python"])
+BOTH = pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
 
 
 def same(got: Any, expected: Any) -> bool:

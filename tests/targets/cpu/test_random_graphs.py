@@ -31,7 +31,7 @@ def _check(program: Program, graph: Any, executor: Any) -> None:
             assert same_bytes(a, b)
 
 
-@pytest.mark.parametrize("executor", ["torchscript", "python"])
+@pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
 @settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
 def test_a_random_program_replays_bit_for_bit(program: Program, executor: Any):

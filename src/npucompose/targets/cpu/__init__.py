@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.machine import cpu_model
+from npucompose.machine import cpu_model, usable_cores
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
-from npucompose.targets.base import Lowered, LowerRequest, Target
+from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.targets.compilation import Backend
 
-ReplayExecutor = Literal["auto", "torchscript", "python"]
+ReplayExecutor = Literal["auto", "native", "portable"]
 
 HONOURED: Mapping[str, frozenset[str]] = {
     "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
@@ -36,13 +37,27 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+    loaded: ClassVar[tuple[str, ...]] = (
+        *TORCH_COMPILE,
+        "npucompose.targets.cpu.graph_cache",
+        "npucompose.targets.cpu.capture",
+        "npucompose.targets.detached",
+    )
 
     executor: ReplayExecutor = option(
-        "auto", "who replays the recorded kernels", choices=("auto", "torchscript", "python")
+        "auto",
+        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        choices=("auto", "native", "portable"),
     )
 
     def capabilities(self, mode: str) -> Capabilities:
-        return Capabilities(target=self.name, mode=mode, captures=mode in HONOURED)
+        return Capabilities(
+            target=self.name,
+            mode=mode,
+            captures=mode in HONOURED,
+            device_model=cpu(usable_cores()),
+            profiles=True,
+        )
 
     def honours(self, mode: str) -> frozenset[str]:
         return HONOURED.get(mode, frozenset())
@@ -51,7 +66,7 @@ class CpuTarget(Target):
         return mode == "max-autotune"
 
     def identity(self) -> Mapping[str, str]:
-        return {"cpu": cpu_model(), "machine": platform.machine()}
+        return {"cpu": cpu_model(), "machine": platform.machine(), "cores": str(usable_cores())}
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -74,5 +89,5 @@ class CpuTarget(Target):
             request,
             capture_limit=request.options[limit],
             clone_output=request.options[clone],
-            executor="torchscript" if self.executor == "auto" else self.executor,
+            executor="torchscript" if self.executor == "portable" else "native",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
@@ -10,8 +9,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from npucompose.errors import CaptureError
-
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n\s*(?P<code>[^\n]*)')
+from npucompose.graphs.source import source_line
 
 _METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storage_offset", "is_contiguous"})
 """Operators that answer with a number that only the signature decides."""
@@ -19,7 +17,7 @@ _METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storag
 
 def refused(node: fx.Node, reason: str) -> CaptureError:
     """`cannot capture aten.nonzero.default: … model.py:12: idx = mask.nonzero()` (without the line when unknown)."""
-    return CaptureError(f"cannot capture {node.target} (node '{node.name}'): {reason}{_source(node)}")
+    return CaptureError(f"cannot capture {node.target} (node '{node.name}'): {reason} {source_line(node)}".rstrip())
 
 
 def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> None:
@@ -85,11 +83,3 @@ def check_input(index: int, value: Any) -> None:
         raise CaptureError(f"{where} has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured.")
     if value.requires_grad and torch.is_grad_enabled():
         raise CaptureError(f"{where} requires grad; capture is for inference: use torch.no_grad() or detach it.")
-
-
-def _source(node: fx.Node) -> str:
-    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
-    if not frames:
-        return ""
-    last = frames[-1]
-    return f" {last['file']}:{last['line']}: {last['code'].strip()}"

@@ -1,0 +1,126 @@
+"""New nodes in the place of an old one: meta data kept, fake values computed for the new nodes alone."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from npucompose.passes.adapt.match import Bound, operator_of
+from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, value_of
+from npucompose.schema.adapt import REFERENCE, Call
+
+TRAIL = "adapted_by"
+"""node.meta: the names of the rules that made a node, so that none of them matches it."""
+aten = torch.ops.aten
+
+
+class Builder:
+    """Makes nodes before `node`. `made` lists them in order, `permutes` and `casts` count what was put in."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node, trail: frozenset[str]) -> None:
+        self.graph, self.node = graph, node
+        self.meta = {**inherited(node), TRAIL: trail}
+        self.made: list[fx.Node] = []
+        self.permutes = self.casts = 0
+        self.fake = fake_mode_of(node)
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """A call with its fake value."""
+        with self.graph.inserting_before(self.node):
+            made = self.graph.call_function(target, args, kwargs)
+        made.meta.update(self.meta)
+        made.meta["val"] = fake_result(target, args, kwargs, self.fake)
+        self.made.append(made)
+        return made
+
+    def cast(self, tensor: fx.Node, dtype: torch.dtype) -> fx.Node:
+        self.casts += 1
+        return self.call(aten._to_copy.default, tensor, dtype=dtype)
+
+    def permute(self, tensor: fx.Node, perm: Sequence[int]) -> fx.Node:
+        """Permuted, and laid down in the new order: what a device's Transpose does."""
+        self.permutes += 1
+        return self.call(
+            aten.clone.default,
+            self.call(aten.permute.default, tensor, list(perm)),
+            memory_format=torch.contiguous_format,
+        )
+
+    def check_range(self, tensor: fx.Node, cast: fx.Node, rule: str) -> None:
+        """The run ends where a value that was finite, or any integer, does not survive the cast."""
+        narrow = cast.meta["val"].dtype
+        message = f"adapt rule '{rule}': a value does not fit {str(narrow).removeprefix('torch.')}"
+        if narrow.is_floating_point or narrow.is_complex:
+            kept = self.call(aten.eq.Tensor, self.call(aten.isinf.default, tensor), self.call(aten.isinf.default, cast))
+        else:
+            back = self.call(aten._to_copy.default, cast, dtype=tensor.meta["val"].dtype)
+            kept = self.call(aten.eq.Tensor, back, tensor)
+        self.call(aten._assert_async.msg, self.call(aten.all.default, kept), message)
+
+    def of(self, call: Call, names: Mapping[str, Any]) -> Any:
+        """`call` with its references looked up in `names`; the chosen result where several come out."""
+        target = operator_of(call.op)
+        assert target is not None  # by_operator has looked
+        made = self.call(target, *self.resolved(list(call.args), names), **self.resolved(dict(call.kwargs), names))
+        return made if call.result is None else self.part(made, call.result)
+
+    def part(self, made: fx.Node, index: int) -> fx.Node:
+        with self.graph.inserting_before(self.node):
+            part = self.graph.call_function(operator.getitem, (made, index))
+        part.meta.update(self.meta)
+        part.meta["val"] = made.meta["val"][index]
+        self.made.append(part)
+        return part
+
+    def resolved(self, given: Any, names: Mapping[str, Any]) -> Any:
+        """Nested arguments with every `$…` replaced by what it stands for."""
+        if isinstance(given, str) and given.startswith("$"):
+            return self._reference(given, names)
+        if isinstance(given, (list, tuple)):
+            return [self.resolved(item, names) for item in given]
+        if isinstance(given, Mapping):
+            return {str(key): self.resolved(item, names) for key, item in given.items()}
+        return given
+
+    def _reference(self, text: str, names: Mapping[str, Any]) -> Any:
+        match = REFERENCE.fullmatch(text)
+        assert match is not None  # Call has looked
+        found = names[match[1]]
+        if match[2] is None and match[3] is None:
+            return found
+        tensor = value_of(found)
+        if match[3] is not None:
+            return self._size(found, int(match[3]))
+        if match[2] == "shape":
+            return [self._size(found, dim) for dim in range(tensor.dim())]
+        if match[2] == "numel":
+            count = tensor.numel()
+            return count if isinstance(count, int) else self.call(aten.sym_numel.default, found)
+        return {"dtype": tensor.dtype, "device": tensor.device, "rank": tensor.dim()}[match[2]]
+
+    def _size(self, tensor: fx.Node, dim: int) -> Any:
+        """A number, or where the size is a symbol a node that reads it."""
+        dim %= tensor.meta["val"].dim()
+        size = tensor.meta["val"].shape[dim]
+        return size if isinstance(size, int) else self.call(aten.sym_size.int, tensor, dim)
+
+
+def rebuilt(builder: Builder, arguments: Bound, changed: Mapping[str, Any]) -> fx.Node:
+    """The old call once more, with other values for the arguments in `changed`."""
+    target = builder.node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    args, kwargs = list(builder.node.args), dict(builder.node.kwargs)
+    for index, argument in enumerate(target._schema.arguments):
+        if argument.name not in changed:
+            continue
+        if index < len(args):
+            args[index] = changed[argument.name]
+        elif argument.kwarg_only or index > len(args):
+            kwargs[argument.name] = changed[argument.name]
+        else:
+            args.append(changed[argument.name])
+    return builder.call(target, *args, **kwargs)

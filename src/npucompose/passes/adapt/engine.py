@@ -1,0 +1,156 @@
+"""Applies a rule set to a graph: for each node the first rule that matches, then the nodes that it made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from npucompose.errors import RejectedError
+from npucompose.graphs.effects import is_getitem
+from npucompose.graphs.source import source_line
+from npucompose.passes.adapt.build import TRAIL, Builder
+from npucompose.passes.adapt.kinds import replacement
+from npucompose.passes.adapt.match import Bound, bound, by_operator, case_of, matches
+from npucompose.passes.base import Outcome
+from npucompose.passes.metadata import value_of
+from npucompose.schema.adapt import Reject, Rewriting, Rule, RuleSet
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.passes import RuleFacts
+
+
+def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities) -> Outcome:
+    """Rewrite in place. Every rejected node is told in one RejectedError; a name that does not exist is ConfigError."""
+    table = by_operator(rules)
+    counts: dict[str, Counter[str]] = {rule.name: Counter() for rule in rules.rules}
+    rejected: list[str] = []
+    todo = [node for node in graph.nodes if node.op == "call_function" and node.target in table]
+    todo.reverse()
+    while todo:
+        node = todo.pop()
+        found = _first(table.get(node.target, ()), node, can)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if found is None:
+            continue
+        rule, arguments = found
+        if isinstance(rule, Reject):
+            counts[rule.name]["rejections"] += 1
+            rejected.append(_told(rule, node, arguments))
+            continue
+        assert isinstance(rule, Rewriting)
+        made = _rewritten(graph, node, rule, arguments, counts[rule.name])
+        todo += [new for new in reversed(made) if new.target in table]
+    if rejected:
+        raise RejectedError(*rejected)
+    return _outcome(rules, counts)
+
+
+def _first(rules: Sequence[Rule], node: fx.Node, can: Capabilities) -> tuple[Rule, Bound] | None:
+    trail = node.meta.get(TRAIL, frozenset())
+    arguments: Bound | None = None
+    for rule in rules:
+        if rule.name in trail:
+            continue
+        arguments = bound(node) if arguments is None else arguments
+        if matches(rule, node, arguments, can):
+            return rule, arguments
+    return None
+
+
+def _rewritten(
+    graph: fx.Graph, node: fx.Node, rule: Rewriting, arguments: Bound, counts: Counter[str]
+) -> list[fx.Node]:
+    builder = Builder(graph, node, node.meta.get(TRAIL, frozenset()) | {rule.name})
+    results = [_in_form(builder, new, old) for new, old in zip(*_pairs(builder, rule, arguments), strict=True)]
+    if isinstance(node.meta["val"], (list, tuple)):
+        for user in list(node.users):
+            assert is_getitem(user), f"{user} reads all results of {node} at once"
+            part: Any = user.args[1]
+            user.replace_all_uses_with(results[part])
+            graph.erase_node(user)
+    else:
+        node.replace_all_uses_with(results[0])
+    graph.erase_node(node)
+    counts.update(matches=1, casts=builder.casts, permutes=builder.permutes)
+    return builder.made
+
+
+def _pairs(builder: Builder, rule: Rewriting, arguments: Bound) -> tuple[list[fx.Node], list[Any]]:
+    """The results that the rule makes, beside the fake values of those that were there."""
+    old = builder.node.meta["val"]
+    wanted = list(old) if isinstance(old, (list, tuple)) else [old]
+    new = replacement(builder, rule, arguments)
+    if len(new) != len(wanted):
+        raise ValueError(
+            f"adapt rule '{rule.name}' gives {len(new)} results, and {builder.node.target} has {len(wanted)}"
+        )
+    for made, had in zip(new, wanted, strict=True):
+        _same_kind(rule, builder.node, made.meta["val"], had)
+    return new, wanted
+
+
+def _same_kind(rule: Rule, node: fx.Node, made: Any, had: Any) -> None:
+    """A rule that changes dtype or rank would break every reader of the result."""
+    if not isinstance(had, torch.Tensor):
+        return
+    if not isinstance(made, torch.Tensor) or (made.dtype, made.dim()) != (had.dtype, had.dim()):
+        got = f"{made.dtype} of rank {made.dim()}" if isinstance(made, torch.Tensor) else type(made).__name__
+        raise ValueError(
+            f"adapt rule '{rule.name}' gives {got} for {node.target} (node {node.name}), which gave {had.dtype} of "
+            f"rank {had.dim()}"
+        )
+
+
+def _in_form(builder: Builder, new: fx.Node, old: Any) -> fx.Node:
+    """The result with the strides that the old one had: a reader may ask for a view of it."""
+    from npucompose.graphs.form import same_form
+
+    if not isinstance(old, torch.Tensor) or same_form(new.meta["val"], old):
+        return new
+    if old.is_contiguous():
+        return builder.call(torch.ops.aten.clone.default, new, memory_format=torch.contiguous_format)
+    if old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last):
+        return builder.call(torch.ops.aten.clone.default, new, memory_format=torch.channels_last)
+    empty = builder.call(
+        torch.ops.aten.empty_strided.default,
+        list(old.shape),
+        list(old.stride()),
+        dtype=old.dtype,
+        device=old.device,
+    )
+    return builder.call(torch.ops.aten.copy.default, empty, new)
+
+
+def _told(rule: Reject, node: fx.Node, arguments: Bound) -> str:
+    shown = {name: case_of(value_of(given)) for name, given in arguments.items()}
+    line = source_line(node)
+    text = rule.message.format(**{**shown, "op": str(node.target), "node": node.name, "source": line or "no source"})
+    where = f" at {line}" if line and "{source}" not in rule.message else ""
+    who = f" (node {node.name})" if "{node}" not in rule.message else ""
+    return f"{node.target}{who}{where} is rejected by adapt rule '{rule.name}': {text}"
+
+
+def _outcome(rules: RuleSet, counts: dict[str, Counter[str]]) -> Outcome:
+    used = [rule for rule in rules.rules if isinstance(rule, Rewriting) and counts[rule.name]["matches"]]
+    facts = tuple(
+        RuleFacts(
+            rule=rule.name,
+            kind=rule.kind,
+            op=rule.op,
+            matches=counts[rule.name]["matches"],
+            casts=counts[rule.name]["casts"],
+            permutes=counts[rule.name]["permutes"],
+            rtol=rule.contract.rtol,
+            atol=rule.contract.atol,
+        )
+        for rule in used
+    )
+    return Outcome(
+        matches=sum(fact.matches for fact in facts),
+        exact=all(rule.contract.bitwise for rule in used),
+        rtol=max((fact.rtol for fact in facts), default=0.0),
+        atol=max((fact.atol for fact in facts), default=0.0),
+        rules=facts,
+    )

@@ -1,0 +1,277 @@
+"""Permutes move through whole groups of operators at once, where fewer bytes are moved in the end.
+
+A region is a connected group of operators that absorb a permute. To turn it by p means: each of its values y becomes y'
+with y = permute(y', p). A permute by p that enters is then not needed, nor is its inverse where a value leaves; any
+other value that enters or leaves needs one. A region is turned when that balance is won, and as a whole, so that the
+pass never wanders back and forth and a second run finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from npucompose.graphs.form import same_form
+from npucompose.passes.cancel_moves.absorb import absorbs, turned, turned_kwargs
+from npucompose.passes.cancel_moves.editor import Editor
+from npucompose.passes.cancel_moves.moves import (
+    Perm,
+    after,
+    bytes_of,
+    inverse,
+    is_copy,
+    is_identity,
+    lays_down,
+    moved,
+    perm_of,
+    source_of,
+)
+from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result
+
+CANDIDATES = 3
+"""Orders tried for a region: the most frequent ones at its border."""
+
+
+def turn(graph: fx.Graph, relaxed: bool) -> int:
+    """How many regions were turned."""
+    editor = Editor(graph)
+    turns = 0
+    for members in _regions(graph, editor, relaxed):
+        plans = [plan for perm in _candidates(members) if (plan := _Turn(editor, members, perm)).promises()]
+        won = [plan for plan in plans if plan.works()]
+        if won:
+            max(won, key=lambda plan: plan.gain).apply()
+            turns += 1
+    return turns
+
+
+def _regions(graph: fx.Graph, editor: Editor, relaxed: bool) -> list[list[fx.Node]]:
+    """Connected groups of absorbing nodes that touch a permute, each in the graph's order."""
+    group: dict[fx.Node, int] = {}
+    members: dict[int, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or not absorbs(node, relaxed):
+            continue
+        if not editor.quiet(node, *node.all_input_nodes):
+            continue
+        rank = node.meta["val"].dim()
+        near = {group[s] for s in node.all_input_nodes if s in group and s.meta["val"].dim() == rank}
+        home = max(near, key=lambda key: len(members[key]), default=len(group))
+        into = members.setdefault(home, [])
+        for other in near - {home}:
+            for moving in members.pop(other):
+                group[moving] = home
+                into.append(moving)
+        group[node] = home
+        into.append(node)
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    touched = [found for found in members.values() if any(True for _ in _border(found))]
+    return [sorted(found, key=order.__getitem__) for found in touched]
+
+
+def _border(members: Sequence[fx.Node]) -> Iterator[Perm]:
+    """The orders that would cancel a permute at the border."""
+    inside = set(members)
+    for node in members:
+        rank = node.meta["val"].dim()
+        for source in node.all_input_nodes:
+            perm = perm_of(source) if source not in inside else None
+            if perm is not None and len(perm) == rank:
+                yield perm
+        for user in node.users:
+            perm = perm_of(user) if user not in inside else None
+            if perm is not None:
+                yield inverse(perm)
+
+
+def _candidates(members: Sequence[fx.Node]) -> list[Perm]:
+    counts = Counter(perm for perm in _border(members) if not is_identity(perm))
+    return [perm for perm, _ in counts.most_common(CANDIDATES)]
+
+
+class _Turn:
+    """One region and one order: what it would win, and the doing of it."""
+
+    def __init__(self, editor: Editor, members: Sequence[fx.Node], perm: Perm) -> None:
+        self.editor, self.members, self.perm = editor, members, perm
+        self.inside = set(members)
+        self.entering = list(dict.fromkeys(s for node in members for s in node.all_input_nodes if self._enters(s)))
+        self.values: dict[fx.Node, Any] = {}
+        self.gain = 0
+
+    def _enters(self, source: fx.Node) -> bool:
+        return source not in self.inside and source.meta["val"].dim() == len(self.perm)
+
+    def _dies(self, source: fx.Node) -> bool:
+        return all(user in self.inside for user in source.users)
+
+    def _outside(self, node: fx.Node) -> list[fx.Node]:
+        return [user for user in node.users if user not in self.inside]
+
+    def _cancels(self, user: fx.Node) -> bool:
+        perm = perm_of(user)
+        return perm is not None and is_identity(after(self.perm, perm))
+
+    def _turns_back(self, node: fx.Node) -> bool:
+        """Somebody outside wants the value as it was, and not permuted."""
+        return any(perm_of(user) is None for user in self._outside(node))
+
+    def promises(self) -> bool:
+        """Whether it could win anything at best; cheap."""
+        saved = sum(moved(s) for s in self.entering if perm_of(s) == self.perm and self._dies(s))
+        costs = sum(2 * bytes_of(s.meta["val"]) for s in self.entering if not self._free(s))
+        for node in self.members:
+            saved += sum(moved(user) for user in self._outside(node) if self._cancels(user))
+            costs += 2 * bytes_of(node.meta["val"]) if self._turns_back(node) else 0
+        return saved > costs
+
+    def _free(self, source: fx.Node) -> bool:
+        perm = perm_of(source)
+        return perm == self.perm or (perm is not None and self._dies(source))
+
+    def works(self) -> bool:
+        """Values in the new order are computed, forms at the border compared, bytes counted; `gain` is the result."""
+        for source in self.entering:
+            self.values[source] = self._entered(source)
+        for node in self.members:
+            self.values[node] = self._turned_value(node)
+        before = sum(moved(node) for node in self._counted())
+        now = sum(self._cost_of_entering(source) for source in self.entering)
+        for node in self.members:
+            cost = self._cost_of(node)
+            if cost is None:
+                return False
+            now += cost
+        self.gain = before - now
+        return self.gain > 0
+
+    def _counted(self) -> Iterator[fx.Node]:
+        yield from (source for source in self.entering if perm_of(source) is not None and self._dies(source))
+        for node in self.members:
+            yield node
+            for user in self._outside(node):
+                if perm_of(user) is not None:
+                    yield user
+                    yield from (reader for reader in user.users if is_copy(reader))
+
+    def _entered(self, source: fx.Node) -> Any:
+        base, perm = self._base(source)
+        value = base.meta["val"]
+        return value if is_identity(perm) else fake_result(torch.ops.aten.permute.default, (base, perm), {}, self._mode)
+
+    @property
+    def _mode(self) -> Any:
+        return fake_mode_of(self.members[0])
+
+    def _base(self, source: fx.Node) -> tuple[fx.Node, Perm]:
+        """What a value that enters is in the new order: a node and a permute of it."""
+        own = perm_of(source)
+        if own is None or not (own == self.perm or self._dies(source)):
+            return source, inverse(self.perm)
+        return source_of(source), after(own, inverse(self.perm))
+
+    def _cost_of_entering(self, source: fx.Node) -> int:
+        return 0 if is_identity(self._base(source)[1]) else 2 * bytes_of(source.meta["val"])
+
+    def _turned_value(self, node: fx.Node) -> Any:
+        def known(found: fx.Node) -> Any:
+            return self.values.get(found, found.meta["val"])
+
+        old, sources = node.meta["val"], [s for s in node.all_input_nodes if s in self.values]
+        first = known(sources[0])
+        plain = torch.Tag.pointwise in node.target.tags or lays_down(node)  # type: ignore[union-attr]
+        shape = [old.shape[dim] for dim in inverse(self.perm)]
+        if plain and all(same_form(known(s), first) for s in sources[1:]) and list(first.shape) == shape:
+            quick = fake_like(first, shape, old.dtype, laid_down=lays_down(node))
+            if quick is not None:
+                return quick
+        args = turned(node, self.perm, fx.map_arg(node.args, known))
+        kwargs = fx.map_arg(turned_kwargs(node, self.perm), known)
+        return fake_result(node.target, args, kwargs, self._mode)
+
+    def _cost_of(self, node: fx.Node) -> int | None:
+        """Bytes moved by a member and behind it in the new order; None where a reader would see another form."""
+        value, cost = self.values[node], 0
+        if is_copy(node):
+            source = source_of(node)
+            behind_permute = source in self.entering and not is_identity(self._base(source)[1])
+            dropped = lays_down(node) and same_form(self.values[source], value)
+            cost = 0 if behind_permute or dropped else moved_by_copy(node)
+        elif moved(node):
+            cost = moved(node)
+        if self._turns_back(node):
+            cost += 2 * bytes_of(value)
+            if not (same_form(self._permuted(value, self.perm), node.meta["val"]) or _is_laid_down(node)):
+                return None
+        for user in self._outside(node):
+            perm = perm_of(user)
+            if perm is None:
+                continue
+            behind = self._cost_behind(user, value, after(self.perm, perm))
+            if behind is None:
+                return None
+            cost += behind
+        return cost
+
+    def _cost_behind(self, user: fx.Node, value: Any, perm: Perm) -> int | None:
+        """Of a permute that leaves, which is `perm` of the new value."""
+        seen = self._permuted(value, perm)
+        copies = [reader for reader in user.users if is_copy(reader)]
+        if not same_form(seen, user.meta["val"]) and not all(lays_down(reader) for reader in user.users):
+            return None
+        if not is_identity(perm):
+            return moved(user)
+        return sum(0 if same_form(seen, reader.meta["val"]) else moved_by_copy(reader) for reader in copies)
+
+    def _permuted(self, value: Any, perm: Perm) -> Any:
+        if is_identity(perm):
+            return value
+        return fake_like(
+            value,
+            [value.shape[dim] for dim in perm],
+            value.dtype,
+            strides=[value.stride(dim) for dim in perm],
+        )
+
+    def apply(self) -> None:
+        """New members in front of the old ones, permutes at the border, and the old ones go."""
+        editor, new = self.editor, dict[fx.Node, fx.Node]()
+        for source in self.entering:
+            first = next(node for node in self.members if source in node.all_input_nodes)
+            base, perm = self._base(source)
+            new[source] = editor.permuted(first, source, base, perm)
+        for node in self.members:
+            args = turned(node, self.perm, fx.map_arg(node.args, lambda n: new.get(n, n)))
+            kwargs = fx.map_arg(turned_kwargs(node, self.perm), lambda n: new.get(n, n))
+            new[node] = editor.call(node, node, node.target, *args, value=self.values[node], **kwargs)
+            self._leave(node, new[node])
+        for node in reversed(self.members):
+            editor.graph.erase_node(node)
+        editor.sweep(self.entering)
+
+    def _leave(self, node: fx.Node, new: fx.Node) -> None:
+        editor = self.editor
+        for user in self._outside(node):
+            perm = perm_of(user)
+            if perm is not None:
+                made = editor.permuted(node, user, new, after(self.perm, perm))
+                user.replace_all_uses_with(made)
+                editor.graph.erase_node(user)
+        if self._outside(node):
+            back = editor.permuted(node, node, new, self.perm)
+            if not same_form(back.meta["val"], node.meta["val"]):
+                back = editor.laid_down(node, back)
+            for user in self._outside(node):
+                user.replace_input_with(node, back)
+
+
+def moved_by_copy(node: fx.Node) -> int:
+    return 2 * bytes_of(node.meta["val"])
+
+
+def _is_laid_down(node: fx.Node) -> bool:
+    return node.meta["val"].is_contiguous()

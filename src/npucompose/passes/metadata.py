@@ -1,0 +1,76 @@
+"""What a new node takes over from the one it stands for, and its fake value, computed for that node alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import map_arg
+
+from npucompose.graphs.effects import tensors_in
+
+KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "seq_nr", "from_node", "custom")
+
+
+def inherited(node: fx.Node) -> dict[str, Any]:
+    """The origin of a node: the model's line, its module, what autograd and the partitioner wrote down."""
+    return {key: node.meta[key] for key in KEPT if key in node.meta}
+
+
+def value_of(found: Any) -> Any:
+    """A node's fake value; anything else as it is."""
+    return found.meta.get("val") if isinstance(found, fx.Node) else found
+
+
+def fake_mode_of(node: fx.Node) -> Any:
+    """The mode whose fake tensors the graph holds; None where its values are not fake."""
+    for near in (node, *node.all_input_nodes):
+        for tensor in tensors_in(near.meta.get("val")):
+            if isinstance(tensor, FakeTensor):
+                return tensor.fake_mode
+    return None
+
+
+def fake_result(target: Any, args: Any, kwargs: Any, mode: Any) -> Any:
+    """What `target` gives for the fake values of its arguments."""
+    with mode or nullcontext(), torch.no_grad():
+        return target(*map_arg(args, value_of), **map_arg(kwargs, value_of))
+
+
+def fake_like(
+    model: Any,
+    shape: Sequence[Any],
+    dtype: torch.dtype,
+    *,
+    strides: Sequence[Any] | None = None,
+    laid_down: bool = False,
+) -> Any:
+    """A fake tensor beside `model` without asking an operator: its strides, those given, or dense in order.
+
+    None where an element-wise operator would choose other strides than those of a dense input.
+    """
+    if laid_down:
+        strides = torch.empty(shape, device="meta").stride() if _all_ints(shape) else None
+    elif strides is None:
+        strides = model.stride() if _is_dense(model) else None
+    if strides is None:
+        return None
+    if isinstance(model, FakeTensor) and _all_ints((*shape, *strides)):
+        meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        return FakeTensor(model.fake_mode, meta, model.device)
+    mode = model.fake_mode if isinstance(model, FakeTensor) else nullcontext()
+    with mode:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=model.device)
+
+
+def _all_ints(sizes: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Every element has its own place and no place is empty: what element-wise operators keep the strides of."""
+    return _all_ints(tensor.shape) and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
