@@ -285,5 +285,4 @@ def test_what_a_script_cannot_say_is_refused(overrides: list[str], words: str) -
 @pytest.mark.parametrize("cls", [Experiment, Shapes, CompileKeywords])
 def test_every_field_has_its_line_or_is_named_as_none(cls: type[Any]) -> None:
     """A new field: write it in recipe/script.py and name it in CARRIED, or it is refused wherever it is set."""
-    refused = {"mark_calls"} if cls is Shapes else set()
-    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | refused
+    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls]

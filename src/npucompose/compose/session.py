@@ -8,7 +8,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from npucompose.compose import sequence, shapes
 from npucompose.compose.check import Checked
@@ -22,7 +22,7 @@ from npucompose.targets.compilation import Backend, Compilation
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.measure.numerics import Tolerance
+    from npucompose.schema.tolerance import Tolerance
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
     from npucompose.targets.detached import DetachedHandle
@@ -151,10 +151,7 @@ class Session:
         call = call or {}
         inputs = sequence.varied(call, self.built.inputs(step))
         gears = self.checked.target.set_gears(self.experiment.mode.name)
-        policy = self.experiment.shapes
-        if step and policy.mark_calls == "first":
-            policy = evolve(policy, mark_static=())
-        shapes.apply(policy, inputs, gears, unmarked=sequence.unmarked(call))
+        shapes.apply(self.experiment.shapes, inputs, gears, unmarked=sequence.unmarked(call))
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
@@ -246,7 +243,7 @@ class Session:
     @property
     def declared(self) -> Tolerance:
         """What the contracts of the passes allow the results to be off by: the sum over all that were not exact."""
-        from npucompose.measure.numerics import Tolerance
+        from npucompose.schema.tolerance import Tolerance
 
         records = self._pass_records
         return Tolerance(sum(record.rtol for record in records), sum(record.atol for record in records))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from npucompose.compose import sequence
 from npucompose.compose.check import TILING_SINK, Checked
-from npucompose.compose.sequence import varied
 from npucompose.compose.shapes import matches
+from npucompose.schema.sequence import Call
 from npucompose.schema.sinking import SinkingFacts
 from npucompose.sinking import Change, Question, diagnose
 
@@ -37,7 +38,7 @@ def question_of(session: Session) -> Question:
         dynamic=experiment.shapes.dynamic,
         fullgraph=experiment.compile.fullgraph,
         mark_static=experiment.shapes.mark_static,
-        marks_later_calls=experiment.shapes.mark_calls == "every",
+        marked=tuple(name for name in inputs if _is_marked(checked, name)),
         gears=experiment.shapes.gears,
         sink=bool(experiment.compiler[TILING_SINK]),
         ops_lower_limit=experiment.compiler[LOWER_LIMIT],
@@ -51,18 +52,28 @@ def question_of(session: Session) -> Question:
 def _changes(session: Session, checked: Checked, first: Mapping[str, Any]) -> Iterator[Change]:
     """The first difference of each argument, over the model's own steps and then the calls of `model.sequence`."""
     told: set[str] = set()
-    policy = checked.experiment.shapes
-    steps = [session.built.inputs(step) for step in range(1, session.built.steps)]
-    declared = [varied(call, session.built.inputs(at)) for at, call in enumerate(session.calls[1:], start=1)]
-    for call, inputs in enumerate([*steps, *declared], start=1):
-        for name, value in inputs.items():
+    for at, call in _calls(session):
+        for name, value in sequence.varied(call, session.built.inputs(at)).items():
             differs = None if name in told else _difference(first.get(name), value)
             if differs is None:
                 continue
             told.add(name)
             what, before, after = differs
-            marked = policy.mark_calls == "every" and any(matches(pattern, name) for pattern in policy.mark_static)
-            yield Change(argument=name, what=what, before=before, after=after, call=call, marked=marked)
+            marked = _is_marked(checked, name) and name not in sequence.unmarked(call)
+            yield Change(argument=name, what=what, before=before, after=after, call=at, marked=marked)
+
+
+def _calls(session: Session) -> Iterator[tuple[int, Call]]:
+    """Every call after the first, with its number: the declared ones, or else those of the comparison."""
+    declared = session.calls
+    if len(declared) > 1:
+        yield from list(enumerate(declared))[1:]
+    else:
+        yield from ((step, {}) for step in range(1, session.built.steps))
+
+
+def _is_marked(checked: Checked, name: str) -> bool:
+    return any(matches(pattern, name) for pattern in checked.experiment.shapes.mark_static)
 
 
 def _difference(before: Any, after: Any) -> tuple[Any, str, str] | None:

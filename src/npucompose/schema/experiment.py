@@ -39,9 +39,6 @@ class Shapes:
     name: str = option("static", "the choice of conf/shapes this is")
     dynamic: bool | None = option(False, "torch.compile(dynamic=...): True, False, or null to let Dynamo find out")
     mark_static: tuple[str, ...] = option(factory=tuple, doc="inputs to pass to torch._dynamo.mark_static")
-    mark_calls: Literal["every", "first"] = option(
-        "every", "whose tensors are marked: `first` is a script that forgets later ones", choices=("every", "first")
-    )
     mark_dynamic: Mapping[str, tuple[int, ...]] = option(
         factory=dict, doc="{input: dimensions} to pass to torch._dynamo.mark_dynamic"
     )
@@ -143,6 +140,9 @@ class Experiment:
     compile: CompileKeywords = option(factory=CompileKeywords)
     logs: Logs = option(factory=Logs)
     seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
+    check: Literal["none", "per_pass"] = option(
+        "none", "per_pass runs each graph before and after each pass on made-up inputs", choices=("none", "per_pass")
+    )
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
     sinking: Sinking = option(factory=Sinking)

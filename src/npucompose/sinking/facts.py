@@ -106,7 +106,9 @@ class Question:
     dynamic: bool | None
     fullgraph: bool = True
     mark_static: tuple[str, ...] = ()
-    marks_later_calls: bool = True
+    """As written: names and patterns."""
+    marked: tuple[str, ...] = ()
+    """The arguments that they name."""
     gears: Mapping[str, tuple[int, ...]] = field(factory=dict[str, "tuple[int, ...]"])
     sink: bool = False
     ops_lower_limit: int | None = None

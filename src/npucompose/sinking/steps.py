@@ -115,11 +115,16 @@ def _sizes(case: Case) -> _Told:
 
 def _mark(arguments: Sequence[str], question: Question) -> str:
     names = [argument.partition("[")[0].partition(".")[0] for argument in arguments]
-    if any(name in question.mark_static for name in names) and not question.marks_later_calls:
-        return "shapes.mark_calls=every  # torch._dynamo.mark_static for the tensors of every call"
+    if names and set(names) <= set(question.marked):
+        return _mark_again(names)
     marks = list(dict.fromkeys([*question.mark_static, *names]))
     calls = "; ".join(f"torch._dynamo.mark_static({argument})" for argument in arguments)
     return f"shapes.mark_static=[{','.join(marks)}]  # in Python: {calls}"
+
+
+def _mark_again(names: Sequence[str]) -> str:
+    calls = "; ".join(f"torch._dynamo.mark_static({name})" for name in dict.fromkeys(names))
+    return f"{calls}  # in Python, before every call and not before the first only"
 
 
 def _numbers(case: Case) -> _Told:
@@ -250,9 +255,9 @@ def _recompiles(change: Change, question: Question) -> tuple[bool, str, str | No
             f"shapes.dynamic=null finds out: one more compilation, then the {every} is a symbol",
             _general(question),
         )
-    if change.what == "shape" and change.argument in question.mark_static:
-        fix = "shapes.mark_calls=every  # or pad it to the shape of the first call"
-        return True, "the first call's tensor was marked and this one is not: the next graph has symbols (path 6)", fix
+    if change.what == "shape" and change.argument in question.marked:
+        words = "the first call's tensor was marked and this one is not: the next graph has symbols (path 6)"
+        return True, words, _mark_again([change.argument])
     return False, f"the {every} is a symbol: nothing is compiled again", None
 
 

@@ -77,6 +77,8 @@ class Backend:
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
+        self.loaded_before = 0
+        """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
         self.entered_at: list[float] = []
         """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it

@@ -16,7 +16,8 @@ def sentence(error: BaseException) -> str | None:
     converter = any(words in text for words in _NO_CONVERTER) or "converter" in text
     if node is None or not converter:
         return None
-    where = traced_line(text.partition("Original traceback:")[2])
+    traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
+    where = traced_line(traceback)
     line = f" at {where}" if where else ""
     first = text.strip().splitlines()[0]
     return f"TorchAir has no GE converter for {node.group(2)} (node {node.group(1)}){line}. It says: {first}"
