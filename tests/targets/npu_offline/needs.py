@@ -31,9 +31,14 @@ offline = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 
 def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
-    """`python run.py target=npu_offline …` in `folder`: exit status, report (empty when there is none), stderr."""
+    """`python run.py target=npu_offline …` in `folder`: exit status, report (empty when there is none), stderr.
+
+    Flags such as `-m` come first, where Hydra wants them.
+    """
+    flags = [word for word in overrides if word.startswith("-")]
+    rest = [word for word in overrides if word not in flags]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "target=npu_offline", "hydra.run.dir=out", *overrides],
+        [sys.executable, str(ROOT / "run.py"), *flags, "target=npu_offline", "hydra.run.dir=out", *rest],
         cwd=folder,
         capture_output=True,
         text=True,

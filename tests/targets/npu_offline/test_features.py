@@ -11,6 +11,7 @@ import pytest
 import torch
 from targets.npu_offline.needs import offline, run
 
+PLAN = "streams=mm_abs_sub"  # abs and sub on a stream of their own
 LIMIT = "passes.core_limit.regions=[{aicore:8,vectorcore:16,match:{target:aten.abs}}]"
 FUSE = "passes.super_kernel.regions=[{scope:sk,options:'stream-fusion=1',match:{target:'re:aten.(abs|sub).*'}}]"
 LOSS_OF_ITS_OWN = """
@@ -50,7 +51,7 @@ def litter(folder: Path) -> set[str]:
 @offline
 def test_a_core_limit_is_set_in_the_capture_on_its_own_stream_and_taken_back(tmp_path: Path) -> None:
     status, report, error = run(
-        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=[stream_plan,core_limit]", LIMIT
+        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=[stream_plan,core_limit]", PLAN, LIMIT
     )
     assert (status, error) == (0, "")
     told = (tmp_path / "out" / "graphs" / "capture_0.txt").read_text().splitlines()
@@ -68,8 +69,9 @@ def test_a_core_limit_is_set_in_the_capture_on_its_own_stream_and_taken_back(tmp
 @pytest.mark.slow
 def test_ge_nodes_carry_their_cores_and_their_super_kernel(tmp_path: Path) -> None:
     status, report, error = run(
-        tmp_path, "mode=max-autotune", "model=mm_abs_sub", "passes=[stream_plan,core_limit,super_kernel]", LIMIT, FUSE
-    )
+        tmp_path, "mode=max-autotune", "model=mm_abs_sub", "passes=[stream_plan,core_limit,super_kernel]", PLAN, LIMIT,
+        FUSE,
+    )  # fmt: skip
     assert (status, error) == (0, "")
     (graph,) = report["npu"]["ge_graphs"]
     assert graph["cores"] == {"Abs": "8 cube, 16 vector"}
