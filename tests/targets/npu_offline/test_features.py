@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from targets.npu_offline.needs import offline, run
+from targets.npu_offline.needs import offline
+
+from tests.npu.place import ROOT, process
 
 PLAN = "streams=mm_abs_sub"  # abs and sub on a stream of their own
 LIMIT = "passes.core_limit.regions=[{aicore:8,vectorcore:16,match:{target:aten.abs}}]"
@@ -31,6 +33,18 @@ class Classifier(torch.nn.Module):
 def make():
     return Classifier(), {"x": torch.randn(2, 8), "wanted": torch.randn(2, 4)}
 """
+
+
+def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
+    """`python run.py target=npu_offline …` in `folder`: exit status, report (empty when there is none), stderr.
+
+    Flags such as `-m` come first, where Hydra wants them.
+    """
+    flags = [word for word in overrides if word.startswith("-")]
+    chosen = [*flags, "target=npu_offline", "hydra.run.dir=out", *(word for word in overrides if word not in flags)]
+    done = process("npu_offline", ROOT / "run.py", *chosen, folder=folder)
+    report = folder / "out" / "report.json"
+    return done.returncode, json.loads(report.read_text()) if report.is_file() else {}, done.stderr
 
 
 def written(folder: Path) -> list[str]:
