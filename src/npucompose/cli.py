@@ -1,4 +1,4 @@
-"""npucompose run | list | doctor | fetch | recipe. Errors are one paragraph on stderr; the exit status says what kind.
+"""npucompose run | explain | list | doctor | fetch | recipe. Errors are one paragraph on stderr, by exit status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -43,6 +43,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    explained = commands.add_parser("explain", help="why the graph would sink or not; compiles, runs nothing")
+    explained.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+    explained.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    explained.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
+    explained.add_argument("--json", action="store_true", help="as JSON")
+    explained.set_defaults(act=_explain)
     listing = commands.add_parser("list", help="what can be chosen")
     listing.add_argument("kind", choices=kinds(), help="which choices")
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
@@ -85,6 +91,22 @@ def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
     for action in (ejected, imported, exported):
         action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
     imported.set_defaults(act=import_)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from airflow_free.explain import explain
+    from npucompose.compose.tree import compose
+    from npucompose.report.explain import as_json, render
+
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    explanation = explain(composed)
+    if arguments.json:
+        print(as_json(explanation))
+    else:
+        render(explanation, Console())
+    return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:

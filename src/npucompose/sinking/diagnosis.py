@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
-from npucompose.schema.sinking import KINDS, Blame, GraphKind, SinkingFacts, Step, StepId, StepStatus, Verdict
+from npucompose.schema.sinking import (
+    KINDS,
+    Blame,
+    GraphKind,
+    SinkingFacts,
+    Step,
+    StepId,
+    StepStatus,
+    Verdict,
+    VerdictName,
+)
 from npucompose.sinking.facts import FxFacts, GeFacts, Question
 from npucompose.sinking.steps import TITLES, Case, steps
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.verdicts import Judged, judged, path
 
-Which = Literal["fx_graph", "ge_graph", "ge_build"]
 LEAST_STATIC: tuple[GraphKind, ...] = ("dynamic", "mixed", "unknown", "static")
 assert set(LEAST_STATIC) == set(KINDS)
 _DATA_DECIDE = re.compile(
@@ -42,7 +50,7 @@ def diagnose(
     )
 
 
-def _least_static(graphs: Sequence[Judged], which: Which) -> Verdict:
+def _least_static(graphs: Sequence[Judged], which: VerdictName) -> Verdict:
     verdicts: list[tuple[str, Verdict]] = [(one.graph.id, getattr(one, which)) for one in graphs]
     graph_id, worst = min(verdicts, key=lambda named: LEAST_STATIC.index(named[1].value))
     if len(verdicts) == 1:
