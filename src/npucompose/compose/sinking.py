@@ -50,7 +50,7 @@ def question_of(session: Session) -> Question:
 
 
 def _changes(session: Session, checked: Checked, first: Mapping[str, Any]) -> Iterator[Change]:
-    """The first difference of each argument, over all declared calls."""
+    """The first difference of each argument, over the model's own steps and then the calls of `model.sequence`."""
     told: set[str] = set()
     for at, call in _calls(session):
         for name, value in sequence.varied(call, session.built.inputs(at)).items():

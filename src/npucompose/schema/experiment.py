@@ -140,6 +140,9 @@ class Experiment:
     compile: CompileKeywords = option(factory=CompileKeywords)
     logs: Logs = option(factory=Logs)
     seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
+    check: Literal["none", "per_pass"] = option(
+        "none", "per_pass runs each graph before and after each pass on made-up inputs", choices=("none", "per_pass")
+    )
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
     sinking: Sinking = option(factory=Sinking)

@@ -99,6 +99,7 @@ class Target(ABC):
     """Whether a recording can be replayed without torch.compile around it."""
 
     soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
+
     device_variable: ClassVar[str | None] = None
     """The environment variable that says which devices a process may see; None where there is but one."""
     loaded: ClassVar[tuple[str, ...]] = ("torch",)
@@ -183,7 +184,7 @@ class Target(ABC):
         return None
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`, and where it is known `pool_bytes`, `unplanned_bytes`."""
+        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
         return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
 
     def device_facts(self, backend: Backend) -> NpuFacts | None:

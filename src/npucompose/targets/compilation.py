@@ -220,7 +220,12 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
 def through_inductor(
     backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here."""
+    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
+
+    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
+    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
+    """
+    from torch._functorch import config as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from npucompose.streams import strip
@@ -235,5 +240,6 @@ def through_inductor(
         return compiled
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+    with functorch_config.patch(enable_autograd_cache=False):
+        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled

@@ -77,6 +77,7 @@ class TorchairTarget(Target):
             device="npu",
             scope_namespace="npugraph_ex" if mode == NPUGRAPH_EX else "air",
             explicit_events=mode != GE,
+            asserts=mode != GE,
             captures=mode in CAPTURING,
             core_limits=mode != "eager",
             super_kernels=mode == GE,
@@ -144,6 +145,7 @@ class TorchairTarget(Target):
 
     def genuine(self, backend: Backend) -> Genuine | None:
         from npucompose.targets.torchair import config as made
+        from npucompose.targets.torchair import features
         from npucompose.targets.torchair.hooks import PassHooks
         from npucompose.targets.torchair.observe import LOADED
 
@@ -157,6 +159,8 @@ class TorchairTarget(Target):
             compiler = _compiler("npugraph_ex", config, custom)
             return Genuine(config=config, backend=compiler, options=options)
         config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after, backend.folders.files)
+        if backend.mode == GE and backend.folders.files and backend.options["dump_config.enable_dump"]:
+            features.dump_options_into(backend.folders.files)
         return Genuine(config=config, backend=_compiler("torchair", config, custom))
 
     def compile(
