@@ -1,4 +1,4 @@
-"""The command `npucompose explain`: its arguments, and what it prints. Loads no torch; a worker does where one is needed."""
+"""The command `npucompose explain`: its arguments, and what it prints. Loads no torch: a worker compiles."""
 
 from __future__ import annotations
 

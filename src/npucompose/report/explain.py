@@ -31,6 +31,8 @@ def render(explanation: Explanation, console: Console) -> None:
     head.add_row(Text(_title(explanation.asked), style="bold"), Text(path_words(explanation.sinking), style="bold"))
     console.print(head)
     render_facts(explanation.sinking, console)
+    if not explanation.compile_s:
+        return
     times = f"  compiled in {explanation.compile_s:.2f} s, diagnosed in {explanation.diagnosis_s:.2f} s"
     console.print(Text(times, style="dim"))
 
@@ -56,7 +58,7 @@ def path_words(facts: SinkingFacts) -> str:
 
 
 def _title(asked: Mapping[str, str]) -> str:
-    return " · ".join([asked["model"], *(f"{group}={choice}" for group, choice in asked.items() if group != "model")])
+    return " · ".join(choice if group in ("model", "file") else f"{group}={choice}" for group, choice in asked.items())
 
 
 def _verdicts(facts: SinkingFacts) -> Iterator[tuple[Text, Text, Text]]:

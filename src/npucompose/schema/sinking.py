@@ -169,9 +169,9 @@ class Explanation:
     """What `npucompose explain` found."""
 
     asked: Mapping[str, str]
-    """{group: choice} of what was explained."""
+    """{group: choice} of what was explained, or `file`."""
     sinking: SinkingFacts
     compile_s: float
-    """Seconds of the compilation that it took."""
+    """Seconds of the compilation that it took; 0 where only files were read."""
     diagnosis_s: float
     """Seconds of all that came after it."""
