@@ -1,4 +1,4 @@
-"""npucompose run | list | doctor | fetch | recipe. Errors are one paragraph on stderr; the exit status says what kind.
+"""npucompose run | explain | list | doctor | fetch | recipe. Errors are one paragraph on stderr, by exit status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from airflow_free import explain_command
     from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    explain_command.declare(commands.add_parser("explain", help="why a graph would sink or not; runs no stage"))
     listing = commands.add_parser("list", help="what can be chosen")
     listing.add_argument("kind", choices=kinds(), help="which choices")
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
