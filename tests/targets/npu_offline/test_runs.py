@@ -27,7 +27,9 @@ def make():
 
 @offline
 def test_max_autotune_gives_a_ge_graph_with_streams_and_a_control_edge(tmp_path: Path) -> None:
-    status, report, error = run(tmp_path, "mode=max-autotune", "model=mm_abs_sub", "passes=stream_plan")
+    status, report, error = run(
+        tmp_path, "mode=max-autotune", "model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub"
+    )
     assert (status, error) == (0, "")
     (graph,) = report["npu"]["ge_graphs"]
     assert graph["shapes"] == "static"
@@ -46,7 +48,9 @@ def test_max_autotune_gives_a_ge_graph_with_streams_and_a_control_edge(tmp_path:
 
 @offline
 def test_npugraph_ex_captures_and_replays_what_a_plan_orders(tmp_path: Path) -> None:
-    status, report, error = run(tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=stream_plan")
+    status, report, error = run(
+        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub"
+    )
     assert (status, error) == (0, "")
     npu = report["npu"]
     assert (npu["package"], npu["platform"], npu["captures"], npu["streams"]) == ("npugraph_ex", "stand-in", 1, 2)
