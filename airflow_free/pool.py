@@ -139,23 +139,29 @@ class Pool:
         """The last of what it said, then its outcome."""
         if not job.hearing.ended:
             yield from self._from_job(job)
+        self._forget(job)
+        yield job.order.number, job.outcome(returncode)
+
+    def _forget(self, job: _Job) -> None:
         if not job.hearing.ended:
             self.selector.unregister(job.hearing.pipe)
         job.hearing.close()
         del self.running[job.order.number]
-        yield job.order.number, job.outcome(returncode)
 
     def _gone(self, server: _Server) -> Iterator[tuple[int, News]]:
         """A fork server died; with it, by the kernel's hand, its jobs."""
         self.selector.unregister(server.connection)
         returncode = server.close()
         self.servers = {key: other for key, other in self.servers.items() if other is not server}
+        jobs = [job for job in self.running.values() if job.server is server]
         if not server.ready:
+            for job in jobs:
+                self._forget(job)
             raise NpuComposeError(
                 f"the process that forks the jobs could not be started: {' '.join(last_lines(self.log_path, 0)[-1:])} "
                 f"({self.log_path} has the rest)."
             )
-        for job in [job for job in self.running.values() if job.server is server]:
+        for job in jobs:
             for number, news in self._ended(job, -signal.SIGKILL):
                 words = f"the process that forks the jobs ended (exit status {returncode}), and this job with it."
                 yield number, evolve(news, error=words) if isinstance(news, Outcome) else news

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from airflow_free.experiment import Job, Surroundings
+from airflow_free.experiment import NOT_IN_A_KEY, Job, Surroundings
 from airflow_free.keys import digest
 from npucompose.compose.overrides import in_our_words, parsed_overrides
 from npucompose.compose.tree import Composer
@@ -78,12 +80,9 @@ def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ..
         raise ConfigError(*problems)
     with in_our_words():
         ways = [_ways(o, composer) for o in parsed]
-    number = 1
-    for way in ways:
-        number *= len(way)
-    if number > MOST_POINTS:
-        raise ConfigError(f"this sweep has {number:,} points; at most {MOST_POINTS:,} are planned at once.")
-    return list(itertools.product(*ways))
+    if math.prod(map(len, ways)) > MOST_POINTS:
+        raise ConfigError(f"this sweep has more than {MOST_POINTS:,} points, and no more are planned at once.")
+    return list(product(*ways))
 
 
 def _unsweepable(o: Override) -> str | None:
@@ -100,7 +99,7 @@ def _ways(o: Override, composer: Composer) -> list[str]:
     if not o.is_sweep_override():
         return [str(o.input_line)]
     o.config_loader = composer.loader  # glob(…) asks it for the choices of the group
-    ways = [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+    ways = [f"{o.get_key_element()}={value}" for value in islice(o.sweep_string_iterator(), MOST_POINTS + 1)]
     if not ways:
         raise ConfigError(f"'{o.input_line}' stands for no value at all.")
     return ways
@@ -109,23 +108,26 @@ def _ways(o: Override, composer: Composer) -> list[str]:
 def _point(number: int, texts: tuple[str, ...], composer: Composer, around: Surroundings) -> Point:
     try:
         job = Job.of(composer.compose(texts), around)
+        _check_device(job)
     except ConfigError as error:
-        return Point(number=number, overrides=texts, job=None, problems=error.problems, key=digest(["illegal", texts]))
-    problem = _device_problem(job)
-    if problem:
-        return Point(number=number, overrides=texts, job=None, problems=(problem,), key=digest(["illegal", texts]))
+        return Point(number=number, overrides=texts, job=None, problems=error.problems, key=_key_of_illegal(texts))
     return Point(number=number, overrides=texts, job=job, key=job.key)
 
 
-def _device_problem(job: Job) -> str | None:
+def _key_of_illegal(texts: Sequence[str]) -> str:
+    """Of what was asked for: there is no experiment. Where and when it would have run is left out, as in other keys."""
+    elsewhere = (*NOT_IN_A_KEY, "hydra")
+    return digest(["illegal", [t for t in texts if re.split(r"[.=/]", t.lstrip("+~"))[0] not in elsewhere]])
+
+
+def _check_device(job: Job) -> None:
     target = job.checked.target
     devices = job.checked.experiment.executor.devices
     if devices and target.device_variable is not None and target.device_index != 0:
-        return (
+        raise ConfigError(
             f"executor.devices={list(devices)} hands out devices, of which each point sees one, as number 0; "
             f"target.index={target.device_index} would be another: leave it out."
         )
-    return None
 
 
 def _the_same(values: Sequence[Any], name: str) -> Any:

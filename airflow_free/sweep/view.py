@@ -15,6 +15,7 @@ from airflow_free.sweep.ledger import Entry
 from airflow_free.sweep.plan import Plan, Point
 from airflow_free.sweep.run import News
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
+from npucompose.schema.record import Status
 
 LAST_SHOWN = 8
 REFRESH_S = 0.25
@@ -31,7 +32,7 @@ class SweepView:
     def __init__(self, console: Console, plan: Plan) -> None:
         self.console = console
         self.total = len({point.key for point in plan.points})
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[Status] = Counter()
         self.kept = 0
         self.ended: set[str] = set()
         self.stages: dict[str, tuple[Point, str]] = {}

@@ -59,21 +59,26 @@ def hydra_problem(o: Override) -> str | None:
 
 def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
     """A sentence for each choice of a group that does not exist, or that is named twice."""
-    if o.is_delete():
-        return []
     if o.is_sweep_override():
         return [needs_multirun(o)]
     group, value = o.key_or_group, o.value()
+    if value is None or isinstance(value, dict):
+        return [] if o.is_delete() else [f"'{o.input_line}' names no choice. ~{group} leaves the whole group out."]
     chosen = value if isinstance(value, list) else [value]
     problems = []
-    for name in dict.fromkeys(str(c) for c in chosen if c is not None):
-        if ".." in name or name.startswith("/") or not loader.repository.config_exists(f"{group}/{name}"):
+    for name in dict.fromkeys(map(str, chosen)):
+        if not all(isinstance(c, str) for c in chosen) or not _is_choice(loader, group, name):
             choices = loader.repository.get_group_options(group)
             problems.append(unknown(SINGULAR.get(group, group), name, choices, where=str(o.input_line)))
     for name, times in Counter(str(c) for c in chosen).items():
         if times > 1:
             problems.append(named_twice(group, name, str(o.input_line)))
     return problems
+
+
+def _is_choice(loader: ConfigLoaderImpl, group: str, name: str) -> bool:
+    """Names only: a path could lead out of the folder."""
+    return ".." not in name and not name.startswith("/") and loader.repository.config_exists(f"{group}/{name}")
 
 
 def needs_multirun(o: Override) -> str:
@@ -141,7 +146,8 @@ def in_our_words(problems: Sequence[str] = ()) -> Iterator[None]:
 
     try:
         yield
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError) as error:
+        # Hydra says some things with the last two, that a group has no name for one
         raise ConfigError(*problems, words(error)) from error
 
 
