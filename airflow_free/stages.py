@@ -138,8 +138,7 @@ def _stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
         streams=len(set(nodes.values())),
         events=sum(len(c.plan.events) for c in planned),
         nodes=nodes,
-        # The pass refuses a plan that its validator does not pass, so that a plan in a graph is a validated one.
-        validated=True,
+        validated=all(c.decision is not None and c.decision.validated for c in planned),
         applied=all(decision.applied for _, decision in decisions),
         why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
     )
