@@ -107,7 +107,7 @@ class Backend:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module), *self.post(graph_module))
+        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
