@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from airflow_free.sweep.report_command import add_arguments
     from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
     fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
     fetch.set_defaults(act=_fetch)
+    add_arguments(commands.add_parser("report", help="runs beside each other, or what differs between two"))
     _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
     return parser
 
