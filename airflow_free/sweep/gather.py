@@ -36,7 +36,7 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
     if len(places) == 1 and (places[0] / FILE_NAME).is_file():
         with Ledger.open(places[0]) as ledger:
             found = ledger.entries(by=sort, descending=descending, limit=limit)
-            return Gathered(lines=tuple(map(_of_entry, found)), counts=ledger.counts())
+            return Gathered(lines=tuple(_of_entries(found)), counts=ledger.counts())
     lines = [line for place in places for line in _lines(place)]
     with_it = [line for line in lines if _value(line, sort) is not None]
     with_it.sort(key=lambda line: _value(line, sort), reverse=descending)
@@ -51,7 +51,7 @@ def _value(line: Line, name: str) -> Any:
 def _lines(place: Path) -> list[Line]:
     if (place / FILE_NAME).is_file():
         with Ledger.open(place) as ledger:
-            return [_of_entry(entry) for entry in ledger.entries()]
+            return _of_entries(ledger.entries())
     if (place / POINTS).is_file():
         return _of_sweep(place)
     reports = [place] if place.is_file() else sorted(place.rglob(report_json.FILE_NAME))
@@ -68,11 +68,22 @@ def _of_sweep(place: Path) -> list[Line]:
         raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
     with Ledger.open(Store.default().root) as ledger:
         ends = ledger.of(keys)
-    return [_of_entry(ends[key]) for key in keys if key in ends]
+    return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends])
 
 
-def _of_entry(entry: Entry) -> Line:
-    return Line(name=" ".join(entry.overrides), status=entry.status, figures=entry.figures, error=entry.error)
+def _of_entries(entries: Sequence[Entry]) -> list[Line]:
+    """Named by the overrides that not every one of them has."""
+    counts = Counter(text for entry in entries for text in entry.overrides)
+    everywhere = {text for text, times in counts.items() if times == len(entries) > 1}
+    return [
+        Line(
+            name=" ".join(text for text in entry.overrides if text not in everywhere),
+            status=entry.status,
+            figures=entry.figures,
+            error=entry.error,
+        )
+        for entry in entries
+    ]
 
 
 def _of_report(path: Path, place: Path) -> Line:

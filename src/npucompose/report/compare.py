@@ -51,12 +51,19 @@ def as_table(lines: Sequence[Line]) -> Table:
     said = {name for name in CHOICES if all(f"{name}=" in line.name for line in lines)}
     names = [name for name in columns(lines) if name not in said and name != "peak_rss_bytes"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run", overflow="fold", min_width=20)
+    table.add_column("run", overflow="fold", min_width=16)
     table.add_column("status", no_wrap=True)
     for name in names:
-        table.add_column(HEADS.get(name, name), justify="left" if name in CHOICES else "right", no_wrap=True)
+        choice = name in CHOICES
+        table.add_column(
+            HEADS.get(name, name),
+            overflow="fold",
+            justify="left" if choice else "right",
+            no_wrap=not choice,
+            min_width=None if choice else 7,
+        )
     for line in lines:
-        status = Text(STATUS_WORDS[line.status], style=STATUS_STYLES.get(line.status, "bold red"))
+        status = Text(line.status, style=STATUS_STYLES.get(line.status, "bold red"))
         table.add_row(Text(line.name), status, *(Text(_shown(line, name)) for name in names))
     return table
 
