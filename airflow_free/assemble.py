@@ -35,6 +35,7 @@ from npucompose.schema.record import (
     StreamFacts,
     of_facts,
 )
+from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
 
@@ -64,10 +65,11 @@ def assembled(
         graphs=_all_of(GraphFacts, _latest(facts, "graphs"), "graphs"),
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
         streams=_of(StreamFacts, facts, "compile", "streams"),
+        sinking=_latest_of(SinkingFacts, facts, "sinking"),
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
         stages=_stages(facts),
         numerics=_numerics(facts),
-        npu=None if (npu := _latest(facts, "npu")) is None else of_facts(NpuFacts, npu, where="npu"),
+        npu=_latest_of(NpuFacts, facts, "npu"),
         memory=_memory(facts),
         records=tuple(StageRun(stage=f.stage, key=f.key, reused=f.reused, seconds=f.seconds) for f in finished),
     )
@@ -78,6 +80,11 @@ def assembled(
 def _latest(facts: Mapping[str, Mapping[str, Any]], name: str) -> Any:
     """What the last stage that knows it says: a later account holds all of an earlier one."""
     return next((facts[s][name] for s in reversed(ACCOUNTS) if facts.get(s, {}).get(name) is not None), None)
+
+
+def _latest_of(cls: type[T], facts: Mapping[str, Mapping[str, Any]], name: str) -> T | None:
+    value = _latest(facts, name)
+    return None if value is None else of_facts(cls, value, where=name)
 
 
 def _gathered(facts: Mapping[str, Mapping[str, Any]], name: str) -> list[Any]:

@@ -16,6 +16,7 @@ from attrs import frozen
 from airflow_free import expectations
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
+from airflow_free.lock import Locked
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
 from airflow_free.stages import STAGES
@@ -38,6 +39,8 @@ ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
 FILES = "torchair"
 """Folder of the run directory for what the vendor's compiler writes."""
+LOCKED = (0, 1)
+"""Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
 
 RESULT_ROOMS = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
@@ -160,7 +163,7 @@ def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
 
 
 def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent) -> Report:
-    """Run what has no record, in a worker; write report.json and graphs/ into `run_dir` and return the report.
+    """Run what has no record, in a worker; write report.json, recipe.lock.yaml and graphs/, and return the report.
 
     Raises ConfigError when only the worker could see that the configuration is illegal (a plan that finds no node, a
     model factory that fails): then nothing was measured, and no record and no report is written.
@@ -222,6 +225,8 @@ class Begun:
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
         report_html.write(report, self.run_dir)
+        if report.exit_status in LOCKED:
+            Locked.of(job.ingredients, report).write(self.run_dir)
         return report
 
 

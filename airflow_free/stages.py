@@ -42,7 +42,8 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "adapt", "compiler", "target", "model", "compile", "seed",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "target", "model", "compile",
+        "seed", "sinking",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
@@ -62,6 +63,7 @@ class Compile(Stage["Session"]):
             "timelines": _timelines(graphs),
             **_graphs_account(live),
             "npu": _npu_facts(live),
+            "sinking": _sinking_facts(live),
         }
 
 
@@ -76,6 +78,14 @@ def _graphs_account(live: Session) -> dict[str, Any]:
             **live.checked.target.device_texts(live.materialised.backend),
         },
     }
+
+
+def _sinking_facts(live: Session) -> dict[str, Any] | None:
+    """The diagnosis of the graphs so far; a later stage's, which may know more of them, replaces an earlier one's."""
+    from npucompose.compose.sinking import sinking_of
+
+    found = sinking_of(live)
+    return None if found is None else facts_of(found)
 
 
 def _npu_facts(live: Session) -> dict[str, Any] | None:
@@ -107,6 +117,7 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
             exact=r.exact,
             rules=r.rules,
             moves=r.moves,
+            max_abs_err=r.max_abs_err,
             graph=c.id,
         )
         for r in c.passes
@@ -179,6 +190,8 @@ class Capture(Stage["Session"]):
                     seconds=sum(r["seconds"] for r in recordings),
                     captures=len(recordings),
                     kernels=sum(r["kernels"] for r in recordings),
+                    executor=_named(recordings, "executor"),
+                    why_executor=_named(recordings, "executor_reason"),
                     detached=handle is not None,
                     why_attached=live.why_attached or None,
                 )
@@ -187,6 +200,7 @@ class Capture(Stage["Session"]):
                 Memory(
                     pool_bytes=_summed(recordings, "pool_bytes"),
                     unplanned_bytes=_summed(recordings, "unplanned_bytes"),
+                    live_bytes=_summed(recordings, "live_bytes"),
                 )
             )
         return facts
@@ -196,6 +210,11 @@ def _summed(recordings: list[Mapping[str, Any]], name: str) -> int | None:
     """None where a recording does not know."""
     values = [recording.get(name) for recording in recordings]
     return None if None in values else sum(value for value in values if value is not None)
+
+
+def _named(recordings: Sequence[Mapping[str, Any]], name: str) -> str | None:
+    """The different words of all recordings, in order; None where none says anything."""
+    return ", ".join(dict.fromkeys(str(r[name]) for r in recordings if r.get(name))) or None
 
 
 class Replay(Stage["Session"]):
@@ -228,6 +247,7 @@ class Replay(Stage["Session"]):
             "replay": facts_of(ReplayFacts(first_us=first_us or 0.0, replays=len(results))),
             "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(mode)), npu)),
             "npu": None if npu is None else facts_of(npu),
+            "sinking": _sinking_facts(live),
             "texts": dict(target.device_texts(live.materialised.backend)),
             "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
         }
@@ -275,6 +295,7 @@ class Sequence(Stage["Session"]):
             "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
             **_graphs_account(live),
             "npu": None if npu is None else facts_of(npu),
+            "sinking": _sinking_facts(live),
         }
 
 
@@ -286,7 +307,7 @@ def _as_after_the_first_call(live: Session) -> tuple[Session, int]:
     """
     if live.compiled_once:
         return live, 0
-    again = type(live)(live.checked)
+    again = type(live)(live.checked, live.folders)
     return again, len(live.checked.target.recordings(again.materialised.backend))
 
 

@@ -84,9 +84,73 @@ def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
         )
         action.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
         action.set_defaults(act=act)
+    _lock_parsers(actions)
     for action in (ejected, imported, exported):
         action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
     imported.set_defaults(act=import_)
+
+
+def _lock_parsers(actions: Any) -> None:
+    locked = actions.add_parser("lock", help="run an experiment, write recipe.lock.yaml: what ran and what came of it")
+    locked.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+    locked.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    locked.add_argument("--out", metavar="FILE", default="recipe.lock.yaml", help="default: recipe.lock.yaml")
+    locked.set_defaults(act=_lock)
+    shown = actions.add_parser("show", help="what a recipe.lock.yaml says")
+    verified = actions.add_parser("verify", help="run a recipe.lock.yaml here: what differs, does the result hold?")
+    verified.add_argument("--against", metavar="LOCK", help="compare with this recipe and run nothing")
+    verified.add_argument(
+        "--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"
+    )
+    verified.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
+    verified.set_defaults(act=_verify)
+    shown.set_defaults(act=_show)
+    for action in (shown, verified):
+        action.add_argument("lock", type=Path, help="the file, or a run's folder")
+
+
+def _lock(arguments: argparse.Namespace) -> int:
+    import tempfile
+
+    from airflow_free.experiment import Job, run_experiment
+    from airflow_free.lock import Locked
+    from airflow_free.store import Store
+    from npucompose.compose.tree import compose
+    from npucompose.report.files import write_atomically
+
+    job = Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir))
+    with tempfile.TemporaryDirectory(prefix="npucompose-lock-") as folder:
+        report = run_experiment(job, Path(folder), store=Store.default())
+    if report.exit_status == 3:
+        raise NpuComposeError(f"{report.status}: {report.error}")
+    try:
+        write_atomically(Path(arguments.out), Locked.of(job.ingredients, report).text())
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
+    print(f"{report.status}; written: {arguments.out}")
+    return report.exit_status
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from airflow_free.lock import read
+    from airflow_free.lock_text import described
+
+    print(described(read(arguments.lock)), end="")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from airflow_free.lock import read
+    from airflow_free.lock_text import judged
+    from airflow_free.verify import compared, run_again
+
+    if not 0 <= arguments.tolerance < 1:
+        raise ConfigError(f"--tolerance must be at least 0 and below 1: {arguments.tolerance}.")
+    locked = read(arguments.lock)
+    here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
+    verdict = compared(locked, here, tolerance=arguments.tolerance)
+    print(judged(verdict, locked, here), end="")
+    return 0 if verdict.holds else 1
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.measure.numerics import TOLERANCES, combined, compare
+from npucompose.measure.numerics import combined, compare
+from npucompose.schema.tolerance import TOLERANCES
 
 NAN = float("nan")
 

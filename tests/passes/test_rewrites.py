@@ -26,7 +26,8 @@ CLEANING: list[Pass] = [DeadCode(), Cse(), RemoveNoop()]
 
 def before_and_after(a_pass: Pass, module: fx.GraphModule, can: Capabilities = CAN) -> str:
     before = printed(module.graph)
-    matches = a_pass.rewrite(module.graph, can)
+    found = a_pass.rewrite(module.graph, can)
+    matches = found if isinstance(found, int) else found.matches
     module.graph.lint()
     return f"before:\n{before}\nafter ({matches} matches):\n{printed(module.graph)}"
 

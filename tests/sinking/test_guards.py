@@ -46,7 +46,7 @@ def test_a_reason_is_read(reason: str, kind: str, argument: str | None, more: tu
 
 def test_the_line_of_the_model_stays_and_the_tutorial_and_stack_go() -> None:
     guard = parsed(
-        "0/0: 2 <= x.size()[0]          # return x  # m.py:3 in forward (user code shown is first use of this value--)\n"
+        "0/0: 2 <= x.size()[0]          # return x  # m.py:3 in forward (user code shown is first use)\n"
         'User stack trace:\n  File "/home/a/m.py", line 3, in forward\n    return x',
         ARGUMENTS,
     )

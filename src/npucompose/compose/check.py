@@ -25,6 +25,7 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.structure import structure
+from npucompose.sinking import OperatorTable
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
 
@@ -45,6 +46,8 @@ class Checked:
     provenance: Mapping[str, str]
     torch_npu: TorchNpu
     """Whose option tree the compiler options were checked against."""
+    operators: OperatorTable
+    """Which operators' tiling reads values: the project's rows and the experiment's."""
 
 
 class Known:
@@ -83,11 +86,13 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     if model is not None:
         _model_problems(model, experiment, problems)
     effective: tuple[Effective, ...] = ()
+    operators = _gather(problems, lambda: OperatorTable.own().with_rows(experiment.sinking.operators))
     if target is not None:
+        _gather(problems, lambda: OperatorTable.own().product(target.soc))
         _gather(problems, lambda: target.check(experiment.mode.name))
         found = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
         effective = found or ()
-    if problems or passes is None or target is None or torch_npu is None:
+    if problems or passes is None or target is None or torch_npu is None or operators is None:
         raise ConfigError(*dict.fromkeys(problems))
     provenance = torch_npu.told(_complete(experiment, composed.provenance))
     return Checked(
@@ -98,6 +103,7 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
         effective=effective,
         provenance=provenance,
         torch_npu=torch_npu,
+        operators=operators,
     )
 
 

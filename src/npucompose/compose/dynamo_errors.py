@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from npucompose.errors import CompileError, NpuComposeError
+from npucompose.errors import CompileError, NpuComposeError, traced_line
 
 
 @contextmanager
@@ -77,11 +77,4 @@ def _first_line(text: str) -> str:
 
 def _user_line(message: str) -> str:
     """`m.py:3 in forward: return x.item()`, from the last frame under "from user code"."""
-    _, found, tail = message.partition("from user code:")
-    if not found:
-        return ""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', tail)
-    if not frames:
-        return ""
-    file, line, function, code = frames[-1]
-    return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"
+    return traced_line(message.partition("from user code:")[2]) or ""

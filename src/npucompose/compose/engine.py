@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.compose.check import Checked
+from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
@@ -44,7 +45,8 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
     ops.define()
     can = checked.target.capabilities(mode)
-    pre, post = PassPipeline.of(checked.passes, "pre", can), PassPipeline.of(checked.passes, "post", can)
+    proving = experiment.check == "per_pass"
+    pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(
         target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post, folders=folders
     )

@@ -15,14 +15,14 @@ from npucompose.compose.check import Checked
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
-from npucompose.schema.sequence import Call
+from npucompose.schema.sequence import Call, told
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.measure.numerics import Tolerance
+    from npucompose.schema.tolerance import Tolerance
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
     from npucompose.targets.detached import DetachedHandle
@@ -184,6 +184,7 @@ class Session:
         """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
         import torch
 
+        self._try_calls_in_eager()
         self.rewind()
         module = self.built.module
         self._entered_first = 0
@@ -197,6 +198,19 @@ class Session:
         ended = perf_counter()
         self._entered_first = len(backend.entered_at)
         return compiled, FirstCall.of(backend, begun, ended)
+
+    def _try_calls_in_eager(self) -> None:
+        """ConfigError where the model itself cannot make a declared call; sizes that must agree are its own affair."""
+        for at, call in enumerate(self.calls[1:], start=1):
+            inputs = self.inputs(at, call)
+            try:
+                self.call(self.reference, inputs)
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                words = " ".join(str(error).split())
+                raise ConfigError(
+                    f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "
+                    f"{type(error).__name__}: {words}"
+                ) from error
 
     def _compiling(self, module: nn.Module) -> Callable[..., Any]:
         """What compiles when it is first called: torch.compile, or what the device has instead of it."""
@@ -229,7 +243,7 @@ class Session:
     @property
     def declared(self) -> Tolerance:
         """What the contracts of the passes allow the results to be off by: the sum over all that were not exact."""
-        from npucompose.measure.numerics import Tolerance
+        from npucompose.schema.tolerance import Tolerance
 
         records = self._pass_records
         return Tolerance(sum(record.rtol for record in records), sum(record.atol for record in records))

@@ -7,6 +7,7 @@ and the arguments are the same, so a node is recognised by name and the operator
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import torch
@@ -25,7 +26,12 @@ def control(node: fx.Node) -> Control | None:
     """Which of the four control operators a node calls, or None: `air.record.default` is "record"."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return None
-    return _NAMES.get(node.target.name().partition(".")[0])
+    return _control(node.target)
+
+
+@cache
+def _control(target: torch._ops.OpOverload) -> Control | None:
+    return _NAMES.get(target.name().partition(".")[0])
 
 
 def is_planned(graph: fx.Graph) -> bool:

@@ -1,18 +1,4 @@
-"""Does a result equal the reference, and if not bit for bit, by how much. Knows no target.
-
-Tolerance, for a reference tensor of that dtype: |got - reference| <= atol + rtol * |reference| for every element.
-
-    dtype              rtol     atol
-    float64            1e-9     1e-9
-    float32            1e-4     1e-5
-    float16            1e-2     1e-3
-    bfloat16           3e-2     1e-2
-    float8_*           2e-1     1e-1
-    complex: as their parts; integers, bool: exact
-
-They leave room for another order of summation over some thousand terms, which is what a fusing compiler changes; they
-are wider than torch.testing's, which are made for single operators.
-"""
+"""Does a result equal the reference, and if not bit for bit, by how much. Knows no target."""
 
 from __future__ import annotations
 
@@ -23,47 +9,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from npucompose.schema.record import Numerics
+from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
 
 if TYPE_CHECKING:
     import torch
 
 PROBLEMS_KEPT = 10
-
-
-@frozen
-class Tolerance:
-    rtol: float
-    atol: float
-
-    def as_dict(self) -> dict[str, float]:
-        return {"rtol": self.rtol, "atol": self.atol}
-
-    def widened(self, other: Tolerance) -> Tolerance:
-        """Whichever allows more; what must be exact (integers) stays so."""
-        if self == EXACT:
-            return self
-        return Tolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
-
-
-EXACT = Tolerance(0.0, 0.0)
-TOLERANCES: Mapping[str, Tolerance] = {
-    "float64": Tolerance(1e-9, 1e-9),
-    "float32": Tolerance(1e-4, 1e-5),
-    "float16": Tolerance(1e-2, 1e-3),
-    "bfloat16": Tolerance(3e-2, 1e-2),
-    "float8": Tolerance(2e-1, 1e-1),
-    "complex128": Tolerance(1e-9, 1e-9),
-    "complex64": Tolerance(1e-4, 1e-5),
-    "complex32": Tolerance(1e-2, 1e-3),
-}
-
-
-def tolerance_of(dtype: torch.dtype) -> Tolerance:
-    """The row of the table; EXACT for integers and bool."""
-    name = str(dtype).removeprefix("torch.")
-    if name.startswith("float8"):
-        name = "float8"
-    return TOLERANCES.get(name, EXACT)
 
 
 @frozen(kw_only=True)
@@ -189,7 +140,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     strides_differ = _strides(a) != _strides(b)
     a, b = (tensor.detach().cpu().resolve_conj().resolve_neg() for tensor in (a, b))
     dtype = str(a.dtype).removeprefix("torch.")
-    allowed = EXACT if exact else tolerance_of(a.dtype).widened(declared)
+    allowed = EXACT if exact else tolerance_of(str(a.dtype)).widened(declared)
     if _same_bits(a, b):
         return _Leaf(
             bitwise=True, passed=True, error=0.0, dtype=dtype, tolerance=allowed, strides_differ=strides_differ

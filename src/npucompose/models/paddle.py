@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, ClassVar
+from typing import ClassVar, Literal
 
 from attrs import frozen
 

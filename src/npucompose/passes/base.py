@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 Stage = Literal["pre", "post"]
+STAGES: tuple[Stage, ...] = ("pre", "post")
 
 
 @frozen(kw_only=True)
@@ -54,7 +55,7 @@ class Pass(ABC):
     elsewhere: ClassVar[str] = ""
     """What to write instead in the modes that `acts_in` leaves out."""
 
-    stage: Stage = option("pre", "before or after the backend's own passes", choices=("pre", "post"))
+    stage: Stage = option("pre", "before or after the backend's own passes", choices=STAGES)
 
     @abstractmethod
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | Outcome:

@@ -13,7 +13,7 @@ from npucompose.schema.capabilities import Capabilities
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.graphs import Aliases
+    from npucompose.passes.outputs import Visible
 
 
 @frozen(kw_only=True)
@@ -42,18 +42,20 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
     from npucompose.graphs import Aliases
     from npucompose.passes.outputs import Visible
 
-    aliases = Aliases.of(graph)
-    visible = Visible(graph, aliases)
+    visible: Visible | None = None  # made when two equal calls are found: it reads the whole graph
     first: dict[Any, list[fx.Node]] = {}
     merged = 0
     for node in list(graph.nodes):
-        if not wanted(node) or not _mergeable(node, aliases):
+        if not wanted(node) or not _mergeable(node):
             continue
         same = first.setdefault(_key(node), [])
-        kept = next((earlier for earlier in same if visible.may_join(earlier, node)), None)
+        if same:
+            visible = visible or Visible(graph, Aliases.of(graph))
+        kept = next((earlier for earlier in same if visible and _may_join(visible, earlier, node)), None)
         if kept is None:
             same.append(node)
             continue
+        assert visible is not None
         visible.join(kept, node)
         node.replace_all_uses_with(kept)
         graph.erase_node(node)
@@ -61,12 +63,16 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
     return merged
 
 
-def _mergeable(node: fx.Node, aliases: Aliases) -> bool:
+def _mergeable(node: fx.Node) -> bool:
     from npucompose.graphs.effects import is_removable
 
-    if node.op != "call_function" or not is_removable(node) or "empty" in str(node.target):
-        return False
-    return aliases.written.isdisjoint(aliases.of_all((node, *node.all_input_nodes)))
+    return node.op == "call_function" and is_removable(node) and "empty" not in str(node.target)
+
+
+def _may_join(visible: Visible, kept: fx.Node, gone: fx.Node) -> bool:
+    aliases = visible.aliases
+    quiet = aliases.written.isdisjoint(aliases.of_all((kept, gone, *gone.all_input_nodes)))
+    return quiet and visible.may_join(kept, gone)
 
 
 def _key(node: fx.Node) -> Any:

@@ -13,6 +13,8 @@ from torch.fx.node import map_arg
 
 from npucompose.graphs.effects import tensors_in
 
+aten = torch.ops.aten
+
 KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "seq_nr", "from_node", "custom")
 
 
@@ -37,6 +39,10 @@ def fake_mode_of(node: fx.Node) -> Any:
 
 def fake_result(target: Any, args: Any, kwargs: Any, mode: Any) -> Any:
     """What `target` gives for the fake values of its arguments."""
+    if args:
+        quick = _move_of(target, value_of(args[0]), args, kwargs)
+        if quick is not None:
+            return quick
     with mode or nullcontext(), torch.no_grad():
         return target(*map_arg(args, value_of), **map_arg(kwargs, value_of))
 
@@ -67,10 +73,32 @@ def fake_like(
         return torch.empty_strided(shape, strides, dtype=dtype, device=model.device)
 
 
+def _move_of(target: Any, source: Any, args: Any, kwargs: Any) -> Any:
+    """The value of a permute, a copy laid down in order or a cast, which needs no operator to be known; else None."""
+    if not isinstance(source, FakeTensor) or not _all_ints(source.shape):
+        return None
+    if target is aten.permute.default:
+        order = [dim % source.dim() for dim in args[1]]
+        shape, strides = [source.shape[d] for d in order], [source.stride(d) for d in order]
+        return fake_like(source, shape, source.dtype, strides=strides)
+    if target is aten.clone.default and kwargs.get("memory_format") is torch.contiguous_format:
+        return fake_like(source, source.shape, source.dtype, laid_down=True)
+    if target is aten._to_copy.default and set(kwargs) == {"dtype"}:
+        return fake_like(source, source.shape, kwargs["dtype"])
+    return None
+
+
 def _all_ints(sizes: Sequence[Any]) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
 
 def _is_dense(tensor: Any) -> bool:
-    """Every element has its own place and no place is empty: what element-wise operators keep the strides of."""
-    return _all_ints(tensor.shape) and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+    """Every element has its own place and no place is empty: what element-wise operators keep the strides of.
+
+    A dimension of one element has no stride that means anything, and the operators choose one.
+    """
+    return (
+        _all_ints(tensor.shape)
+        and 1 not in tensor.shape
+        and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+    )

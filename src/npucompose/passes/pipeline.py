@@ -67,6 +67,8 @@ class PassPipeline:
 
     passes: tuple[Labelled, ...]
     can: Capabilities
+    check: bool = False
+    """Run the graph before and after each pass on made-up inputs and hold the pass to its promise."""
 
     def __attrs_post_init__(self) -> None:
         if len({a_pass.stage for _, a_pass in self.passes}) > 1:
@@ -77,9 +79,9 @@ class PassPipeline:
             raise ConfigError(*problems)
 
     @classmethod
-    def of(cls, passes: Sequence[Labelled], stage: Stage, can: Capabilities) -> PassPipeline:
+    def of(cls, passes: Sequence[Labelled], stage: Stage, can: Capabilities, *, check: bool = False) -> PassPipeline:
         """The pipeline of those passes that belong to `stage`."""
-        return cls(passes=tuple(labelled for labelled in passes if labelled[1].stage == stage), can=can)
+        return cls(passes=tuple(labelled for labelled in passes if labelled[1].stage == stage), can=can, check=check)
 
     def __call__(self, graph_module: fx.GraphModule) -> Records:
         """Run every pass in order; code is generated once, at the end.
@@ -93,6 +95,7 @@ class PassPipeline:
 
     def _run(self, label: str, a_pass: Pass, graph: fx.Graph) -> PassRecord:
         before = len(graph.nodes)
+        kept = self._kept(graph)
         start = time.perf_counter()
         doing = "failed"
         try:
@@ -106,20 +109,42 @@ class PassPipeline:
             raise PassError(
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {doing}: {type(error).__name__}: {error}"
             ) from error
-        outcome = found if isinstance(found, Outcome) else None
+        outcome = found if isinstance(found, Outcome) else Outcome(matches=found, exact=a_pass.exact)
         return PassRecord(
             name=label,
             stage=a_pass.stage,
-            matches=found if isinstance(found, int) else found.matches,
+            matches=outcome.matches,
             nodes_before=before,
             nodes_after=len(graph.nodes),
             seconds=seconds,
-            exact=a_pass.exact if outcome is None else outcome.exact,
-            rtol=0.0 if outcome is None else outcome.rtol,
-            atol=0.0 if outcome is None else outcome.atol,
-            rules=() if outcome is None else outcome.rules,
-            moves=None if outcome is None else outcome.moves,
+            exact=outcome.exact,
+            rtol=outcome.rtol,
+            atol=outcome.atol,
+            rules=outcome.rules,
+            moves=outcome.moves,
+            max_abs_err=self._proven(label, a_pass, kept, graph, outcome),
         )
+
+    def _kept(self, graph: fx.Graph) -> fx.GraphModule | None:
+        from npucompose.passes.proof import copied
+
+        return copied(graph) if self.check else None
+
+    def _proven(
+        self, label: str, a_pass: Pass, before: fx.GraphModule | None, graph: fx.Graph, outcome: Outcome
+    ) -> float | None:
+        """The largest difference that the pass made; PassError where that is more than it promises."""
+        from npucompose.passes.proof import prove
+
+        if before is None:
+            return None
+        proof = prove(before, graph, exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol)
+        if proof.broken is not None:
+            raise PassError(
+                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) does not keep what it promises: "
+                f"{proof.broken} (check=per_pass)."
+            )
+        return proof.max_abs_err
 
     def as_torchair_hook(self, tell: Callable[[Records], None] | None = None) -> Callable[[Any, Any, Any], None]:
         """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `tell` gets the records of each run."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
-    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "trust", "debug"},
+    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug"},
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }

@@ -187,6 +187,8 @@ def _latency(report: Report) -> Iterator[Row]:
     yield from _compiled(times)
     if report.stages.capture is not None and report.stages.capture.why_attached:
         yield "latency", Text(f"no detached handle: {report.stages.capture.why_attached}")
+    if report.stages.capture is not None and report.stages.capture.why_executor:
+        yield "latency", Text(f"{report.stages.capture.executor} replays: {report.stages.capture.why_executor}")
     tail = [
         f"p90 {own} {as_time(times.p90_us)}",
         f"p99 {as_time(times.p99_us)}",
@@ -213,7 +215,8 @@ def _memory(report: Report) -> Iterator[Row]:
     if memory.pool_bytes is not None:
         pool = f"pool {as_bytes(memory.pool_bytes)}"
         without = memory.unplanned_bytes
-        words.append(pool if without is None else f"{pool} ({as_bytes(without)} without reuse)")
+        least = "" if memory.live_bytes is None else f", {as_bytes(memory.live_bytes)} live at most"
+        words.append(pool if without is None else f"{pool} ({as_bytes(without)} without reuse{least})")
     if memory.peak_rss_bytes is not None:
         words.append(f"process peak {as_bytes(memory.peak_rss_bytes)}")
     if words:

@@ -28,8 +28,8 @@ Dtype = Literal[
 LAYOUTS = ("contiguous", "channels_last")
 
 OPERATOR = re.compile(r"\w+\.\w+\.\w+")
-REFERENCE = re.compile(r"\$(\w+)(?:\.(?:(dtype|device|shape|numel|rank)|size\((-?\d+)\)))?")
-"""`$x`, `$x.size(1)`, `$x.dtype`, `$x.device`, `$x.shape`, `$x.numel`, `$x.rank`."""
+REFERENCE = re.compile(r"\$(\w+(?:\[\d+\])?)(?:\.(?:(dtype|device|shape|numel|rank)|size\((-?\d+)\)))?")
+"""`$x`, `$x[0]` of a list, `$x.size(1)`, `$x.dtype`, `$x.device`, `$x.shape`, `$x.numel`, `$x.rank`."""
 
 
 @frozen(kw_only=True)
@@ -67,7 +67,8 @@ class Contract(Tolerance):
 
 @frozen(kw_only=True)
 class When:
-    """What must hold beside the operator's name; every entry that is given must hold. Arguments go by name.
+    """What must hold beside the operator's name; every entry that is given must hold. Arguments go by name, and parts of
+    a list by `indices[0]`.
 
     A size that is a symbol equals a number only where that is certain.
     """
@@ -76,6 +77,7 @@ class When:
     rank: Mapping[str, tuple[int, ...]] = option(factory=dict, doc="{argument: numbers of dimensions}")
     shape: Mapping[str, tuple[int | None, ...]] = option(factory=dict, doc="{argument: sizes; null is any}")
     args: Mapping[str, Any] = option(factory=dict, doc="{argument: value}, the operator's default where none is given")
+    length: Mapping[str, tuple[int, ...]] = option(factory=dict, doc="{argument: lengths of a list}")
     layout: Mapping[str, Literal["contiguous", "channels_last"]] = option(
         factory=dict, doc="{argument: contiguous or channels_last, the order of its elements in memory}"
     )
@@ -166,11 +168,6 @@ class CastAround(Rewriting):
         super().__attrs_post_init__()
         if not self.inputs:
             raise ValueError("'inputs' must name at least one argument")
-        if self.compute.startswith(("int", "uint")) and not self.contract.range_check:
-            raise ValueError(
-                f"a cast to {self.compute} gives other numbers where a value does not fit: say "
-                "contract: {range_check: true}, which checks it at run time"
-            )
 
 
 @frozen(kw_only=True)

@@ -26,6 +26,8 @@ class Capabilities:
     frees_early: bool = False
     """Memory goes back to the stream it came from where the graph names it last, whoever still reads it: tensors that
     another stream reads are kept alive until the streams meet."""
+    asserts: bool = True
+    """The mode can check values at run time (`_assert_async`); TorchAir has no GE converter for it (2.13.0)."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
     core_limits: bool = False

@@ -58,7 +58,7 @@ def cpu(cores: int) -> DeviceModel:
         name=f"CPU with {cores} cores, nominal",
         cube=0,
         vector=cores,
-        launch_us=1.0,
+        launch_us=0.5,
         event_us=0.5,
         stream_us=10.0,
         cube_gflops=60.0,

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
-from npucompose.schema.sinking import PATHS
+from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
@@ -140,8 +140,12 @@ class Experiment:
     compile: CompileKeywords = option(factory=CompileKeywords)
     logs: Logs = option(factory=Logs)
     seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
+    check: Literal["none", "per_pass"] = option(
+        "none", "per_pass runs each graph before and after each pass on made-up inputs", choices=("none", "per_pass")
+    )
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
+    sinking: Sinking = option(factory=Sinking)
     executor: Executor = option(factory=Executor)
     retry: Literal["none", "failed"] = option(
         "none", "a sweep's points that are run again although they are done", choices=("none", "failed")

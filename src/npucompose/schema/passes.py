@@ -20,6 +20,8 @@ class RuleFacts:
     """Casts that it put in."""
     permutes: int = 0
     """Permutes that it put in."""
+    unchecked: int = 0
+    """Casts whose range its contract wants checked, in a mode that cannot check at run time."""
     rtol: float = 0.0
     atol: float = 0.0
     """Its contract; both 0 is bitwise."""
@@ -56,6 +58,8 @@ class PassRecord:
     """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    max_abs_err: float | None = None
+    """The largest difference that check=per_pass saw; None where nothing was checked."""
 
     def as_dict(self) -> dict[str, Any]:
         return attrs.asdict(self)

@@ -76,6 +76,7 @@ class PassFacts:
     exact: bool = True
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    max_abs_err: float | None = None
     graph: str | None = None
 
 
@@ -134,6 +135,10 @@ class CaptureFacts:
     captures: int = 1
     kernels: int | None = None
     """Calls that one replay makes."""
+    executor: str | None = None
+    """Who replays; several recordings may have several."""
+    why_executor: str | None = None
+    """Why it is not the one that was asked for."""
     detached: bool = True
     why_attached: str | None = None
     """Why there is no detached handle."""
@@ -230,6 +235,8 @@ class Numerics:
 class Memory:
     pool_bytes: int | None = None
     unplanned_bytes: int | None = None
+    live_bytes: int | None = None
+    """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
 
 

@@ -14,6 +14,8 @@ from typing import Literal, get_args
 
 from attrs import field, frozen
 
+from npucompose.schema.options import option
+
 GraphKind = Literal["static", "mixed", "dynamic", "unknown"]
 """`mixed`: GE cuts the graph into parts, of which some are static."""
 Certainty = Literal["proven", "derived", "unknown"]
@@ -129,3 +131,30 @@ class SinkingFacts:
             certainty=self.certainty.get(name, "unknown"),
             evidence=tuple(self.evidence.get(name, ())),
         )
+
+
+@frozen(kw_only=True)
+class Operator:
+    """A row of the operator table: an operator whose tiling reads values (src/npucompose/sinking/operators.yaml)."""
+
+    ge: str = option(doc="the operator's type in GE's graph")
+    slots: tuple[str, ...] = option(
+        factory=tuple, doc="arguments whose values tiling reads: torch's name, or `torch's/GE's` where they differ"
+    )
+    sinks: bool | None = option(
+        None, "is its tiling registered for the device (TILING_ON_AICPU)? null: nobody can tell"
+    )
+    products: tuple[str, ...] | None = option(None, "where it sinks; null: on every product that sinks tiling")
+    host_engine: bool = option(False, "it runs on the host (engine DNN_VM_HOST_CPU), which makes a graph dynamic")
+    source: str = option(doc="where that stands")
+
+    def ge_slots(self) -> Mapping[str, str]:
+        """{torch's argument: GE's input}."""
+        return {slot.partition("/")[0]: slot.rpartition("/")[2] for slot in self.slots}
+
+
+@frozen(kw_only=True)
+class Sinking:
+    """What a person adds to the project's own knowledge of operators."""
+
+    operators: Mapping[str, Operator] = option(factory=dict, doc="{namespace::operator: row}, added to the table")

@@ -60,10 +60,10 @@ def _decisive(guards: Sequence[Guard], call: Call) -> Guard:
     """The guard that what the call changed has failed.
 
     A call does not fit *any* entry, and torch tells of the newest: after a call with another `x`, one with another
-    `times` is told to have failed on `x`. The declared change says which entry is the telling one; where there is none,
-    it is the oldest, which was compiled for the example inputs.
+    `times` is told to have failed on `x`. The declared change says which entry is the telling one; where it says
+    nothing, torch's own choice stands.
     """
-    return next((guard for guard in guards if _is_about(guard, call)), guards[-1])
+    return next((guard for guard in guards if _is_about(guard, call)), guards[0])
 
 
 def _is_about(guard: Guard, call: Call) -> bool:
@@ -171,7 +171,7 @@ def _value(guard: Guard, asked: Asked) -> str:
         return "nothing in the shape policy: it is the value of no argument"
     if guard.argument not in asked.numbers or asked.shapes.dynamic:
         return f"nothing in the shape policy: the value of '{guard.argument}' is part of the program{_at(guard)}"
-    return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on; or pass it as a tensor"
+    return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on"
 
 
 def _at(guard: Guard) -> str:

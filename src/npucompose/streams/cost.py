@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.flop_counter import flop_registry
 
 from npucompose.graphs import effects
 from npucompose.schema.device_model import DeviceModel
@@ -31,7 +32,7 @@ class Sizes:
         if known is None:
             elements = nbytes = 0.0
             for tensor in effects.tensors_in(node.meta.get("val")):
-                count = _elements(tensor)
+                count = hint(tensor.numel())
                 elements += count
                 nbytes += count * tensor.dtype.itemsize
             known = self._known[node] = (elements, nbytes)
@@ -84,8 +85,6 @@ def _flops(kernel: fx.Node, made: float) -> float | None:
         left = kernel.args[_CONTRACTIONS[name]]
         value = left.meta.get("val") if isinstance(left, fx.Node) else None
         return 2 * made * hint(value.shape[-1]) if isinstance(value, torch.Tensor) else None
-    from torch.utils.flop_counter import flop_registry
-
     formula = flop_registry.get(packet)
     if formula is None:
         return None
@@ -93,15 +92,8 @@ def _flops(kernel: fx.Node, made: float) -> float | None:
     return float(hint(formula(*args, **kwargs, out_val=kernel.meta.get("val"))))
 
 
-def _elements(tensor: torch.Tensor) -> float:
-    count = 1.0
-    for size in tensor.shape:
-        count *= hint(size)
-    return count
-
-
 def hint(size: Any) -> float:
     """A size as a number, without adding a guard: the hint of a symbol, 1 where there is none."""
-    if isinstance(size, torch.SymInt):
+    if type(size) is not int and isinstance(size, torch.SymInt):
         return float(size.node.hint) if size.node.has_hint() else 1.0
     return float(size)

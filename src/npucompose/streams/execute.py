@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from npucompose.graphs import Dependence
 from npucompose.streams.cost import hint
 
 SEED = 0
@@ -22,10 +23,24 @@ def on_the_side() -> Iterator[None]:
         yield
 
 
-def example_inputs(graph: fx.Graph) -> list[Any]:
-    """A value for each placeholder, the same at every call: numbers around 0, whole numbers and bools 0 or 1."""
-    generator = torch.Generator().manual_seed(SEED)
-    return [_example(node.meta.get("val"), generator) for node in graph.nodes if node.op == "placeholder"]
+class Inputs:
+    """Made-up values for a graph's placeholders, the same at every start: numbers around 0, whole numbers 0 or 1."""
+
+    def __init__(self, graph: fx.Graph, dependence: Dependence) -> None:
+        generator = torch.Generator().manual_seed(SEED)
+        self._nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        self._values = [_example(node.meta.get("val"), generator) for node in self._nodes]
+        written = dependence.aliases.written
+        self._written = [not dependence.aliases.keys[node].isdisjoint(written) for node in self._nodes]
+
+    def start(self) -> dict[fx.Node, Any]:
+        """{placeholder: value}; what the graph writes is a copy of its own."""
+        values = (v.clone() if w else v for v, w in zip(self._values, self._written, strict=True))
+        return dict(zip(self._nodes, values, strict=True))
+
+    def written(self, values: Mapping[fx.Node, Any]) -> list[Any]:
+        """Those of `start()`'s values that the graph may have changed."""
+        return [values[node] for node, written in zip(self._nodes, self._written, strict=True) if written]
 
 
 def _example(value: Any, generator: torch.Generator) -> Any:
@@ -33,22 +48,21 @@ def _example(value: Any, generator: torch.Generator) -> Any:
         size, stride = [int(hint(s)) for s in value.shape], [int(hint(s)) for s in value.stride()]
         made = torch.empty_strided(size, stride, dtype=value.dtype)
         if made.is_floating_point() or made.is_complex():
-            return made.copy_(torch.randn(size, generator=generator, dtype=torch.float32))
-        return made.copy_(torch.randint(0, 2, size, generator=generator))
+            return made.normal_(generator=generator)
+        return made.random_(0, 2, generator=generator)
     return int(hint(value)) if isinstance(value, torch.SymInt) else value
 
 
 class Execution:
     """One run: values by node; a kernel when it is told to, everything else when somebody needs it."""
 
-    def __init__(self, graph: fx.Graph, kernels: Iterable[fx.Node], inputs: Sequence[Any]) -> None:
+    def __init__(self, graph: fx.Graph, kernels: Iterable[fx.Node], inputs: Mapping[fx.Node, Any]) -> None:
         module = graph.owning_module or torch.nn.Module()
         self._interpreter = fx.Interpreter(module, graph=graph, garbage_collect_values=False)
         self._values = self._interpreter.env
         self._kernels = frozenset(kernels)
         self._output = next(node for node in reversed(graph.nodes) if node.op == "output")
-        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        self._values.update(zip(placeholders, inputs, strict=True))
+        self._values.update(inputs)
         torch.manual_seed(SEED)
 
     def prepare(self, kernel: fx.Node) -> None:

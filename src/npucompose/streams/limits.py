@@ -73,8 +73,8 @@ def check_gangs(timing: Timing, needed: Dependence, can: Capabilities) -> None:
                 raise PlanError(
                     "gang",
                     f"'{first.name}' on stream '{timing.streams[first.name]}' and '{then.name}' on stream "
-                    f"'{timing.streams[then.name]}' each take all {can.device_model.vector} vector cores at once and no "
-                    "event orders them: they can starve each other for ever.",
+                    f"'{timing.streams[then.name]}' each take all {can.device_model.vector} vector cores at once and "
+                    "no event orders them: they can starve each other for ever.",
                 )
 
 

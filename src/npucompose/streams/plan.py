@@ -1,4 +1,4 @@
-"""The act of planning: choose streams, order the kernels, derive the events, weigh, write them into the graph, check."""
+"""The act of planning: choose streams, order kernels, derive events, weigh the plan, write it into the graph, check."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Problem:
                 "streams.cost=measured times every kernel of the graph, which this target cannot do while it compiles; "
                 "choices: roofline, none. target=cpu can.",
             )
-        return measured(self.graph, self.kernels)
+        return measured(self.graph, self.needed)
 
 
 def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:

@@ -16,7 +16,7 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import tensors_in
-from npucompose.streams.execute import Execution, example_inputs, on_the_side
+from npucompose.streams.execute import Execution, Inputs, on_the_side
 from npucompose.streams.issue import issued_before
 
 
@@ -27,13 +27,15 @@ def find_races(graph: fx.Graph, orders: int, seed: int = 0) -> None:
     shows when it matters and an order is drawn in which it does; the validator needs no such luck, but trusts what it
     is told of memory.
     """
-    kernels = Dependence.of(graph).kernels
+    dependence = Dependence.of(graph)
+    kernels = dependence.kernels
     before = issued_before(graph, kernels)
     with on_the_side():
-        expected = _run(graph, kernels, kernels)
+        inputs = Inputs(graph, dependence)
+        expected = _run(graph, inputs, kernels)
         for number in range(orders):
             order = random_order(kernels, before, random.Random(f"{seed}/{number}"))
-            got = _run(graph, kernels, order)
+            got = _run(graph, inputs, order)
             if got != expected:
                 raise PlanError("race_found", _words(number, seed, kernels, expected, got))
 
@@ -62,16 +64,16 @@ def random_order(
     return order
 
 
-def _run(graph: fx.Graph, kernels: Sequence[fx.Node], order: Sequence[fx.Node]) -> dict[str, Any]:
+def _run(graph: fx.Graph, inputs: Inputs, order: Sequence[fx.Node]) -> dict[str, Any]:
     """{kernel: checksum of its result when it was made}, and those of the outputs and of the inputs afterwards."""
-    inputs = example_inputs(graph)
-    execution = Execution(graph, kernels, inputs)
+    values = inputs.start()
+    execution = Execution(graph, order, values)
     made: dict[str, Any] = {}
     try:
         for kernel in order:
             execution.prepare(kernel)
             made[kernel.name] = _checksum(execution.run(kernel))
-        made[""] = [_checksum(value) for value in (*execution.outputs(), *inputs)]
+        made[""] = [_checksum(value) for value in (*execution.outputs(), *inputs.written(values))]
     except KeyError as error:
         made[""] = f"'{error.args[0]}' is read before it is made"
     return made
@@ -79,7 +81,7 @@ def _run(graph: fx.Graph, kernels: Sequence[fx.Node], order: Sequence[fx.Node]) 
 
 def _checksum(value: Any) -> Any:
     parts = [
-        zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for tensor in tensors_in(value)
         if tensor.layout is torch.strided
     ]

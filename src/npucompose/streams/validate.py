@@ -26,9 +26,9 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
     kernel before it on its stream), `deadlock` (a wait for what is recorded only after it; the circle is printed),
     `race`, `collective_order`, `random_order`, `effect_order`, `order` (an edge of `dependence` that neither stream
     order nor events keep; `dependence` is that of the graph before it was planned, by default of the graph itself).
-    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang` (kernels
-    that take all their cores at once, together more than there are) and `lifetime` (memory that a stream may reuse
-    while another one still reads it).
+    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang`
+    (kernels that take all their cores at once, together more than there are) and `lifetime` (memory that a stream may
+    reuse while another one still reads it).
     """
     needed = dependence or Dependence.of(graph)
     if can is not None:

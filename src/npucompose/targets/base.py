@@ -13,12 +13,14 @@ from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
+from npucompose.schema.options import option
 
 if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.models.base import Built
     from npucompose.schema.record import NpuFacts
+    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
 TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
@@ -95,6 +97,8 @@ class Target(ABC):
     """Whether results come out that can be compared with eager."""
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
+
+    soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
 
     device_variable: ClassVar[str | None] = None
     """The environment variable that says which devices a process may see; None where there is but one."""
@@ -180,12 +184,16 @@ class Target(ABC):
         return None
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`, and where it is known `pool_bytes`, `unplanned_bytes`."""
+        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
         return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
 
     def device_facts(self, backend: Backend) -> NpuFacts | None:
         """What came out on the vendor's side, for the report; None where there is no such side."""
         return None
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        """The graphs that were handed to GE, in the order of the FX graphs; () where nobody saw any."""
+        return ()
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         """{file name: text} to lie beside the FX graphs."""

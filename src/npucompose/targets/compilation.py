@@ -5,7 +5,7 @@ Knows the order of things and keeps a record of every graph; what a graph become
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.passes.pipeline import PassPipeline
+    from npucompose.sinking import FxFacts
     from npucompose.targets.base import Genuine, Lowered, Target
 
 
@@ -46,6 +47,12 @@ class Compilation:
     aot_s: float = 0.0
     passes_s: float = 0.0
     backend_s: float = 0.0
+    compile_id: str | None = None
+    """Dynamo's, `0/1`."""
+    sources: tuple[str | None, ...] = ()
+    """Torch's names of what Dynamo's graph is called with: `L['x']`."""
+    facts: FxFacts | None = None
+    """What the diagnosis of sinking reads; there once the passes are done."""
     graph_module: fx.GraphModule | None = None
     lowered: Lowered | None = None
 
@@ -70,6 +77,8 @@ class Backend:
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
+        self.loaded_before = 0
+        """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
         self.entered_at: list[float] = []
         """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it
@@ -77,6 +86,7 @@ class Backend:
         self.refusal: NpuComposeError | None = None
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
+        self._sources: tuple[str | None, ...] = ()
 
     @property
     def __name__(self) -> str:
@@ -84,6 +94,7 @@ class Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.entered_at.append(perf_counter())
+        self._sources = tuple(_sources(graph_module))
         if self.mode == "eager":
             return graph_module.forward
         return self.target.compile(self, graph_module, example_inputs)
@@ -107,18 +118,38 @@ class Backend:
             nodes_before=len(graph.nodes),
             text_before=printed(graph),
             aot_s=perf_counter() - self.entered_at[-1],
+            compile_id=_compile_id(),
+            sources=self._sources,
             graph_module=graph_module,
         )
 
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
         """Complete the record with the graph as the passes left it, and keep it."""
+        from npucompose.sinking.reading import read
+
         graph = graph_module.graph
         if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
             compilation.plan = plan_of(graph)
         compilation.decision = decision_of(graph_module)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
+        compilation.facts = read(graph, compilation.id, compilation.sources, compilation.compile_id)
         self.compilations.append(compilation)
+
+
+def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
+    for node in dynamo.graph.nodes:
+        if node.op == "placeholder":
+            source: Any = getattr(node.meta.get("grapharg"), "source", None)
+            name: Any = getattr(source, "name", None)
+            yield None if name is None else str(name() if callable(name) else name)
+
+
+def _compile_id() -> str | None:
+    from torch._guards import CompileContext
+
+    current = CompileContext.current_compile_id()
+    return None if current is None else str(current)
 
 
 def refuse_training(*_: Any) -> Any:
@@ -168,7 +199,12 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
 def through_inductor(
     backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here."""
+    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
+
+    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
+    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
+    """
+    from torch._functorch import config as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from npucompose.streams import strip
@@ -183,5 +219,6 @@ def through_inductor(
         return compiled
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+    with functorch_config.patch(enable_autograd_cache=False):
+        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npucompose.passes.adapt.match import Bound, operator_of
+from npucompose.passes.adapt.match import Bound, argument, operator_of
 from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, value_of
 from npucompose.schema.adapt import REFERENCE, Call
 
@@ -19,13 +19,14 @@ aten = torch.ops.aten
 
 
 class Builder:
-    """Makes nodes before `node`. `made` lists them in order, `permutes` and `casts` count what was put in."""
+    """Makes nodes before `node`. `made` lists them in order; the counts say what was put in."""
 
-    def __init__(self, graph: fx.Graph, node: fx.Node, trail: frozenset[str]) -> None:
+    def __init__(self, graph: fx.Graph, node: fx.Node, trail: frozenset[str], asserts: bool) -> None:
         self.graph, self.node = graph, node
         self.meta = {**inherited(node), TRAIL: trail}
         self.made: list[fx.Node] = []
-        self.permutes = self.casts = 0
+        self.permutes = self.casts = self.unchecked = 0
+        self.asserts = asserts
         self.fake = fake_mode_of(node)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -89,7 +90,7 @@ class Builder:
     def _reference(self, text: str, names: Mapping[str, Any]) -> Any:
         match = REFERENCE.fullmatch(text)
         assert match is not None  # Call has looked
-        found = names[match[1]]
+        found = argument(names, match[1])
         if match[2] is None and match[3] is None:
             return found
         tensor = value_of(found)
@@ -114,13 +115,13 @@ def rebuilt(builder: Builder, arguments: Bound, changed: Mapping[str, Any]) -> f
     target = builder.node.target
     assert isinstance(target, torch._ops.OpOverload)
     args, kwargs = list(builder.node.args), dict(builder.node.kwargs)
-    for index, argument in enumerate(target._schema.arguments):
-        if argument.name not in changed:
+    for index, taken in enumerate(target._schema.arguments):
+        if taken.name not in changed:
             continue
         if index < len(args):
-            args[index] = changed[argument.name]
-        elif argument.kwarg_only or index > len(args):
-            kwargs[argument.name] = changed[argument.name]
+            args[index] = changed[taken.name]
+        elif taken.kwarg_only or index > len(args):
+            kwargs[taken.name] = changed[taken.name]
         else:
-            args.append(changed[argument.name])
+            args.append(changed[taken.name])
     return builder.call(target, *args, **kwargs)

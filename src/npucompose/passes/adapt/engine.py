@@ -40,7 +40,8 @@ def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities) -> Outcome:
             rejected.append(_told(rule, node, arguments))
             continue
         assert isinstance(rule, Rewriting)
-        made = _rewritten(graph, node, rule, arguments, counts[rule.name])
+        trail = node.meta.get(TRAIL, frozenset()) | {rule.name}
+        made = _rewritten(Builder(graph, node, trail, can.asserts), rule, arguments, counts[rule.name])
         todo += [new for new in reversed(made) if new.target in table]
     if rejected:
         raise RejectedError(*rejected)
@@ -59,10 +60,8 @@ def _first(rules: Sequence[Rule], node: fx.Node, can: Capabilities) -> tuple[Rul
     return None
 
 
-def _rewritten(
-    graph: fx.Graph, node: fx.Node, rule: Rewriting, arguments: Bound, counts: Counter[str]
-) -> list[fx.Node]:
-    builder = Builder(graph, node, node.meta.get(TRAIL, frozenset()) | {rule.name})
+def _rewritten(builder: Builder, rule: Rewriting, arguments: Bound, counts: Counter[str]) -> list[fx.Node]:
+    graph, node = builder.graph, builder.node
     results = [_in_form(builder, new, old) for new, old in zip(*_pairs(builder, rule, arguments), strict=True)]
     if isinstance(node.meta["val"], (list, tuple)):
         for user in list(node.users):
@@ -73,7 +72,7 @@ def _rewritten(
     else:
         node.replace_all_uses_with(results[0])
     graph.erase_node(node)
-    counts.update(matches=1, casts=builder.casts, permutes=builder.permutes)
+    counts.update(matches=1, casts=builder.casts, permutes=builder.permutes, unchecked=builder.unchecked)
     return builder.made
 
 
@@ -142,6 +141,7 @@ def _outcome(rules: RuleSet, counts: dict[str, Counter[str]]) -> Outcome:
             matches=counts[rule.name]["matches"],
             casts=counts[rule.name]["casts"],
             permutes=counts[rule.name]["permutes"],
+            unchecked=counts[rule.name]["unchecked"],
             rtol=rule.contract.rtol,
             atol=rule.contract.atol,
         )

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from npucompose.errors import ConfigError, RejectedError
 from npucompose.passes.adapt.build import Builder, rebuilt
 from npucompose.passes.adapt.match import Bound, case_of
+from npucompose.passes.dtypes import is_integer, loses_nothing
 from npucompose.passes.metadata import value_of
 from npucompose.schema.adapt import CastAround, Compose, Dispatch, FillArgs, LayoutAround, Rewriting
 
@@ -47,8 +49,8 @@ def _cast_around(builder: Builder, rule: CastAround, arguments: Bound) -> list[f
             continue
         assert isinstance(tensor, fx.Node)
         changed[name] = builder.cast(tensor, compute)
-        if rule.contract.range_check:
-            builder.check_range(tensor, changed[name], rule.name)
+        if not loses_nothing(fake.dtype, compute):
+            _guard_range(builder, rule, tensor, changed[name])
     results = _results(builder, rebuilt(builder, arguments, changed))
     old = builder.node.meta["val"]
     dtypes = [found.dtype for found in (old if isinstance(old, (list, tuple)) else [old])]
@@ -56,6 +58,26 @@ def _cast_around(builder: Builder, rule: CastAround, arguments: Bound) -> list[f
         made if made.meta["val"].dtype == dtype else builder.cast(made, dtype)
         for made, dtype in zip(results, dtypes, strict=True)
     ]
+
+
+def _guard_range(builder: Builder, rule: CastAround, tensor: fx.Node, cast: fx.Node) -> None:
+    """A float that does not fit becomes inf, which shows; an integer becomes another one, which must never pass."""
+    if rule.contract.range_check and builder.asserts:
+        builder.check_range(tensor, cast, rule.name)
+        return
+    builder.unchecked += rule.contract.range_check
+    if not is_integer(cast.meta["val"].dtype):
+        return
+    narrow = f"{str(value_of(tensor).dtype).removeprefix('torch.')} to {rule.compute}"
+    if not rule.contract.range_check:
+        raise ConfigError(
+            f"adapt rule '{rule.name}' casts {narrow}, which gives other numbers where a value does not fit: say "
+            "contract: {range_check: true}."
+        )
+    raise RejectedError(
+        f"{builder.node.target} (node {builder.node.name}): adapt rule '{rule.name}' casts {narrow}, and this mode "
+        "cannot check at run time that every value fits. Use a mode that records kernels."
+    )
 
 
 def _layout_around(builder: Builder, rule: LayoutAround, arguments: Bound) -> list[fx.Node]:

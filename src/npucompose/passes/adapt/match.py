@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.passes.metadata import value_of
@@ -53,12 +53,23 @@ def bound(node: fx.Node) -> Bound:
     return given
 
 
+def argument(arguments: Mapping[str, Any], name: str) -> Any:
+    """`x`, or `indices[0]`; None where the list is shorter or no list."""
+    base, part, rest = name.partition("[")
+    found = arguments.get(base)
+    if not part:
+        return found
+    index = int(rest.removesuffix("]"))
+    return found[index] if isinstance(found, (list, tuple)) and index < len(found) else None
+
+
 def matches(rule: Rule, node: fx.Node, arguments: Bound, can: Capabilities) -> bool:
     """Everything that `rule.when` names holds; a dispatch also needs a case, and a fake value is needed always."""
     if node.meta.get("val") is None or not _surroundings(rule.when, can):
         return False
     when = rule.when
     checks: tuple[tuple[Mapping[str, Any], Callable[[Any, Any], bool]], ...] = (
+        (when.length, _has_length),
         (when.args, _equals),
         (when.dtype, _has_dtype),
         (when.rank, _has_rank),
@@ -66,7 +77,7 @@ def matches(rule: Rule, node: fx.Node, arguments: Bound, can: Capabilities) -> b
         (when.layout, _lies),
     )
     for wanted, holds in checks:
-        if not all(holds(value_of(arguments.get(name)), what) for name, what in wanted.items()):
+        if not all(holds(value_of(argument(arguments, name)), what) for name, what in wanted.items()):
             return False
     if isinstance(rule, Dispatch):
         return case_of(arguments.get(rule.by)) in rule.cases
@@ -97,7 +108,7 @@ def _equals(found: Any, wanted: Any) -> bool:
             and all(_equals(value_of(a), b) for a, b in zip(found, wanted, strict=True))
         )
     if isinstance(found, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return guard_or_false(found == wanted)
+        return statically_known_true(found == wanted)  # a guard would bind the graph to this size
     if isinstance(found, torch.Tensor) or wanted is None:
         return found is wanted
     if isinstance(found, torch.dtype):
@@ -105,24 +116,30 @@ def _equals(found: Any, wanted: Any) -> bool:
     return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
 
 
-def _has_dtype(found: Any, wanted: tuple[str, ...]) -> bool:
+def _has_dtype(found: Any, wanted: Any) -> bool:
     if not isinstance(found, torch.Tensor):
         return False
     kind = "floating" if found.is_floating_point() else "complex" if found.is_complex() else "integer"
     return str(found.dtype).removeprefix("torch.") in wanted or (kind in wanted and found.dtype is not torch.bool)
 
 
-def _has_rank(found: Any, wanted: tuple[int, ...]) -> bool:
+def _has_length(found: Any, wanted: Any) -> bool:
+    return isinstance(found, (list, tuple)) and len(found) in wanted
+
+
+def _has_rank(found: Any, wanted: Any) -> bool:
     return isinstance(found, torch.Tensor) and found.dim() in wanted
 
 
-def _has_shape(found: Any, wanted: tuple[int | None, ...]) -> bool:
+def _has_shape(found: Any, wanted: Any) -> bool:
     if not isinstance(found, torch.Tensor) or found.dim() != len(wanted):
         return False
-    return all(size is None or guard_or_false(have == size) for have, size in zip(found.shape, wanted, strict=True))
+    return all(
+        size is None or statically_known_true(have == size) for have, size in zip(found.shape, wanted, strict=True)
+    )
 
 
-def _lies(found: Any, wanted: str) -> bool:
+def _lies(found: Any, wanted: Any) -> bool:
     if not isinstance(found, torch.Tensor):
         return False
     formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -172,7 +189,9 @@ def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
     """Arguments that a rule names and its operator does not have."""
     known = [argument.name for argument in operator._schema.arguments]
     when = rule.when
-    used = [name for wanted in (when.args, when.dtype, when.rank, when.shape, when.layout) for name in wanted]
+    used = [
+        name for wanted in (when.args, when.dtype, when.rank, when.shape, when.length, when.layout) for name in wanted
+    ]
     if isinstance(rule, (CastAround, LayoutAround)):
         used += rule.inputs
     if isinstance(rule, LayoutAround):
@@ -180,10 +199,10 @@ def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
     if isinstance(rule, Dispatch):
         used.append(rule.by)
     let = [step.let for step in rule.steps if step.let] if isinstance(rule, Compose) else []
-    used += [name for name in _referred(rule) if name not in let]
+    used += [name for name in _referred(rule) if name.partition("[")[0] not in let]
     return [
         unknown("argument", name, (*known, *let), f"adapt rule '{rule.name}' for {rule.op}")
-        for name in dict.fromkeys(used)
+        for name in dict.fromkeys(name.partition("[")[0] for name in used)
         if name not in known
     ]
 

@@ -13,11 +13,14 @@ from npucompose.passes.cancel_moves.moves import Perm, is_cast, is_copy
 
 aten = torch.ops.aten
 
-EXACT_NAMES = frozenset(
-    """add sub rsub mul div neg abs relu maximum minimum clamp clamp_min clamp_max threshold_backward where eq ne lt le gt
-    ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor floor ceil round
-    trunc sign sqrt square isnan isinf""".split()
-)
+_ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "neg", "abs", "sqrt", "square", "sign")
+_ROUNDING = ("floor", "ceil", "round", "trunc")
+_CHOOSING = ("relu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "threshold_backward", "where")
+_COMPARING = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf")
+_LOGICAL = (
+    "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
+)  # fmt: skip
+EXACT_NAMES = frozenset((*_ARITHMETIC, *_ROUNDING, *_CHOOSING, *_COMPARING, *_LOGICAL))
 """Element-wise functions whose vector and scalar code give the same bits: the rest may differ with the order in memory,
 because a vectorised exp is another function than the scalar one."""
 SOFTMAX = (aten._softmax.default, aten._log_softmax.default)
@@ -26,8 +29,8 @@ SUMS = (aten.sum.dim_IntList, aten.mean.dim)
 
 
 def absorbs(node: fx.Node, relaxed: bool) -> bool:
-    """One tensor out, of the rank of every tensor in that is no scalar; the order of dimensions does not matter to it."""
-    found, value = op_facts(node), node.meta.get("val")
+    """One tensor out, of the rank of every tensor in that is no scalar; any order of dimensions will do for it."""
+    found, value = op_facts(node) if node.op == "call_function" else None, node.meta.get("val")
     if found is None or not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout is not torch.strided:
         return False
     if found.writes or found.random or found.effect or found.view:
@@ -71,7 +74,8 @@ def is_exact_reduction(node: fx.Node) -> bool:
     if node.target in EXTREMES:
         return True
     value = node.meta["val"]
-    return node.target is aten.sum.dim_IntList and not (value.is_floating_point() or value.is_complex())
+    rounds: bool = value.is_floating_point() or value.is_complex()
+    return node.target is aten.sum.dim_IntList and not rounds
 
 
 def drops_rank(node: fx.Node, relaxed: bool) -> bool:
@@ -90,19 +94,17 @@ def reduced_dims(node: fx.Node, rank: int) -> tuple[int, ...]:
 def turned(node: fx.Node, perm: Perm, args: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments, `args` being those of turned inputs: dimension d of the old world is perm[d] of the new one."""
     out = list(args)
-    if node.target is aten.cat.default and len(out) > 1:
-        out[1] = perm[int(out[1]) % len(perm)]
-    elif node.target in SOFTMAX:
-        out[1] = perm[int(out[1]) % len(perm)]
+    if (node.target is aten.cat.default and len(out) > 1) or node.target in SOFTMAX:
+        out[1] = perm[out[1] % len(perm)]
     elif _is_reduction(node) and len(out) > 1:
         out[1] = [perm[dim] for dim in reduced_dims(node, len(perm))]
     return tuple(out)
 
 
 def turned_kwargs(node: fx.Node, perm: Perm) -> dict[str, Any]:
-    kwargs = dict(node.kwargs)
+    kwargs: dict[str, Any] = dict(node.kwargs)
     if node.target is aten.cat.default and "dim" in kwargs:
-        kwargs["dim"] = perm[int(kwargs["dim"]) % len(perm)]
+        kwargs["dim"] = perm[kwargs["dim"] % len(perm)]
     elif _is_reduction(node) and "dim" in kwargs:
         kwargs["dim"] = [perm[dim] for dim in reduced_dims(node, len(perm))]
     return kwargs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,19 +21,24 @@ aten = torch.ops.aten
 class Editor:
     """One walk's view of a graph; `changed` counts what was done."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
-        self.aliases = Aliases.of(graph)
-        self.visible = Visible(graph, self.aliases)
+    def __init__(self, graph: fx.Graph, writes: bool) -> None:
+        """`writes`: somebody in the graph writes memory."""
+        self.graph, self.writes = graph, writes
         self.changed = 0
         self._born: set[fx.Node] = set()
 
+    @cached_property
+    def visible(self) -> Visible:
+        """Made when somebody asks: it reads the whole graph, and most clean-ups of most graphs find nothing."""
+        return Visible(self.graph, Aliases.of(self.graph))
+
     def quiet(self, *nodes: fx.Node) -> bool:
         """Nobody writes the memory of these."""
-        if not self.aliases.written:
+        if not self.writes:
             return True
+        aliases = self.visible.aliases
         known = [memory for node in nodes if (memory := self._memory(node)) is not None]
-        return self.aliases.written.isdisjoint(self.aliases.of_all(known))
+        return aliases.written.isdisjoint(aliases.of_all(known))
 
     def call(
         self, before: fx.Node, like: fx.Node, target: Any, *args: Any, value: Any = None, **kwargs: Any
@@ -54,28 +60,31 @@ class Editor:
         if not same_form(kept.meta.get("val"), gone.meta.get("val")):
             return False
         mine, other = self._memory(kept), self._memory(gone)
+        if (mine is None or other is None or mine is other) and not _is_output(gone):
+            return True
         if kept in self.visible.outputs and gone in self.visible.outputs:
             return False
-        if mine is None or other is None:
+        if mine is None or other is None or mine is other:
             return True
         return self.quiet(mine, other) and self.visible.may_join(mine, other)
 
     def stand_for(self, kept: fx.Node, gone: fx.Node) -> None:
         """Replace `gone` by `kept`, after `may_stand_for`."""
         mine, other = self._memory(kept), self._memory(gone)
-        if mine is not None and other is not None:
+        if mine is not None and other is not None and mine is not other:
             self.visible.join(mine, other)
-        if gone in self.visible.outputs:
+        if _is_output(gone):
             self.visible.outputs.add(kept)
         self.replace(gone, kept)
 
     def _memory(self, node: fx.Node) -> fx.Node | None:
-        """The node of the graph as it was whose memory a node is; None for memory that was made since."""
-        while node in self._born:
-            if perm_of(node) is None:
-                return None
+        """The node of the graph as it was whose memory a node is; None for memory that was made since.
+
+        Permutes are followed, because the fake value of one may still name the memory of a value that was replaced.
+        """
+        while perm_of(node) is not None:
             node = source_of(node)
-        return node
+        return None if node in self._born else node
 
     def replace(self, gone: fx.Node, by: fx.Node) -> None:
         gone.replace_all_uses_with(by)
@@ -95,3 +104,7 @@ class Editor:
 
     def laid_down(self, before: fx.Node, node: fx.Node) -> fx.Node:
         return self.call(before, node, aten.clone.default, node, memory_format=CONTIGUOUS)
+
+
+def _is_output(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)

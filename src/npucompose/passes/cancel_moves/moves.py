@@ -11,6 +11,9 @@ from torch import fx
 from npucompose.schema.passes import MoveFacts
 
 aten = torch.ops.aten
+_MOVES: frozenset[Any] = frozenset(
+    (aten.permute.default, aten.transpose.int, aten.t.default, aten.clone.default, aten._to_copy.default)
+)
 Perm = tuple[int, ...]
 CONTIGUOUS = torch.contiguous_format
 
@@ -70,6 +73,11 @@ def is_move(node: fx.Node) -> bool:
     return perm_of(node) is not None or is_copy(node) or is_cast(node)
 
 
+def moves_of(graph: fx.Graph) -> list[fx.Node]:
+    """Every move of a graph, in order."""
+    return [node for node in graph.nodes if node.target in _MOVES and is_move(node)]
+
+
 def source_of(node: fx.Node) -> fx.Node:
     found = node.args[0]
     assert isinstance(found, fx.Node)
@@ -102,7 +110,7 @@ def moved(node: fx.Node) -> int:
 
 def counted(graph: fx.Graph) -> tuple[int, int, int]:
     """(permutes, casts, bytes) of a graph."""
-    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    nodes = moves_of(graph)
     permutes = sum(perm_of(node) is not None for node in nodes)
     casts = sum(is_cast(node) for node in nodes)
     return permutes, casts, sum(moved(node) for node in nodes)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from torch import fx
 
 from npucompose.passes.cancel_moves.editor import Editor
-from npucompose.passes.cancel_moves.moves import Perm, after, is_copy, is_identity, lays_down, perm_of, source_of
+from npucompose.passes.cancel_moves.moves import (
+    Perm,
+    after,
+    is_copy,
+    is_identity,
+    lays_down,
+    moves_of,
+    perm_of,
+    source_of,
+)
 
 
-def compose(graph: fx.Graph) -> int:
+def compose(graph: fx.Graph, writes: bool) -> int:
     """How many places changed. Every value keeps its form, so that nothing behind it can tell."""
-    editor = Editor(graph)
-    for node in list(graph.nodes):
+    editor = Editor(graph, writes)
+    for node in moves_of(graph):
         if node._erased:
             continue
         perm = perm_of(node)
@@ -32,9 +41,11 @@ def _permute(editor: Editor, node: fx.Node, perm: Perm) -> None:
             editor.stand_for(base, node)
             return
         made = editor.permuted(node, node, base, perm)
-        if made is not base and editor.may_stand_for(made, node):
-            editor.stand_for(made, node)
-            return
+        if made is not base:
+            if editor.may_stand_for(made, node):
+                editor.stand_for(made, node)
+                return
+            editor.sweep([made])
     elif is_identity(perm) and editor.may_stand_for(source, node):
         editor.stand_for(source, node)
         return

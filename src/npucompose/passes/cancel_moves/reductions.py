@@ -7,15 +7,14 @@ from torch import fx
 from npucompose.graphs.form import same_form
 from npucompose.passes.cancel_moves.absorb import drops_rank, reduced_dims
 from npucompose.passes.cancel_moves.editor import Editor
-from npucompose.passes.cancel_moves.moves import is_copy, perm_of, source_of
+from npucompose.passes.cancel_moves.moves import is_copy, moves_of, perm_of, source_of
 
 
-def hoist(graph: fx.Graph, relaxed: bool) -> int:
+def hoist(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
     """`amax(permute(x, p), [d])` is amax(x, [p[d]]), permuted as the dimensions that are left stand."""
-    editor = Editor(graph)
-    for node in list(graph.nodes):
-        if not node._erased and drops_rank(node, relaxed):
-            _one(editor, node)
+    editor = Editor(graph, writes)
+    for node in [user for move in moves_of(graph) for user in move.users if drops_rank(user, relaxed)]:
+        _one(editor, node)
     return editor.changed
 
 

@@ -9,7 +9,7 @@ pass never wanders back and forth and a second run finds nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from npucompose.passes.cancel_moves.moves import (
     is_identity,
     lays_down,
     moved,
+    moves_of,
     perm_of,
     source_of,
 )
@@ -36,9 +37,9 @@ CANDIDATES = 3
 """Orders tried for a region: the most frequent ones at its border."""
 
 
-def turn(graph: fx.Graph, relaxed: bool) -> int:
+def turn(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
     """How many regions were turned."""
-    editor = Editor(graph)
+    editor = Editor(graph, writes)
     turns = 0
     for members in _regions(graph, editor, relaxed):
         plans = [plan for perm in _candidates(members) if (plan := _Turn(editor, members, perm)).promises()]
@@ -51,26 +52,36 @@ def turn(graph: fx.Graph, relaxed: bool) -> int:
 
 def _regions(graph: fx.Graph, editor: Editor, relaxed: bool) -> list[list[fx.Node]]:
     """Connected groups of absorbing nodes that touch a permute, each in the graph's order."""
-    group: dict[fx.Node, int] = {}
-    members: dict[int, list[fx.Node]] = {}
-    for node in graph.nodes:
-        if node.op != "call_function" or not absorbs(node, relaxed):
-            continue
-        if not editor.quiet(node, *node.all_input_nodes):
-            continue
-        rank = node.meta["val"].dim()
-        near = {group[s] for s in node.all_input_nodes if s in group and s.meta["val"].dim() == rank}
-        home = max(near, key=lambda key: len(members[key]), default=len(group))
-        into = members.setdefault(home, [])
-        for other in near - {home}:
-            for moving in members.pop(other):
-                group[moving] = home
-                into.append(moving)
-        group[node] = home
-        into.append(node)
-    order = {node: at for at, node in enumerate(graph.nodes)}
-    touched = [found for found in members.values() if any(True for _ in _border(found))]
-    return [sorted(found, key=order.__getitem__) for found in touched]
+    known: dict[fx.Node, bool] = {}
+
+    def member(node: fx.Node, rank: int) -> bool:
+        if node not in known:
+            known[node] = absorbs(node, relaxed) and editor.quiet(node, *node.all_input_nodes)
+        return known[node] and node.meta["val"].dim() == rank
+
+    seen: set[fx.Node] = set()
+    found: list[list[fx.Node]] = []
+    for permute in moves_of(graph):
+        perm = perm_of(permute)
+        for start in (source_of(permute), *permute.users) if perm is not None else ():
+            if start not in seen and perm is not None and member(start, len(perm)):
+                found.append(_flooded(start, len(perm), member, seen))
+    order = {node: at for at, node in enumerate(graph.nodes)} if found else {}
+    return [sorted(members, key=order.__getitem__) for members in found]
+
+
+def _flooded(start: fx.Node, rank: int, member: Callable[[fx.Node, int], bool], seen: set[fx.Node]) -> list[fx.Node]:
+    """`start` and all members that are connected with it."""
+    seen.add(start)
+    todo, members = [start], list[fx.Node]()
+    while todo:
+        node = todo.pop()
+        members.append(node)
+        for near in (*node.all_input_nodes, *node.users):
+            if near not in seen and member(near, rank):
+                seen.add(near)
+                todo.append(near)
+    return members
 
 
 def _border(members: Sequence[fx.Node]) -> Iterator[Perm]:

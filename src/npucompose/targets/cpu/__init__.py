@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
+from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cpu_model, usable_cores
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.device_model import cpu
@@ -65,8 +66,48 @@ class CpuTarget(Target):
     def trains(self, mode: str) -> bool:
         return mode == "max-autotune"
 
+    def check(self, mode: str) -> None:
+        super().check(mode)
+        if mode in HONOURED and self.executor == "native" and (why := self._why_not_native()):
+            raise ConfigError(f"target.executor=native: {why} With executor=auto the portable replayer is used.")
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        if mode not in HONOURED or self.executor != "auto":
+            return ()
+        from npucompose.targets.cpu.native import build
+
+        found = build.state()
+        if found.kind == "not built":
+            return (f"the native replayer is not built yet: {found.words}.",)
+        why = self._why_not_native()
+        return (f"the portable replayer is used: {why.splitlines()[0]}",) if why else ()
+
+    def _why_not_native(self) -> str:
+        from npucompose.targets.cpu.native import build
+
+        found = build.state()
+        return found.words if found.kind in ("failed", "impossible") else ""
+
+    def prepare(self, mode: str) -> None:
+        """Build or load the native replayer now, so that it is in nobody's capture time."""
+        if mode not in HONOURED or self.executor == "portable":
+            return
+        from npucompose.targets.cpu.native import build
+
+        try:
+            build.load()
+        except build.Unavailable as error:
+            if self.executor == "native":
+                raise CaptureError(f"target.executor=native: {error}") from None
+
     def identity(self) -> Mapping[str, str]:
-        return {"cpu": cpu_model(), "machine": platform.machine(), "cores": str(usable_cores())}
+        replayer = "portable" if self.executor == "portable" or self._why_not_native() else "native"
+        return {
+            "cpu": cpu_model(),
+            "machine": platform.machine(),
+            "cores": str(usable_cores()),
+            "replayer": replayer,
+        }
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]

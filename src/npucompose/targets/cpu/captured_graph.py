@@ -14,8 +14,8 @@ from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
 from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.native import Native, build
-from npucompose.targets.cpu.native import NotExpressible as NotExpressibleInC
+from npucompose.targets.cpu.native import build
+from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
@@ -38,7 +38,7 @@ class CapturedGraph:
         self.seconds = 0.0
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
-        self._executor, self._executor_reason = _executor(plan, self.memory, executor)
+        self.executor, self._why_executor = _executor(plan, self.memory, executor)
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         shared = sharing(inputs)
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
@@ -51,15 +51,15 @@ class CapturedGraph:
             written=written,
             from_zero=plan.from_zero,
             outputs=spans,
-            places=self._executor
-            if isinstance(self._executor, Native)
-            else Slots(inputs, self.memory.slots, self._executor.lay),
+            places=self.executor
+            if isinstance(self.executor, Native)
+            else Slots(inputs, self.memory.slots, self.executor.lay),
         )
         outputs = outputs_of(plan, self.memory, clone_output)
         self._front: Front = (
-            self._executor.front(inputs, self._inputs, outputs, spans)
-            if isinstance(self._executor, Native)
-            else PythonFront(self._inputs, self._executor.run, outputs)
+            self.executor.front(inputs, self._inputs, outputs, spans)
+            if isinstance(self.executor, Native)
+            else PythonFront(self._inputs, self.executor.run, outputs)
         )
 
     @classmethod
@@ -69,7 +69,7 @@ class CapturedGraph:
         inputs: Sequence[Any],
         *,
         static: frozenset[int] = frozenset(),
-        executor: ExecutorName = "torchscript",
+        executor: ExecutorName = "native",
         clone_output: bool = False,
     ) -> CapturedGraph:
         """Run `graph_module` once on the real `inputs` and record it; inputs and RNG are as before afterwards.
@@ -85,10 +85,11 @@ class CapturedGraph:
         return captured
 
     def replay(self, *inputs: Any) -> list[Any]:
-        outputs = self.try_replay(inputs)
+        outputs = self._front(inputs)
         if outputs is None:
             given = signature(inputs, self._fixed)
             raise SignatureError(_mismatch(self._inputs.signature, given))
+        self.last_outputs = outputs
         return outputs
 
     def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -101,9 +102,9 @@ class CapturedGraph:
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
         return {
-            "executor": self._executor.name,
-            "executor_reason": self._executor_reason,
-            "ways": self._executor.facts() if isinstance(self._executor, Native) else {},
+            "executor": self.executor.name,
+            "executor_reason": self._why_executor,
+            "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
             "kernels": len(steps),
             "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),
             "views_resolved": self.plan.views_resolved,
@@ -122,8 +123,8 @@ def _executor(plan: Plan, memory: Memory, wanted: ExecutorName) -> tuple[Native 
     reason = ""
     if wanted == "native":
         try:
-            return Native(build.load(), plan, memory.slots, memory.tensors), reason
-        except (build.Unavailable, NotExpressibleInC) as error:
+            return Native(build.load(), plan, memory), reason
+        except (build.Unavailable, Refused) as error:
             reason = str(error)
     if wanted != "python":
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from npucompose.errors import traced_line
+
 _NO_CONVERTER = ("ge_converter is not implemented", "ge_converter is not supported", "no registered converter")
 
 
@@ -15,10 +17,7 @@ def sentence(error: BaseException) -> str | None:
     if node is None or not converter:
         return None
     traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', traceback)
-    line = ""
-    if frames:
-        file, number, function, code = frames[-1]
-        line = f" at {file.rpartition('/')[2]}:{number} in {function}: {code.strip()}"
+    where = traced_line(traceback)
+    line = f" at {where}" if where else ""
     first = text.strip().splitlines()[0]
     return f"TorchAir has no GE converter for {node.group(2)} (node {node.group(1)}){line}. It says: {first}"

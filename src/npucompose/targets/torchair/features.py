@@ -88,6 +88,21 @@ def patch_for_hcom() -> None:
     package("torchair").patch_for_hcom()
 
 
+def dump_options_into(folder: Path) -> None:
+    """TorchAir writes GE's dump options to a file in the working folder, whatever `dump_config.dump_path` says.
+
+    Its module gets a `Path` whose working folder is `folder`; it asks for the working folder there and nowhere else.
+    """
+    from torchair._ge_concrete_graph import fx2ge_converter  # pyright: ignore[reportMissingImports]
+
+    class Below(type(Path())):
+        @classmethod
+        def cwd(cls) -> Path:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return folder
+
+    fx2ge_converter.Path = Below
+
+
 def patched() -> tuple[str, ...]:
     """Which functions of torch.distributed are TorchAir's by now."""
     import torch.distributed

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.schema.record import NpuFacts
+    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
 LOGGERS = ("torchair", "npugraph_ex")
@@ -76,6 +77,7 @@ class TorchairTarget(Target):
             device="npu",
             scope_namespace="npugraph_ex" if mode == NPUGRAPH_EX else "air",
             explicit_events=mode != GE,
+            asserts=mode != GE,
             captures=mode in CAPTURING,
             core_limits=mode != "eager",
             super_kernels=mode == GE,
@@ -143,10 +145,13 @@ class TorchairTarget(Target):
 
     def genuine(self, backend: Backend) -> Genuine | None:
         from npucompose.targets.torchair import config as made
+        from npucompose.targets.torchair import features
         from npucompose.targets.torchair.hooks import PassHooks
+        from npucompose.targets.torchair.observe import LOADED
 
         if backend.mode == "eager":
             return None
+        backend.loaded_before = len(LOADED)
         hooks, custom = PassHooks(backend), made.decompositions(self.decompose)
         if backend.mode == NPUGRAPH_EX:
             options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after, backend.folders.files)
@@ -154,6 +159,8 @@ class TorchairTarget(Target):
             compiler = _compiler("npugraph_ex", config, custom)
             return Genuine(config=config, backend=compiler, options=options)
         config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after, backend.folders.files)
+        if backend.mode == GE and backend.folders.files and backend.options["dump_config.enable_dump"]:
+            features.dump_options_into(backend.folders.files)
         return Genuine(config=config, backend=_compiler("torchair", config, custom))
 
     def compile(
@@ -199,6 +206,14 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair.facts import facts
 
         return None if backend.mode == "eager" else facts(self, backend)
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        if backend.mode != GE:
+            return ()
+        from npucompose.targets.torchair.listing import ge_facts
+        from npucompose.targets.torchair.observe import LOADED
+
+        return tuple(ge_facts(loaded) for loaded in LOADED[backend.loaded_before :])
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         if backend.mode != GE:

@@ -13,7 +13,6 @@ import importlib.machinery
 import importlib.util
 import os
 import platform
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -34,7 +33,9 @@ from npucompose.targets.cpu.native.held import HELD, header
 NAME = "npucompose_replay"
 SOURCES = Path(__file__).with_name("src")
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
-TIME_LIMIT_S = 300.0
+UNITS = {"python": ("front.cpp", "module.cpp"), "kernels": ("kernels.cpp", "recording.cpp")}
+"""What is compiled together: sources that read the same headers of torch, which takes most of the time."""
+TIME_LIMIT_S = 600.0
 LINES_KEPT = 12
 """Of a compiler's complaint."""
 
@@ -57,7 +58,7 @@ def state() -> State:
         place = folder()
     except Unavailable as error:
         return State(kind="impossible", words=str(error))
-    if _extension(place).is_file():
+    if _is_whole(place):
         return State(kind="built", words=str(_extension(place)))
     found = compiler()
     if found is None:
@@ -75,8 +76,8 @@ def load() -> ModuleType:
     try:
         return _loaded(_built(place))
     except ImportError:
-        # Torn by a full disk, or of another build of the same torch: once more, from the sources.
-        _extension(place).unlink(missing_ok=True)
+        # Of another torch, whatever its name says: once more, from the sources.
+        _digest(place).unlink(missing_ok=True)
     try:
         return _loaded(_built(place))
     except ImportError as error:
@@ -93,7 +94,16 @@ def folder() -> Path:
     version = metadata.version("torch")
     stat = library.stat()
     abi = sysconfig.get_config_var("SOABI")
-    told = [version, str(abi), platform.machine(), str(stat.st_size), str(stat.st_mtime_ns), *FLAGS, repr(HELD)]
+    told = [
+        version,
+        str(abi),
+        platform.machine(),
+        str(stat.st_size),
+        str(stat.st_mtime_ns),
+        *FLAGS,
+        repr(HELD),
+        repr(UNITS),
+    ]
     digest = hashlib.sha256("\0".join(told).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
@@ -111,6 +121,18 @@ def _torch() -> Path:
 
 def _extension(place: Path) -> Path:
     return place / f"{NAME}.so"
+
+
+def _digest(place: Path) -> Path:
+    return place / f"{NAME}.sha256"
+
+
+def _is_whole(place: Path) -> bool:
+    """Whether the extension is there, every byte of it: loading half a file kills the process."""
+    file, digest = _extension(place), _digest(place)
+    if not (file.is_file() and digest.is_file()):
+        return False
+    return hashlib.sha256(file.read_bytes()).hexdigest() == digest.read_text()
 
 
 def _loaded(file: Path) -> ModuleType:
@@ -131,13 +153,12 @@ def _loaded(file: Path) -> ModuleType:
 
 
 def _built(place: Path) -> Path:
-    file = _extension(place)
-    if file.is_file():
-        return file
+    if _is_whole(place):
+        return _extension(place)
     try:
         place.mkdir(parents=True, exist_ok=True)
         with _alone(place / "lock"):
-            return file if file.is_file() else _build(place)
+            return _extension(place) if _is_whole(place) else _build(place)
     except OSError as error:
         raise Unavailable(f"the native replayer cannot be kept in {place}: {error}") from error
 
@@ -157,7 +178,9 @@ def _build(place: Path) -> Path:
         except _CompilerFailed as error:
             _failure(place).write_text(f"{found}\n{error}")
             raise Unavailable(str(error)) from None
+        digest = hashlib.sha256(made.read_bytes()).hexdigest()
         os.replace(made, _extension(place))
+        _digest(place).write_text(digest)
     print(f"npucompose: built in {time.monotonic() - begun:.0f} s", file=sys.stderr)
     return _extension(place)
 
@@ -177,11 +200,12 @@ def _compile(found: str, work: Path) -> Path:
     folders = [include, include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_paths()["include"])]
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{work}", f"-I{SOURCES}"]
     flags += [f"-isystem{path}" for path in folders]
-    sources = sorted(SOURCES.glob("*.cpp"), key=lambda file: -file.stat().st_size)
-    objects = [work / f"{source.stem}.o" for source in sources]
-    commands = [
-        [found, *flags, "-c", str(source), "-o", str(target)] for source, target in zip(sources, objects, strict=True)
-    ]
+    commands, objects = [], []
+    for name, sources in UNITS.items():
+        unit, made = work / f"unit_{name}.cpp", work / f"unit_{name}.o"
+        unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+        commands.append([found, *flags, "-c", str(unit), "-o", str(made)])
+        objects.append(made)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     with ThreadPoolExecutor(max_workers=cores) as pool:
         list(pool.map(_run, commands))
@@ -192,7 +216,7 @@ def _compile(found: str, work: Path) -> Path:
 
 
 def _run(command: list[str]) -> None:
-    shown = f"`{command[0]} … {shlex.join(command[-3:])}`"
+    shown = f"`{command[0]} … -o {Path(command[-1]).name}`"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

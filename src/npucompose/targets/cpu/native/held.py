@@ -2,7 +2,7 @@
 
 One line each: the overload that a plan calls, and ATen's class in `ATen/ops/<operator>_native.h`. A class that the
 installed torch does not have is left out when the extension is built; its operator is then called like any other.
-`python benchmarks/floor.py MODEL --steps` shows what each line brings.
+`python benchmarks/replay.py MODEL --steps` shows what each line brings.
 """
 
 from __future__ import annotations

@@ -30,8 +30,11 @@ struct Input {
   size_t nbytes = 0;  // from the first element to the end of the last; 0 when empty
 
   bool has_form(const at::TensorImpl& t) const {
-    return t.dtype() == dtype && (t.key_set() - kUse) == keys && t.sizes() == at::IntArrayRef(sizes) &&
-        t.strides() == at::IntArrayRef(strides) && !(from_zero && t.storage_offset());
+    const auto its_sizes = t.sizes(), its_strides = t.strides();
+    if (t.dtype() != dtype || (t.key_set() - kUse) != keys || its_sizes.size() != sizes.size()) return false;
+    for (size_t d = 0; d < sizes.size(); ++d)
+      if (its_sizes[d] != sizes[d] || its_strides[d] != strides[d]) return false;
+    return !(from_zero && t.storage_offset());
   }
 };
 
@@ -46,8 +49,6 @@ struct Span {
   uintptr_t begin, end;
   bool meets(const Span& other) const { return begin < other.end && other.begin < end; }
 };
-
-uintptr_t address_of(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.data_ptr()); }
 
 size_t bytes_of(const at::Tensor& t) {
   if (!t.numel()) return 0;
@@ -117,7 +118,7 @@ class Front {
     made.sizes = t.sizes().vec(), made.strides = t.strides().vec();
     made.dtype = t.dtype(), made.keys = t.key_set() - kUse;
     made.nbytes = bytes_of(t);
-    made.address = made.nbytes ? address_of(t) : 0;
+    made.address = made.nbytes ? reinterpret_cast<uintptr_t>(t.data_ptr()) : 0;
     return made;
   }
 
@@ -143,9 +144,11 @@ class Front {
       }
       if (!THPVariable_CheckExact(object)) return false;
       const at::Tensor& tensor = THPVariable_Unpack(object);
-      if (!input.has_form(*tensor.unsafeGetTensorImpl())) return false;
+      const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+      if (!input.has_form(impl)) return false;
       if (!input.nbytes) continue;
-      const uintptr_t address = address_of(tensor);
+      // data_ptr() makes a lazy copy first, where there is one.
+      const auto address = input.written ? reinterpret_cast<uintptr_t>(tensor.data_ptr()) : address_of(impl);
       if (address == input.address) continue;
       if (input.fixed) return false;
       moved_.emplace_back(i, address);

@@ -84,7 +84,7 @@ bool agrees(const c10::OperatorHandle& op, const Stack& args, MakeKernel make, I
 
 std::string described(const c10::OperatorHandle& op, const Stack& args) {
   std::ostringstream text;
-  text << op.operator_name() << " on " << at::get_num_threads();
+  text << op.operator_name() << " on " << at::get_num_threads() << " as " << product_settings();
   for (const auto& value : args)
     if (value.isTensor())
       text << '|' << value.toTensor().sizes() << value.toTensor().strides() << value.toTensor().scalar_type();

@@ -2,13 +2,18 @@
 
 #include <ATen/ScalarOps.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/version.h>
 
 #include "front.h"
 #include "held_kernels.inc"
 
 namespace py = pybind11;
+
+// From torch/csrc/jit/python/pybind_utils.h, which takes longer to compile than all of this. Another signature is an
+// error of the linker, and the portable replayer is used.
+namespace torch::jit {
+TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& type, std::optional<int32_t> length);
+}
 
 namespace npucompose {
 namespace {
@@ -19,8 +24,8 @@ c10::IValue value_of(const c10::FunctionSchema& schema, size_t position, py::han
   const bool number = PyBool_Check(given.ptr()) || PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr()) ||
       PyComplex_Check(given.ptr());
   if (number && argument.type()->kind() == c10::TypeKind::TensorType)
-    return at::native::wrapped_scalar_tensor(torch::jit::toIValue(given, c10::NumberType::get()).toScalar());
-  return torch::jit::argumentToIValue(schema, position, given);
+    return at::native::wrapped_scalar_tensor(torch::jit::toIValue(given, c10::NumberType::get(), {}).toScalar());
+  return torch::jit::toIValue(given, argument.real_type(), argument.N());
 }
 
 Filled filled_of(int position, const py::object& made_of) {

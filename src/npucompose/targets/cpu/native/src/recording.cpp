@@ -58,6 +58,20 @@ class Boxed final : public Kernel {
   std::vector<int> dying_;
 };
 
+// A BLAS call for as long as torch would make the same one.
+class Product final : public Kernel {
+ public:
+  Product(const Recording& owner, KernelPtr blas, KernelPtr boxed)
+      : owner_(owner), blas_(std::move(blas)), boxed_(std::move(boxed)) {}
+
+  void run() override { (owner_.products_as_captured ? blas_ : boxed_)->run(); }
+  void moved() override { blas_->moved(); }
+
+ private:
+  const Recording& owner_;
+  KernelPtr blas_, boxed_;
+};
+
 bool lies_in(const c10::IValue& value, const c10::StorageImpl* storage) {
   if (value.isTensor())
     return value.toTensor().defined() && value.toTensor().storage().unsafeGetStorageImpl() == storage;
@@ -69,6 +83,8 @@ bool lies_in(const c10::IValue& value, const c10::StorageImpl* storage) {
 }
 
 }  // namespace
+
+Recording::Recording() : settings_(product_settings()) {}
 
 std::string Recording::add(
     const c10::OperatorHandle& op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
@@ -83,8 +99,13 @@ std::string Recording::add(
   KernelPtr kernel;
   std::string name = "boxed";
   if (direct && filled.empty() && results.empty()) {
-    if ((kernel = blas_kernel(op, args))) name = "blas";
-    else if ((kernel = held_kernel(op, args))) name = "held";
+    if (KernelPtr blas = blas_kernel(op, args)) {
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying);
+      kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
+      name = "blas";
+    } else if ((kernel = held_kernel(op, args))) {
+      name = "held";
+    }
   }
   if (kernel) {
     for (auto& [index, input] : inputs_)
@@ -116,6 +137,7 @@ void Recording::move(int64_t index, const void* address) {
 }
 
 void Recording::run() {
+  products_as_captured = product_settings() == settings_;
   for (const KernelPtr& step : steps_) step->run();
 }
 

@@ -28,6 +28,8 @@ struct Filled {
 
 class Recording {
  public:
+  Recording();
+
   // Append a step; the answer is the way in which it runs: "blas", "held" or "boxed" (always, without `direct`).
   std::string add(
       const c10::OperatorHandle& op, torch::jit::Stack args, std::vector<Filled> filled, std::vector<Result> results,
@@ -42,6 +44,8 @@ class Recording {
   // Nanoseconds of each of `rounds` runs of `steps`, in the order given. Reads and writes what a replay would.
   std::vector<double> times(const std::vector<int64_t>& steps, int64_t rounds);
 
+  // Whether torch would still take the routine for a product that it took at capture.
+  bool products_as_captured = true;
   torch::jit::Stack stack;
   std::vector<c10::IValue> registers;
 
@@ -52,6 +56,7 @@ class Recording {
     std::vector<Kernel*> users;
   };
 
+  int64_t settings_;
   std::vector<KernelPtr> steps_;
   std::unordered_map<int64_t, Input> inputs_;
 };

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorMeta.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+#include <torch/version.h>
 
 #include "held_kernels.inc"
 #include "kernel.h"
@@ -155,6 +157,23 @@ using StructuredOf = Structured<S, decltype(&S::meta), decltype(&S::impl)>;
 // A tensor object of its own over the memory of `tensor`, without the half microsecond that detach() takes.
 inline at::Tensor another_over(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+}
+
+// What decides which routine ATen takes for a product in float32: `medium` precision means bfloat16, for instance.
+inline int64_t product_settings() {
+  const auto& context = at::globalContext();
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+  const auto precision = context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+#else
+  const auto precision = context.float32MatmulPrecision();
+#endif
+  return static_cast<int64_t>(precision) * 2 + (context.userEnabledMkldnn() ? 1 : 0);
+}
+
+// Where the first element lies; what has a lazy copy (copy on write) is not copied for it.
+inline uintptr_t address_of(const at::TensorImpl& t) {
+  const auto* begin = static_cast<const char*>(t.unsafe_storage().data());
+  return reinterpret_cast<uintptr_t>(begin + t.storage_offset() * static_cast<int64_t>(t.itemsize()));
 }
 
 inline void move_storage(c10::StorageImpl& storage, void* data) {

@@ -1,0 +1,227 @@
+"""Does a pass keep what it promises: the graph before and after it, run on the same inputs.
+
+Inputs are made from the fake values of the graph: random ones, edge values (infinities, NaN, both zeros, values beyond
+float32 where the dtype has them), other strides, and other sizes where sizes are symbols, an empty one among them.
+Inputs that the graph itself refuses, as it was before the pass, prove nothing and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import fx
+
+from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
+
+EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 0.0, 3e38, 1e300, 1e-40)
+EDGE = "edge values"
+OTHER_SIZES = 3
+"""What a symbol's hint is raised by, where the graph takes other sizes."""
+
+
+@frozen(kw_only=True)
+class Proof:
+    """What the comparison found; `broken` is a sentence where the promise was not kept."""
+
+    inputs: int
+    """Kinds of inputs that the graph took."""
+    max_abs_err: float
+    """The largest difference, edge values apart."""
+    broken: str | None = None
+
+
+def copied(graph: fx.Graph) -> fx.GraphModule:
+    """The graph as it is now, with the module that holds its constants."""
+    copy = fx.Graph()
+    result = copy.graph_copy(graph, {})
+    if result is not None:
+        copy.output(result)
+    owner = graph.owning_module if graph.owning_module is not None else torch.nn.Module()
+    return fx.GraphModule(owner, copy)
+
+
+def prove(before: fx.GraphModule, after: fx.Graph, *, exact: bool, rtol: float, atol: float) -> Proof:
+    """Compare on every kind of inputs; the first difference that the promise does not allow ends it."""
+    then = copied(after)
+    worst, taken = 0.0, 0
+    for kind, inputs in _kinds(before):
+        old = _run(before, inputs)
+        if old is None:
+            continue
+        taken += 1
+        new = _run(then, inputs)
+        if new is None:
+            return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} the graph raises, which it did not before")
+        found = _differences(old, new, exact, Tolerance(rtol, atol))
+        if kind != EDGE:  # a last bit of 3e38 says nothing
+            worst = max(worst, found.max_abs_err)
+        if found.broken is not None:
+            return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} {found.broken}")
+    return Proof(inputs=taken, max_abs_err=worst)
+
+
+@frozen
+class _Ran:
+    """What a run left behind."""
+
+    outputs: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+
+
+def _run(module: fx.GraphModule, inputs: Sequence[Any]) -> _Ran | None:
+    """None where the graph does not take these inputs."""
+    given = [_fresh(value) for value in inputs]
+    state = torch.get_rng_state()
+    try:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            outputs = fx.Interpreter(module).run(*given)
+    except Exception:  # noqa: BLE001  an operator may refuse an input with any exception: then it proves nothing
+        return None
+    finally:
+        torch.set_rng_state(state)
+    return _Ran(tuple(outputs) if isinstance(outputs, (list, tuple)) else (outputs,), tuple(given))
+
+
+def _fresh(value: Any) -> Any:
+    """A copy with the same strides."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
+def _kinds(module: fx.GraphModule) -> Iterator[tuple[str, list[Any]]]:
+    fakes = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    if any(fake is None for fake in fakes):
+        return
+    symbols = _symbols(fakes)
+    yield "random inputs", _made(fakes, symbols, _random(0))
+    yield "other random inputs", _made(fakes, symbols, _random(1))
+    yield EDGE, _made(fakes, symbols, _edged)
+    yield "inputs with other strides", [_turned(value) for value in _made(fakes, symbols, _random(2))]
+    if symbols:
+        larger = {symbol: size + OTHER_SIZES for symbol, size in symbols.items()}
+        yield "other sizes", _made(fakes, larger, _random(3))
+        yield "empty inputs", _made(fakes, dict.fromkeys(symbols, 0), _random(4))
+
+
+def _symbols(fakes: Sequence[Any]) -> dict[Any, int]:
+    """{symbol: its hint} of all sizes and numbers that come in."""
+    found: dict[Any, int] = {}
+    for fake in fakes:
+        sizes = (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else (fake,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                env: Any = size.node.shape_env
+                known = getattr(env, "backed_var_to_val", None) or env.var_to_val  # the older name
+                found.update({symbol: int(known.get(symbol, 2)) for symbol in size.node.expr.free_symbols})
+    return found
+
+
+def _made(fakes: Sequence[Any], symbols: Mapping[Any, int], fill: Callable[[Any], Any]) -> list[Any]:
+    def number(size: Any) -> Any:
+        return int(size.node.expr.subs(symbols)) if isinstance(size, torch.SymInt) else size
+
+    made: list[Any] = []
+    for fake in fakes:
+        if not isinstance(fake, torch.Tensor):
+            made.append(number(fake))
+            continue
+        shape, strides = [number(size) for size in fake.shape], [number(size) for size in fake.stride()]
+        empty = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
+        made.append(empty.copy_(fill(empty)))
+    return made
+
+
+def _random(seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Normal floats; integers 0 and 1, which are places of anything that is indexed."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def fill(like: torch.Tensor) -> torch.Tensor:
+        if like.dtype.is_floating_point or like.dtype.is_complex:
+            return torch.randn(like.shape, generator=generator)
+        return torch.randint(0, 2, like.shape, generator=generator)
+
+    return fill
+
+
+def _edged(like: torch.Tensor) -> torch.Tensor:
+    filled = _random(5)(like)
+    if like.dtype.is_floating_point:
+        filled = filled.double()
+        count = min(len(EDGES), filled.numel())
+        filled.view(-1)[:count] = torch.tensor(EDGES[:count], dtype=torch.float64)
+    return filled
+
+
+def _turned(value: Any) -> Any:
+    """The same values in the opposite order of dimensions in memory."""
+    if not isinstance(value, torch.Tensor) or value.dim() < 2:
+        return value
+    order = list(reversed(range(value.dim())))
+    return value.permute(order).contiguous().permute(order)
+
+
+def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance) -> Proof:
+    if len(old.outputs) != len(new.outputs):
+        return Proof(inputs=0, max_abs_err=0.0, broken=f"{len(new.outputs)} outputs instead of {len(old.outputs)}")
+    pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(old.outputs, new.outputs, strict=True))]
+    pairs += [(f"input {n} afterwards", a, b) for n, (a, b) in enumerate(zip(old.inputs, new.inputs, strict=True))]
+    worst = 0.0
+    for where, a, b in pairs:
+        error, broken = _difference(a, b, exact, declared)
+        worst = max(worst, error)
+        if broken is not None:
+            return Proof(inputs=0, max_abs_err=worst, broken=f"{where} {broken}")
+    shared = _shared(new) - _shared(old)
+    told = f"{' and '.join(sorted(shared)[0])} share memory, which they did not" if shared else None
+    return Proof(inputs=0, max_abs_err=worst, broken=told)
+
+
+def _difference(a: Any, b: Any, exact: bool, declared: Tolerance) -> tuple[float, str | None]:
+    """(largest absolute difference, what is not allowed about it)."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return 0.0, None if type(a) is type(b) and a == b else f"is {b!r} instead of {a!r}"
+    for what, mine, other in (
+        ("dtype", a.dtype, b.dtype),
+        ("shape", tuple(a.shape), tuple(b.shape)),
+        ("strides", _strides(a), _strides(b)),
+    ):
+        if mine != other:
+            return 0.0, f"has {what} {other} instead of {mine}"
+    same = (a == b) | ((a != a) & (b != b))
+    if a.is_floating_point():
+        same &= (torch.signbit(a) == torch.signbit(b)) | (a != a)
+    if bool(same.all()):
+        return 0.0, None
+    x, y = a.double() if not a.is_complex() else a, b.double() if not b.is_complex() else b
+    distance = torch.where(same, 0.0, (x - y).abs())
+    error = float(distance.max())
+    allowed = EXACT if exact else tolerance_of(str(a.dtype)).widened(declared)
+    within = (distance <= allowed.atol + allowed.rtol * x.abs()) & torch.isfinite(y.abs())
+    if not exact and bool((within | same).all()):
+        return error, None
+    promise = "every bit is promised" if exact else f"allowed is {allowed.atol:g} + {allowed.rtol:g} * |value|"
+    if error == 0.0:
+        return error, f"differs in the sign of a zero; {promise}"
+    return error, f"differs by up to {error:.3g}; {promise}"
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides that mean something: a dimension of one element has none."""
+    if tensor.numel() == 0:
+        return ()
+    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+
+
+def _shared(ran: _Ran) -> set[tuple[str, str]]:
+    """Pairs of inputs and outputs that are one memory."""
+    named = [(f"input {n}", value) for n, value in enumerate(ran.inputs)]
+    named += [(f"output {n}", value) for n, value in enumerate(ran.outputs)]
+    tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
+    places = [(name, value.untyped_storage().data_ptr()) for name, value in tensors]
+    return {(a, b) for n, (a, at) in enumerate(places) for b, other in places[n + 1 :] if at == other}

@@ -1,0 +1,170 @@
+"""PyTorch's own samples of the operators that adaptation rules name, before and after a rule."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import yaml
+from attrs import frozen
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from npucompose.compose.conf import conf_dir
+from npucompose.passes.adapt import Adapt
+from npucompose.passes.base import Outcome
+from npucompose.schema.adapt import Rewriting, RuleSet
+from tests.sample_graphs import CAN
+from tests.targets.cpu.op_samples import BY_NAME
+
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8)
+EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 3e38, 1e-40)
+SAMPLES = 40
+OTHER_NAMES = {"nll_loss_forward": "nn.functional.nll_loss", "_unsafe_index": "index_select"}
+
+
+def rules_of(name: str) -> RuleSet:
+    """A packaged rule set."""
+    return RuleSet.of_tree(yaml.safe_load((conf_dir() / "adapt" / f"{name}.yaml").read_text()), "adapt")
+
+
+@frozen
+class Verdict:
+    """What came of all samples of one rule's operator."""
+
+    applied: int
+    problems: tuple[str, ...]
+
+
+def verdict(rule: Rewriting) -> Verdict:
+    """Apply `rule` alone to every sample, its values and edge values, and hold the results to its contract."""
+    rules = RuleSet(name="one", rules=(rule,))
+    applied = 0
+    problems: list[str] = []
+    for tensors, function in _calls(rule):
+        before = traced(function, tensors)
+        after = traced(function, tensors)
+        outcome = Adapt(rules=rules).rewrite(after.graph, CAN)
+        after.graph.lint()
+        after.recompile()
+        if not outcome.matches:
+            continue
+        applied += 1
+        for given in (tensors, *edged(tensors)):
+            problems += _differences(before, after, given, outcome)
+    return Verdict(applied, tuple(problems))
+
+
+def _calls(rule: Rewriting) -> Iterator[tuple[list[torch.Tensor], Any]]:
+    base = rule.op.split(".")[1]
+    found = [op for name, op in BY_NAME.items() if _means(op, base)]
+    for op, dtype in itertools.product(found, DTYPES):
+        if dtype not in op.supported_dtypes("cpu"):
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES))
+        for sample in samples:
+            flat, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+            yield _call(op, flat, spec)
+    yield from _own(base)
+
+
+def _means(op: Any, base: str) -> bool:
+    return base in (op.name.rpartition(".")[2], op.aten_name) or op.name == OTHER_NAMES.get(base)
+
+
+def _call(op: Any, flat: list[Any], spec: Any) -> tuple[list[torch.Tensor], Any]:
+    places = [i for i, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
+
+    def function(*tensors: torch.Tensor) -> Any:
+        leaves = list(flat)
+        for i, tensor in zip(places, tensors, strict=True):
+            leaves[i] = tensor
+        head, args, kwargs = tree_unflatten(leaves, spec)
+        return op(head, *args, **kwargs)
+
+    return [flat[i] for i in places], function
+
+
+def _own(base: str) -> Iterator[tuple[list[torch.Tensor], Any]]:
+    """Operators that only a gradient or a lowering calls have no samples."""
+    aten = torch.ops.aten
+    if base == "silu_backward":
+        for shape in ((3,), (2, 5), (2, 3, 4)):
+            yield [torch.randn(shape), torch.randn(shape)], aten.silu_backward.default
+    if base == "clamp_max":
+        yield [torch.randn(3, 4)], lambda x: aten.clamp_max.default(x, 0.5)
+    if base == "_unsafe_index":
+        image, index = torch.randint(255, (5, 6), dtype=torch.uint8), torch.tensor([4, 0, 2])
+        yield [image, index], lambda x, i: aten._unsafe_index.Tensor(x, [i])
+    if base == "index_put":
+        for rank, accumulate in itertools.product((1, 2, 3, 4), (False, True)):
+            x = torch.randn((5, 3, 4, 2)[:rank])
+            index, values = torch.tensor([4, -5, 2]), torch.randn((3, 3, 4, 2)[:rank])
+            yield (
+                [x, index, values],
+                lambda x, i, v, accumulate=accumulate: aten.index_put.default(x, [i], v, accumulate),
+            )
+    if base == "index_copy":
+        for rank in (1, 2, 3, 4):
+            for dim in range(-rank, rank):
+                shape = [5, 3, 4, 2][:rank]
+                source = list(shape)
+                source[dim] = 2
+                index = torch.tensor([1, 0])
+                yield (
+                    [torch.randn(shape), index, torch.randn(source)],
+                    lambda x, i, s, dim=dim: aten.index_copy.default(x, dim, i, s),
+                )
+
+
+def traced(function: Any, tensors: list[torch.Tensor]) -> fx.GraphModule:
+    """The graph of a call with fake values, in place only on its inputs, as AOTAutograd gives it."""
+
+    def flat(*given: torch.Tensor) -> tuple[Any, ...]:
+        return tuple(leaf for leaf in tree_flatten(function(*given))[0] if isinstance(leaf, torch.Tensor))
+
+    copies = [t.detach().clone() for t in tensors]
+    with torch.no_grad():
+        return make_fx(torch.func.functionalize(flat, remove="mutations"), tracing_mode="fake")(*copies)
+
+
+def edged(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The same with edge values at the front of every floating tensor, and every tensor non-contiguous."""
+    if any(t.is_floating_point() and t.numel() for t in tensors):
+        yield [_with_edges(t) for t in tensors]
+
+
+def _with_edges(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor.clone()
+    fresh = tensor.detach().clone(memory_format=torch.contiguous_format)
+    count = min(len(EDGES), fresh.numel())
+    fresh.view(-1)[:count] = torch.tensor(EDGES[:count], dtype=torch.float64).to(tensor.dtype)
+    return fresh
+
+
+def _differences(
+    before: fx.GraphModule, after: fx.GraphModule, tensors: list[torch.Tensor], outcome: Outcome
+) -> Iterator[str]:
+    olds = before(*[t.clone() for t in tensors])
+    news = after(*[t.clone() for t in tensors])
+    for old, new in zip(olds, news, strict=True):
+        if (old.dtype, old.shape) != (new.dtype, new.shape):
+            yield f"{old.dtype}{list(old.shape)} became {new.dtype}{list(new.shape)}"
+        elif not within(old, new, outcome):
+            yield f"{old.flatten()[:6]} became {new.flatten()[:6]}"
+
+
+def within(old: torch.Tensor, new: torch.Tensor, outcome: Outcome) -> bool:
+    """Bits where the outcome is exact (NaN is NaN), else its tolerance."""
+    if outcome.exact or not old.is_floating_point():
+        same = (old == new) & (torch.signbit(old) == torch.signbit(new))
+        return bool((same | (old.isnan() & new.isnan())).all())
+    return torch.allclose(new, old, rtol=outcome.rtol, atol=outcome.atol, equal_nan=True)
