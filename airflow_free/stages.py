@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve
@@ -265,7 +265,7 @@ def _with_order(numerics: Numerics, npu: NpuFacts | None) -> Numerics:
     return evolve(numerics, passed=False, problems=(*numerics.problems, *npu.unordered[:UNORDERED_SHOWN]))
 
 
-class Sequence(Stage["Session"]):
+class DeclaredCalls(Stage["Session"]):
     """The calls of `model.sequence`, the example inputs first, each compared with eager; what each compiled again.
 
     Runs after the benchmark, whose compiled model must not know other shapes yet.
@@ -390,4 +390,4 @@ def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
     )
 
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Sequence()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), DeclaredCalls()])

@@ -1,4 +1,4 @@
-"""npucompose run | explain | list | doctor | fetch | recipe | bisect. Errors are one paragraph on stderr, by exit status:
+"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch. Errors are one paragraph on stderr, by status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from airflow_free import explain_command
+    from airflow_free.sweep.report_command import add_arguments
     from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
     bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     bisect.set_defaults(act=_bisect)
+    add_arguments(commands.add_parser("report", help="runs beside each other, or what differs between two"))
     _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
     return parser
 
