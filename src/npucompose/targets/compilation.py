@@ -136,6 +136,11 @@ class Backend:
         compilation.facts = read(graph, compilation.id, compilation.sources, compilation.compile_id)
         self.compilations.append(compilation)
 
+    def charge(self, known: int, took: float) -> None:
+        """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
+        for compilation in self.compilations[known:]:
+            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
     for node in dynamo.graph.nodes:
