@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
-    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug"},
+    Experiment: frozenset(header.SECTIONS)
+    | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug", "check", "executor", "retry"},
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }
