@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.schema.sinking import Blame, Certainty, Verdict
+from npucompose.schema.sinking import Blame, Certainty, GraphKind, Verdict
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.values import Use, dynamic_ops, geared, uses
 
+BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
+    1: ("static", "static", "static"),
+    2: ("dynamic", "dynamic", "dynamic"),
+    3: ("dynamic", "static", "dynamic"),
+    4: ("dynamic", "static", "static"),
+    5: ("dynamic", "static", "dynamic"),
+    6: ("dynamic", "dynamic", "dynamic"),
+}
+"""{path: (FX graph, GE graph, GE build)}; the document's table, and the two paths that it lacks."""
 STATIC_PART_LIMIT = 4
 """GE's default of ge.exec.static_model_ops_lower_limit: a static part with fewer operators is scheduled dynamically."""
 HOST_SCHEDULING = "ge.exec.hostSchedulingMaxThreshold"
