@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve
@@ -138,8 +138,7 @@ def _stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
         streams=len(set(nodes.values())),
         events=sum(len(c.plan.events) for c in planned),
         nodes=nodes,
-        # The pass refuses a plan that its validator does not pass, so that a plan in a graph is a validated one.
-        validated=True,
+        validated=all(c.decision is not None and c.decision.validated for c in planned),
         applied=all(decision.applied for _, decision in decisions),
         why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
     )
@@ -266,7 +265,7 @@ def _with_order(numerics: Numerics, npu: NpuFacts | None) -> Numerics:
     return evolve(numerics, passed=False, problems=(*numerics.problems, *npu.unordered[:UNORDERED_SHOWN]))
 
 
-class Sequence(Stage["Session"]):
+class DeclaredCalls(Stage["Session"]):
     """The calls of `model.sequence`, the example inputs first, each compared with eager; what each compiled again.
 
     Runs after the benchmark, whose compiled model must not know other shapes yet.
@@ -391,4 +390,4 @@ def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
     )
 
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Sequence()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), DeclaredCalls()])

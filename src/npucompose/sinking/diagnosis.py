@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
-from npucompose.schema.sinking import KINDS, Blame, GraphKind, SinkingFacts, Step, StepId, StepStatus, Verdict
+from npucompose.schema.sinking import (
+    KINDS,
+    STEP_IDS,
+    Blame,
+    GraphKind,
+    SinkingFacts,
+    Step,
+    StepId,
+    StepStatus,
+    Verdict,
+    VerdictName,
+)
 from npucompose.sinking.facts import FxFacts, GeFacts, Question
 from npucompose.sinking.steps import TITLES, Case, steps
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.verdicts import Judged, judged, path
 
-Which = Literal["fx_graph", "ge_graph", "ge_build"]
 LEAST_STATIC: tuple[GraphKind, ...] = ("dynamic", "mixed", "unknown", "static")
 assert set(LEAST_STATIC) == set(KINDS)
 _DATA_DECIDE = re.compile(
@@ -42,13 +51,38 @@ def diagnose(
     )
 
 
-def _least_static(graphs: Sequence[Judged], which: Which) -> Verdict:
+def _least_static(graphs: Sequence[Judged], which: VerdictName) -> Verdict:
     verdicts: list[tuple[str, Verdict]] = [(one.graph.id, getattr(one, which)) for one in graphs]
     graph_id, worst = min(verdicts, key=lambda named: LEAST_STATIC.index(named[1].value))
     if len(verdicts) == 1:
         return worst
     return Verdict(
         value=worst.value, certainty=worst.certainty, evidence=tuple(f"{graph_id}: {line}" for line in worst.evidence)
+    )
+
+
+def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> SinkingFacts:
+    """What logs and dumps prove takes the place of what was derived; None: there is nothing but them.
+
+    Of two files that prove different things the less static one counts.
+    """
+    verdicts = dict((facts if facts is not None else told[0]).verdicts())
+    for name in verdicts:
+        proven = [one.verdicts()[name] for one in told if one.certainty[name] == "proven"]
+        if proven:
+            verdicts[name] = min(proven, key=lambda verdict: LEAST_STATIC.index(verdict.value))
+    found = {step.id: step for step in (facts.steps if facts is not None else ())}
+    for step in (step for one in told for step in one.steps):
+        if step.status != "skipped" or step.id not in found:
+            found[step.id] = step
+    return SinkingFacts.of(
+        path=facts.path if facts is not None else None,
+        fx_graph=verdicts["fx_graph"],
+        ge_graph=verdicts["ge_graph"],
+        ge_build=verdicts["ge_build"],
+        product=facts.product if facts is not None else None,
+        blame=(*(blame for one in told for blame in one.blame), *(facts.blame if facts is not None else ())),
+        steps=tuple(found[step_id] for step_id in STEP_IDS if step_id in found),
     )
 
 

@@ -33,7 +33,9 @@ def argument_of(source: str) -> str | None:
 def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = (), compile_id: str | None = None) -> FxFacts:
     """The facts of an AOT graph. `sources`: torch's names of the Dynamo graph's placeholders, in order (`L['x']`)."""
     inputs = tuple(_inputs(graph, sources))
-    known: dict[str, str | None] = {}
+    known: dict[str, str | None] = {
+        symbol: f"{one.argument}.size()[{at}]" for one in inputs if one.argument for at, symbol in one.sizes.items()
+    }
     for node in graph.nodes:
         for number in _numbers(node.meta.get("val")):
             known.update({str(s): _origin(number, s) for s in number.node.expr.free_symbols if str(s) not in known})

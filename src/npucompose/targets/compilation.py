@@ -77,6 +77,8 @@ class Backend:
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
+        self.reads_only = False
+        """Take the graphs through the passes and no further: somebody wants to look at them."""
         self.loaded_before = 0
         """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
@@ -97,13 +99,15 @@ class Backend:
         self._sources = tuple(_sources(graph_module))
         if self.mode == "eager":
             return graph_module.forward
+        if self.reads_only:
+            return only_read(self, graph_module, example_inputs)
         return self.target.compile(self, graph_module, example_inputs)
 
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module), *self.post(graph_module))
+        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
@@ -193,6 +197,23 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
     compiler = aot_autograd(
         fw_compiler=refuse_training, inference_compiler=inference, keep_inference_input_mutations=True
     )
+    return compiler(graph_module, list(example_inputs))
+
+
+def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd and the passes; what is called then is the graph itself, without the scopes of its plan."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    from npucompose.streams import strip
+
+    def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        backend.rewrite(aot, inputs)
+        if strip(aot.graph):
+            aot.recompile()
+        return make_boxed_func(aot.forward)
+
+    compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
     return compiler(graph_module, list(example_inputs))
 
 

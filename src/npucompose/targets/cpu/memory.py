@@ -116,10 +116,12 @@ class Private:
 
 def _tightest(choices: list[list[list[Root]]], unplanned: list[int]) -> tuple[list[list[Root]], Placement]:
     """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
-    placed = [
-        (pooled, place([Block(nbytes=m[0].nbytes, first=m[0].first, last=m[-1].last) for m in pooled], unplanned))
-        for pooled in choices
-    ]
+    placed: list[tuple[list[list[Root]], Placement]] = []
+    for pooled in choices:
+        blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
+        placed.append((pooled, place(blocks, unplanned)))
+        if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
+            break  # as small as it can be
     return min(placed, key=lambda one: one[1].pool_bytes)
 
 
