@@ -212,7 +212,7 @@ def _summed(recordings: list[Mapping[str, Any]], name: str) -> int | None:
     return None if None in values else sum(value for value in values if value is not None)
 
 
-def _named(recordings: Sequence[Mapping[str, Any]], name: str) -> str | None:
+def _named(recordings: list[Mapping[str, Any]], name: str) -> str | None:
     """The different words of all recordings, in order; None where none says anything."""
     return ", ".join(dict.fromkeys(str(r[name]) for r in recordings if r.get(name))) or None
 
