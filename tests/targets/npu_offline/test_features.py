@@ -50,7 +50,7 @@ def litter(folder: Path) -> set[str]:
 @offline
 def test_a_core_limit_is_set_in_the_capture_on_its_own_stream_and_taken_back(tmp_path: Path) -> None:
     status, report, error = run(
-        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=[stream_plan,core_limit]", LIMIT
+        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=[stream_plan,core_limit]", "streams=mm_abs_sub", LIMIT
     )
     assert (status, error) == (0, "")
     told = (tmp_path / "out" / "graphs" / "capture_0.txt").read_text().splitlines()
@@ -68,7 +68,13 @@ def test_a_core_limit_is_set_in_the_capture_on_its_own_stream_and_taken_back(tmp
 @pytest.mark.slow
 def test_ge_nodes_carry_their_cores_and_their_super_kernel(tmp_path: Path) -> None:
     status, report, error = run(
-        tmp_path, "mode=max-autotune", "model=mm_abs_sub", "passes=[stream_plan,core_limit,super_kernel]", LIMIT, FUSE
+        tmp_path,
+        "mode=max-autotune",
+        "model=mm_abs_sub",
+        "passes=[stream_plan,core_limit,super_kernel]",
+        "streams=mm_abs_sub",
+        LIMIT,
+        FUSE,
     )
     assert (status, error) == (0, "")
     (graph,) = report["npu"]["ge_graphs"]
