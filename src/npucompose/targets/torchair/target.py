@@ -127,7 +127,6 @@ class TorchairTarget(Target):
     def prepare(self, mode: str) -> None:
         if mode == "eager":
             return
-        from npucompose import scope
         from npucompose.targets.torchair.config import package
         from npucompose.targets.torchair.observe import watch_ge
 
@@ -135,6 +134,8 @@ class TorchairTarget(Target):
             self.load_platform(mode)
             if mode == NPUGRAPH_EX:
                 package("npugraph_ex")
+                from npucompose import scope  # after the package, which must define its operators itself
+
                 scope.use("npugraph_ex")
             else:
                 package("torchair")
