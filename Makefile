@@ -37,6 +37,9 @@ test: $(READY) wheel  ## the tests (under 8 minutes on two cores)
 test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional models included
 	$(BIN)/python -m pytest -n 2 -m ''
 
+test-npu: $(READY)  ## on a host with an NPU: prove every claim there, write benchmarks/results/npu-….json
+	$(BIN)/python -m pytest -m npu tests/npu
+
 check: $(READY)  ## ruff, pyright, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,4 +55,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full check bench golden clean
+.PHONY: help install extras run wheel test test-full test-npu check bench golden clean

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import attrs
+
+from airflow_free.expectations import judged, missed
 from airflow_free.keys import Ingredients
 from airflow_free.runner import Finished
 from airflow_free.stage import Stage
 from airflow_free.store import Store
 from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
-from npucompose.schema.experiment import Expect
+from npucompose.measure.numerics import combined
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
     CompileTimes,
     Environment,
-    Expectation,
     GraphFacts,
     Memory,
     NpuFacts,
@@ -26,12 +28,19 @@ from npucompose.schema.record import (
     Recompile,
     ReplayFacts,
     Report,
+    SequenceFacts,
     StageRun,
     Stages,
     Status,
     StreamFacts,
     of_facts,
 )
+from npucompose.schema.sinking import SinkingFacts
+
+T = TypeVar("T")
+
+ACCOUNTS = ("compile", "replay", "sequence")
+"""Stages that tell of graphs and recompilations, in running order."""
 
 
 def assembled(
@@ -44,36 +53,55 @@ def assembled(
 ) -> Report:
     """The report of a run; `outcome` is None when no worker was needed."""
     facts = {f.stage: f.facts for f in finished}
-    stages = _stages(facts)
-    numerics = _of(Numerics, facts, "replay", "numerics")
-    recompiles = tuple(
-        of_facts(Recompile, r, where="recompiles") for r in facts.get("replay", {}).get("recompiles", ())
-    )
-    graphs = tuple(of_facts(GraphFacts, g, where="graphs") for g in facts.get("compile", {}).get("graphs", ()))
-    passes = tuple(of_facts(PassFacts, p, where="passes") for p in facts.get("compile", {}).get("passes", ()))
-    streams = _of(StreamFacts, facts, "compile", "streams")
-    expectations = _expectations(checked.experiment.expect, graphs, passes, streams, stages, numerics, recompiles)
-    return Report(
+    report = Report(
         key=ingredients.key,
-        status=_status(outcome, numerics, expectations),
-        error=_error(outcome, numerics, expectations),
+        status="ok",
         last_lines=outcome.last_lines if outcome is not None else (),
         reused=len(finished) == len(order) and all(f.reused for f in finished),
         experiment=ingredients.values,
         provenance=checked.provenance,
         effective=checked.effective,
         environment=_environment(finished, store),
-        graphs=graphs,
-        passes=passes,
-        streams=streams,
-        recompiles=recompiles,
-        stages=stages,
-        numerics=numerics,
-        npu=_of(NpuFacts, facts, "replay", "npu") or _of(NpuFacts, facts, "compile", "npu"),
+        graphs=_all_of(GraphFacts, _latest(facts, "graphs"), "graphs"),
+        passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
+        streams=_of(StreamFacts, facts, "compile", "streams"),
+        sinking=_latest_of(SinkingFacts, facts, "sinking"),
+        recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
+        stages=_stages(facts),
+        numerics=_numerics(facts),
+        npu=_latest_of(NpuFacts, facts, "npu"),
         memory=_memory(facts),
-        expectations=expectations,
         records=tuple(StageRun(stage=f.stage, key=f.key, reused=f.reused, seconds=f.seconds) for f in finished),
     )
+    report = attrs.evolve(report, expectations=judged(checked.experiment.expect, report))
+    return attrs.evolve(report, status=_status(outcome, report), error=_error(outcome, report))
+
+
+def _latest(facts: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    """What the last stage that knows it says: a later account holds all of an earlier one."""
+    return next((facts[s][name] for s in reversed(ACCOUNTS) if facts.get(s, {}).get(name) is not None), None)
+
+
+def _latest_of(cls: type[T], facts: Mapping[str, Mapping[str, Any]], name: str) -> T | None:
+    value = _latest(facts, name)
+    return None if value is None else of_facts(cls, value, where=name)
+
+
+def _gathered(facts: Mapping[str, Mapping[str, Any]], name: str) -> list[Any]:
+    return [one for stage in ACCOUNTS for one in facts.get(stage, {}).get(name, ())]
+
+
+def _all_of(cls: type[T], entries: Sequence[Any] | None, where: str) -> tuple[T, ...]:
+    return tuple(of_facts(cls, entry, where=where) for entry in entries or ())
+
+
+def _numerics(facts: Mapping[str, Mapping[str, Any]]) -> Numerics | None:
+    """One verdict of both comparisons: the steps of the model, and the declared calls."""
+    found = {s: _of(Numerics, facts, s, "numerics") for s in ACCOUNTS if facts.get(s, {}).get("numerics") is not None}
+    if len(found) < 2:
+        return next(iter(found.values()), None)
+    last = list(found.values())[-1]
+    return attrs.evolve(combined(found), note=last.note)
 
 
 def _of(cls: type[Any], facts: Mapping[str, Mapping[str, Any]], stage: str, name: str) -> Any:
@@ -87,6 +115,7 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         capture=_of(CaptureFacts, facts, "capture", "capture"),
         replay=_of(ReplayFacts, facts, "replay", "replay"),
         benchmark=_of(BenchmarkFacts, facts, "benchmark", "benchmark"),
+        sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
     )
 
 
@@ -107,65 +136,17 @@ def _environment(finished: Sequence[Finished], store: Store) -> Environment | No
     return None
 
 
-def _status(outcome: Outcome | None, numerics: Numerics | None, expectations: Sequence[Expectation]) -> Status:
+def _status(outcome: Outcome | None, report: Report) -> Status:
     if outcome is not None and outcome.status in ("failed", "crashed", "timeout"):
         return outcome.status
-    if numerics is not None and not numerics.passed:
+    if report.numerics is not None and not report.numerics.passed:
         return "numerics_failed"
-    return "ok" if all(e.held for e in expectations) else "expect_failed"
+    return "ok" if all(e.held for e in report.expectations) else "expect_failed"
 
 
-def _error(outcome: Outcome | None, numerics: Numerics | None, expectations: Sequence[Expectation]) -> str | None:
+def _error(outcome: Outcome | None, report: Report) -> str | None:
     if outcome is not None and outcome.status != "done":
         return outcome.error
-    if numerics is not None and not numerics.passed:
-        return "the comparison with eager failed: " + "; ".join(numerics.problems)
-    missed = [f"expect.{e.name} wanted {e.wanted}, got {e.got}" for e in expectations if not e.held]
-    return "; ".join(missed) + "." if missed else None
-
-
-def _expectations(
-    expect: Expect,
-    graphs: Sequence[GraphFacts],
-    passes: Sequence[PassFacts],
-    streams: StreamFacts | None,
-    stages: Stages,
-    numerics: Numerics | None,
-    recompiles: Sequence[Recompile],
-) -> tuple[Expectation, ...]:
-    """Each expectation that was asked for, beside what came out; what was not measured does not hold."""
-    fx = ("dynamic" if any(g.fx == "dynamic" for g in graphs) else "static") if graphs else None
-    speedup = stages.benchmark.speedup.get("eager") if stages.benchmark is not None else None
-    captures = stages.capture.captures if stages.capture is not None else None
-    rules = _applied(passes)
-    permutes = _permutes(passes)
-    found = {
-        "rules": (rules, rules == dict(expect.rules or {})),
-        "permutes": (permutes, permutes == expect.permutes),
-        "fx_graph": (fx, fx == expect.fx_graph),
-        "recompiles": (len(recompiles), expect.recompiles is not None and len(recompiles) <= expect.recompiles),
-        "captures": (captures, captures == expect.captures),
-        "streams": (streams.streams if streams else 1, (streams.streams if streams else 1) == expect.streams),
-        "events": (streams.events if streams else 0, (streams.events if streams else 0) == expect.events),
-        "bitwise": (numerics.bitwise if numerics else None, (numerics.bitwise if numerics else None) == expect.bitwise),
-        "speedup": (speedup, speedup is not None and expect.speedup is not None and speedup >= expect.speedup),
-    }
-    return tuple(
-        Expectation(name=name, wanted=wanted, got=got, held=held)
-        for name, (got, held) in found.items()
-        if (wanted := getattr(expect, name)) is not None
-    )
-
-
-def _applied(passes: Sequence[PassFacts]) -> dict[str, int]:
-    """{adaptation rule: how often it was applied}, over all graphs."""
-    found: dict[str, int] = {}
-    for rule in (rule for one in passes for rule in one.rules):
-        found[rule.rule] = found.get(rule.rule, 0) + rule.matches
-    return found
-
-
-def _permutes(passes: Sequence[PassFacts]) -> int | None:
-    """What the last clean-up left in each graph, together; None where there was none."""
-    last = {one.graph: one.moves.permutes_after for one in passes if one.moves is not None}
-    return sum(last.values()) if last else None
+    if report.numerics is not None and not report.numerics.passed:
+        return "the comparison with eager failed: " + "; ".join(report.numerics.problems)
+    return missed(report.expectations)

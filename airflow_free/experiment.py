@@ -5,6 +5,7 @@ A finished experiment is recognised by its keys alone, in the parent, and runs n
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,32 +13,62 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from airflow_free import expectations
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
+from airflow_free.lock import Locked
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
 from airflow_free.stages import STAGES
 from airflow_free.store import Store
 from airflow_free.worker import Outcome, run_in_worker
-from npucompose.compose.check import Checked, check
+from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.measure.environment import versions
+from npucompose.report import html as report_html
 from npucompose.report import json as report_json
+from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report
+from npucompose.schema.record import Report, of_facts
+from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
+from npucompose.targets.base import Target
 
 ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
+FILES = "torchair"
+"""Folder of the run directory for what the vendor's compiler writes."""
+LOCKED = (0, 1)
+"""Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
 
 RESULT_ROOMS = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.targets", "npucompose.compose",
-    "npucompose.measure", "npucompose.schema", "npucompose.passes.base", "npucompose.passes.pipeline",
-    "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes", "npucompose.passes.outputs",
-    "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
+    "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes",
+    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
+
+
+NOT_IN_A_KEY = ("executor", "retry")
+"""Fields of the experiment that say where and when it runs and nothing about what comes out."""
+
+
+class Surroundings:
+    """What the points of one plan have in common, looked up once: versions, devices, digests of source."""
+
+    def __init__(self) -> None:
+        self.versions = versions()
+        self.known = Known()
+        self.code: dict[str, str] = {}
+        self._devices: dict[str, Mapping[str, str]] = {}
+
+    def device(self, target: Target) -> Mapping[str, str]:
+        name = repr(target)
+        if name not in self._devices:
+            self._devices[name] = target.identity()
+        return self._devices[name]
 
 
 @frozen(kw_only=True)
@@ -51,18 +82,23 @@ class Job:
     keys: Mapping[str, str]
 
     @staticmethod
-    def of(composed: Composed) -> Job:
+    def of(composed: Composed, surroundings: Surroundings | None = None) -> Job:
         """Everything that is known before anything runs; ConfigError when the experiment is not legal."""
-        checked = check(composed)
+        around = surroundings or Surroundings()
+        checked = check(composed, known=around.known)
         target = checked.target
         experiment = checked.experiment
         order = STAGES.order(
-            experiment.pipeline.stages,
+            wanted(checked),
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        expectations.check(experiment, [stage.name for stage in order])
         ingredients = Ingredients(
-            values=_values(checked), versions=versions(), device=target.identity(), code=_code(checked)
+            values=_values(checked),
+            versions=around.versions,
+            device=around.device(target),
+            code=_code(checked, around.code),
         )
         return Job(
             composed=composed,
@@ -73,6 +109,16 @@ class Job:
         )
 
     @property
+    def key(self) -> str:
+        """Of the whole experiment: equal keys, equal result."""
+        return self.ingredients.key
+
+    @property
+    def measures(self) -> bool:
+        """Whether a stage takes times, which other jobs beside it would spoil."""
+        return any(stage.measures for stage in self.order)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What a person should know before it runs, a line each."""
         warning = torch_warning(self.ingredients.versions.get("torch"))
@@ -80,9 +126,19 @@ class Job:
         return (*((warning,) if warning else ()), *target.warnings(mode))
 
 
+def wanted(checked: Checked) -> tuple[str, ...]:
+    """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
+    stages = checked.experiment.pipeline.stages
+    calls = checked.model.sequence if checked.model is not None else ()
+    compares = any(stage in stages for stage in ("replay", "benchmark"))
+    return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
+
+
 def _values(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
+    for name in NOT_IN_A_KEY:
+        del values[name]
     values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
     values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
@@ -98,61 +154,98 @@ def _options(chosen: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(chosen, f.name)) for f in fields}
 
 
-def _code(checked: Checked) -> dict[str, str]:
+def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
     named = {type(p).__module__ for _, p in checked.passes}
     files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
         named.add(type(checked.model).__module__)
         files = [*files, *checked.model.source_files()]
-    return code_digests((*RESULT_ROOMS, *sorted(named)), files)
+    return code_digests((*RESULT_ROOMS, *sorted(named)), files, remembered)
 
 
 def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent) -> Report:
-    """Run what has no record, in a worker; write report.json and graphs/ into `run_dir` and return the report.
+    """Run what has no record, in a worker; write report.json, recipe.lock.yaml and graphs/, and return the report.
 
     Raises ConfigError when only the worker could see that the configuration is illegal (a plan that finds no node, a
     model factory that fails): then nothing was measured, and no record and no report is written.
     """
-    finished = _from_store(job, store)
+    begun = Begun.of(job, run_dir, store)
     outcome: Outcome | None = None
-    if len(finished) < len(job.order) and not _ended_early(finished):
+    if begun.needs_worker:
         outcome = run_in_worker(
             ENTRY,
-            {
-                "tree": dict(job.composed.tree),
-                "provenance": dict(job.composed.provenance),
-                "store": str(store.root.resolve()),
-                "run_dir": run_dir.name,
-            },
+            begun.payload,
             time_limit_s=job.checked.experiment.pipeline.time_limit_s,
             log_path=run_dir / LOG,
             on_event=tell,
             env=job.checked.target.environment(),
         )
-        if outcome.status == "config_error":
+    return begun.finish(outcome)
+
+
+@frozen(kw_only=True)
+class Begun:
+    """A job about to run in a folder: what the store has of it already, and how it is finished."""
+
+    job: Job
+    run_dir: Path
+    store: Store
+    finished: tuple[Finished, ...]
+
+    @staticmethod
+    def of(job: Job, run_dir: Path, store: Store) -> Begun:
+        return Begun(job=job, run_dir=run_dir, store=store, finished=_from_store(job, store))
+
+    @property
+    def needs_worker(self) -> bool:
+        return len(self.finished) < len(self.job.order) and not _ended_early(self.finished)
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What `work` is called with."""
+        return {
+            "tree": dict(self.job.composed.tree),
+            "provenance": dict(self.job.composed.provenance),
+            "store": str(self.store.root.resolve()),
+            "run_dir": self.run_dir.name,
+            "files": str((self.run_dir / FILES).resolve()),
+        }
+
+    def finish(self, outcome: Outcome | None) -> Report:
+        """Write the report and graphs/ and return the report; `outcome` is None when no worker was needed.
+
+        Raises ConfigError where the worker found the configuration illegal, and writes nothing then.
+        """
+        if outcome is not None and outcome.status == "config_error":
             raise ConfigError(*(outcome.problems or (outcome.error or "",)))
-        finished = _after_worker(job, store, finished)
-    report = assembled(job.checked, job.ingredients, job.order, finished, store, outcome)
-    _write_graphs(run_dir, finished)
-    report_json.write(report, run_dir)
-    return report
+        finished = self.finished if outcome is None else _after_worker(self.job, self.store, self.finished)
+        job = self.job
+        report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
+        _write_graphs(self.run_dir, finished)
+        _write_trace(self.run_dir, finished)
+        _bring_files(self.run_dir, finished, self.store)
+        report_json.write(report, self.run_dir)
+        report_html.write(report, self.run_dir)
+        if report.exit_status in LOCKED:
+            Locked.of(job.ingredients, report).write(self.run_dir)
+        return report
 
 
-def _from_store(job: Job, store: Store) -> list[Finished]:
+def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
-        if record is not None:
+        if record is not None and store.has_files(record.stage, record.key, _files(record.facts)):
             found.append(
                 Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
             )
-    return found
+    return tuple(found)
 
 
-def _after_worker(job: Job, store: Store, before: Sequence[Finished]) -> list[Finished]:
+def _after_worker(job: Job, store: Store, before: Sequence[Finished]) -> tuple[Finished, ...]:
     """The records as they are now, those that were there before marked as reused."""
     known = {f.stage for f in before}
-    return [attrs.evolve(f, reused=f.stage in known) for f in _from_store(job, store)]
+    return tuple(attrs.evolve(f, reused=f.stage in known) for f in _from_store(job, store))
 
 
 def _ended_early(finished: Sequence[Finished]) -> bool:
@@ -173,17 +266,39 @@ def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
             write_atomically(folder / name, text)
 
 
+def _files(facts: Mapping[str, Any]) -> Sequence[str]:
+    """What the vendor's compiler had written when the stage was done."""
+    return (facts.get("npu") or {}).get("files", ())
+
+
+def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> None:
+    """The files of stages that were not run now; the others lie there already."""
+    for f in finished:
+        if f.reused and _files(f.facts):
+            store.bring_files(f.stage, f.key, run_dir / FILES)
+
+
+def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
+    """trace.json, where some graph has a timeline."""
+    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
+    if lines:
+        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
+        write_atomically(run_dir / "trace.json", trace.text(timelines))
+
+
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
     from npucompose.schema.record import facts_of
+    from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
-    session = Session(job.checked)
+    store, files = Store(Path(payload["store"])), Path(payload["files"])
+    session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
     runner = Runner(
-        store=Store(Path(payload["store"])),
+        store=store,
         tell=tell,
         environment=facts_of(environment(job.checked.target.identity())),
         provenance={"run": payload["run_dir"]},
@@ -191,6 +306,20 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     done: list[Finished] = []
     for stage in job.order:
         done += runner.run((stage,), job.keys, session)
+        if _files(done[-1].facts) and not done[-1].reused:
+            store.keep_files(stage.name, job.keys[stage.name], files, _files(done[-1].facts))
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}
+
+
+def _cache(job: Job, store: Store) -> Path:
+    """The folder of this experiment's compiled graphs; empty where the compile stage has no record.
+
+    Then the stage runs, and must see a compilation: a graph that was loaded leaves no account of passes and graphs.
+    """
+    key = job.keys["compile"]
+    folder = store.root / "compiled" / key
+    if store.read("compile", key) is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder

@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,12 @@ NOT_SOURCE_ENDINGS = frozenset({".pyc", ".pyo", ".tmp"})
 
 def plain(value: Any, where: str = "") -> Any:
     """`value` as JSON knows it: attrs values become mappings, tuples lists, paths text. Anything else is refused."""
-    if value is None or (isinstance(value, bool | str | int) and not isinstance(value, Enum)):
+    kind = type(value)
+    if kind is str or kind is bool or kind is int or value is None:
+        return value
+    if kind is dict:  # before the general questions below: a key asks this of thousands of values
+        return {str(name): plain(item, f"{where}.{name}") for name, item in value.items()}
+    if isinstance(value, bool | str | int) and not isinstance(value, Enum):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -60,21 +65,39 @@ def canonical(value: Any) -> str:
     everything but that one field would be right until the next ordered mapping; keeping the order costs at most a
     second run of the same thing. What has no order (versions, code, device) is sorted where the key is made.
     """
-    return json.dumps(plain(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return _written(plain(value))
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(value: Any) -> str:
     """sha256 of the canonical text, 64 hexadecimal digits."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return _digest_of_plain(plain(value))
 
 
-def code_digests(packages: Iterable[str] = (), files: Iterable[Path | str] = ()) -> dict[str, str]:
+def _digest_of_plain(value: Any) -> str:
+    return hashlib.sha256(_written(value).encode()).hexdigest()
+
+
+def code_digests(
+    packages: Iterable[str] = (),
+    files: Iterable[Path | str] = (),
+    remembered: MutableMapping[str, str] | None = None,
+) -> dict[str, str]:
     """{what: sha256 of its source}: packages and modules by dotted name, a user's files by their file name.
 
     `code_digests(["npucompose.passes"], ["/home/a/model.py"])` gives {"npucompose.passes": …, "model.py": …}. Where
     the code lies does not matter, what it says does. Modules are found, not imported (only their parents are).
+    `remembered` holds digests of packages from an earlier call, and gets the others.
     """
-    found = {name: _tree_digest(_place_of(name)) for name in packages}
+    digests = {} if remembered is None else remembered
+    found: dict[str, str] = {}
+    for name in packages:
+        if name not in digests:
+            digests[name] = _tree_digest(_place_of(name))
+        found[name] = digests[name]
     for file in files:
         path = Path(file)
         if not path.is_file():
@@ -125,7 +148,7 @@ class Ingredients:
     @property
     def key(self) -> str:
         """The key of the whole experiment."""
-        return digest([KEY_FORMAT, self.values, *self._surroundings()])
+        return _digest_of_plain([KEY_FORMAT, self.values, *self._surroundings()])
 
     def keys(self, order: Sequence[Stage[Any]]) -> dict[str, str]:
         """{stage: key} of stages in running order (`StageGraph.order`)."""
@@ -134,7 +157,7 @@ class Ingredients:
         for stage in order:
             read = {path: self._read(path, stage.name) for path in sorted(stage.reads)}
             needed = {need: keys[need] for need in sorted(stage.needs)}
-            keys[stage.name] = digest([KEY_FORMAT, stage.name, read, needed, *surroundings])
+            keys[stage.name] = _digest_of_plain([KEY_FORMAT, stage.name, read, needed, *surroundings])
         return keys
 
     def _surroundings(self) -> list[Any]:

@@ -1,30 +1,33 @@
-"""The stages of an experiment: compile, capture, replay, benchmark. Each asks the session and writes down facts."""
+"""The stages: compile, capture, replay, benchmark, sequence. Each asks the session and writes down facts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve
 
 from airflow_free.graph import StageGraph
 from airflow_free.stage import Facts, Stage
+from npucompose.errors import SignatureError
 from npucompose.schema.record import (
     BenchmarkFacts,
+    CallFacts,
     Candidate,
     CaptureFacts,
     CompileTimes,
     GraphFacts,
     Memory,
     PassFacts,
-    Recompile,
     ReplayFacts,
+    SequenceFacts,
     StreamFacts,
     facts_of,
 )
+from npucompose.schema.sequence import Call, told
 
 if TYPE_CHECKING:
+    from npucompose.compose.comparison import Compared
     from npucompose.compose.session import Session
     from npucompose.measure.timing import Samples
     from npucompose.schema.record import NpuFacts, Numerics
@@ -40,7 +43,8 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "target", "model", "compile", "seed",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "target", "model", "compile",
+        "seed", "sinking",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
@@ -56,15 +60,33 @@ class Compile(Stage["Session"]):
                     total_s=first.total_s,
                 )
             ),
-            "graphs": [facts_of(_graph_facts(c)) for c in graphs],
-            "passes": [facts_of(p) for c in graphs for p in _pass_facts(c)],
             "streams": _stream_facts(graphs),
-            "texts": {
-                **{f"{c.id}.{when}.txt": text for c in graphs for when, text in _texts(c).items()},
-                **live.checked.target.device_texts(live.materialised.backend),
-            },
+            "timelines": _timelines(graphs),
+            **_graphs_account(live),
             "npu": _npu_facts(live),
+            "sinking": _sinking_facts(live),
         }
+
+
+def _graphs_account(live: Session) -> dict[str, Any]:
+    """Every graph so far, what the passes did to it, and its texts."""
+    graphs = live.compilations
+    return {
+        "graphs": [facts_of(_graph_facts(c)) for c in graphs],
+        "passes": [facts_of(p) for c in graphs for p in _pass_facts(c)],
+        "texts": {
+            **{f"{c.id}.{when}.txt": text for c in graphs for when, text in _texts(c).items()},
+            **live.checked.target.device_texts(live.materialised.backend),
+        },
+    }
+
+
+def _sinking_facts(live: Session) -> dict[str, Any] | None:
+    """The diagnosis of the graphs so far; a later stage's, which may know more of them, replaces an earlier one's."""
+    from npucompose.compose.sinking import sinking_of
+
+    found = sinking_of(live)
+    return None if found is None else facts_of(found)
 
 
 def _npu_facts(live: Session) -> dict[str, Any] | None:
@@ -104,20 +126,43 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
 
 
 def _stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
-    """The plan over all graphs; node names carry their graph's id where there are several."""
+    """The plan over all graphs, their times added; node names carry their graph's id where there are several."""
     planned = [c for c in graphs if c.plan.nodes]
     if not planned:
         return None
-    nodes = {(f"{c.id}.{n}" if len(planned) > 1 else n): s for c in planned for n, s in c.plan.nodes.items()}
+    several = len(planned) > 1
+    nodes = {(f"{c.id}.{n}" if several else n): s for c in planned for n, s in c.plan.nodes.items()}
+    decisions = [(f"{c.id}: " if several else "", c.decision) for c in planned if c.decision is not None]
+    told = [decision.prediction for _, decision in decisions if decision.prediction is not None]
+    facts = StreamFacts(
+        streams=len(set(nodes.values())),
+        events=sum(len(c.plan.events) for c in planned),
+        nodes=nodes,
+        validated=all(c.decision is not None and c.decision.validated for c in planned),
+        applied=all(decision.applied for _, decision in decisions),
+        why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
+    )
+    if not told or told[0].cost == "none":
+        return facts_of(facts)
     return facts_of(
-        StreamFacts(
-            streams=len(set(nodes.values())),
-            events=sum(len(c.plan.events) for c in planned),
-            nodes=nodes,
-            # The pass refuses a plan that its validator does not pass, so that a plan in a graph is a validated one.
-            validated=True,
+        evolve(
+            facts,
+            device=told[0].device,
+            cost=told[0].cost,
+            predicted_us=sum(one.plan_us for one in told),
+            serial_us=sum(one.serial_us for one in told),
+            critical_us=sum(one.critical_us for one in told),
+            busy=told[0].busy if len(told) == 1 else {},
+            peak_bytes=max(one.peak_bytes for one in told),
+            serial_peak_bytes=max(one.serial_peak_bytes for one in told),
         )
     )
+
+
+def _timelines(graphs: tuple[Compilation, ...]) -> dict[str, Any]:
+    """{graph: its predicted timeline}, for trace.json."""
+    drawn = {c.id: c.decision.timeline for c in graphs if c.decision is not None}
+    return {name: facts_of(line) for name, line in drawn.items() if line is not None}
 
 
 def _texts(c: Compilation) -> dict[str, str]:
@@ -145,6 +190,8 @@ class Capture(Stage["Session"]):
                     seconds=sum(r["seconds"] for r in recordings),
                     captures=len(recordings),
                     kernels=sum(r["kernels"] for r in recordings),
+                    executor=_named(recordings, "executor"),
+                    why_executor=_named(recordings, "executor_reason"),
                     detached=handle is not None,
                     why_attached=live.why_attached or None,
                 )
@@ -153,15 +200,21 @@ class Capture(Stage["Session"]):
                 Memory(
                     pool_bytes=_summed(recordings, "pool_bytes"),
                     unplanned_bytes=_summed(recordings, "unplanned_bytes"),
+                    live_bytes=_summed(recordings, "live_bytes"),
                 )
             )
         return facts
 
 
-def _summed(recordings: Sequence[Mapping[str, Any]], name: str) -> int | None:
+def _summed(recordings: list[Mapping[str, Any]], name: str) -> int | None:
     """None where a recording does not know."""
     values = [recording.get(name) for recording in recordings]
     return None if None in values else sum(value for value in values if value is not None)
+
+
+def _named(recordings: Sequence[Mapping[str, Any]], name: str) -> str | None:
+    """The different words of all recordings, in order; None where none says anything."""
+    return ", ".join(dict.fromkeys(str(r[name]) for r in recordings if r.get(name))) or None
 
 
 class Replay(Stage["Session"]):
@@ -172,28 +225,36 @@ class Replay(Stage["Session"]):
     reads: ClassVar[tuple[str, ...]] = ("benchmark.threads",)
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
+        from npucompose.compose.comparison import compared
         from npucompose.measure.numerics import combined
 
-        exact, mode = live.promises_bits, live.experiment.mode.name
         ways: dict[str, Callable[..., Any]] = {"compiled": live.compiled}
         if live.detached is not None:
             ways["detached"] = live.detached
-        results: dict[str, Numerics] = {}
+        results: dict[str, Compared] = {}
         first_us = None
         steps = live.built.steps
         for at, (way, function) in enumerate(ways.items()):
             for step in range(steps):
-                results[f"{way} step {step}"], took = _compared(live, function, step, exact)
-                first_us = took if way == "detached" or first_us is None else first_us
+                name = f"{way} step {step}"
+                try:
+                    results[name] = compared(live, function, step, {}, name=f"step {step} of the comparison")
+                except SignatureError:
+                    if way == "compiled" or step == 0:
+                        raise
+                    break  # the model varies a number or a shape, and a recording is good for one signature
+                first_us = results[name].took_us if way == "detached" or first_us is None else first_us
                 progress((at * steps + step + 1) / (len(ways) * steps))
-        target = live.checked.target
+        target, mode = live.checked.target, live.experiment.mode.name
         npu = target.device_facts(live.materialised.backend)
+        numerics = combined({name: r.numerics for name, r in results.items()})
         return {
             "replay": facts_of(ReplayFacts(first_us=first_us or 0.0, replays=len(results))),
-            "numerics": facts_of(_with_order(evolve(combined(results), note=target.numerics_note(mode)), npu)),
+            "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(mode)), npu)),
             "npu": None if npu is None else facts_of(npu),
+            "sinking": _sinking_facts(live),
             "texts": dict(target.device_texts(live.materialised.backend)),
-            "recompiles": [facts_of(r) for r in _recompiles()],
+            "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
         }
 
 
@@ -204,36 +265,64 @@ def _with_order(numerics: Numerics, npu: NpuFacts | None) -> Numerics:
     return evolve(numerics, passed=False, problems=(*numerics.problems, *npu.unordered[:UNORDERED_SHOWN]))
 
 
-def _compared(live: Session, function: Callable[..., Any], step: int, exact: bool) -> tuple[Numerics, float]:
-    """One step in both worlds: outputs, buffers and inputs afterwards must agree. Also the call's microseconds."""
-    import torch
+class DeclaredCalls(Stage["Session"]):
+    """The calls of `model.sequence`, the example inputs first, each compared with eager; what each compiled again.
 
-    from npucompose.measure.numerics import compare
+    Runs after the benchmark, whose compiled model must not know other shapes yet.
+    """
 
-    if step == 0:
-        live.rewind()
-    ours, theirs = live.inputs(step), live.inputs(step)
-    seed = live.experiment.seed + step
-    torch.manual_seed(seed)
-    expected = live.call(live.reference, theirs)
-    torch.manual_seed(seed)
-    begun = perf_counter()
-    got = live.call(function, ours)
-    took = (perf_counter() - begun) * 1e6
-    world = [(expected, got), (dict(theirs), dict(ours))]
-    world += [(r, b) for r, b in zip(live.reference.buffers(), live.built.module.buffers(), strict=True)]
-    return compare([w[0] for w in world], [w[1] for w in world], exact=exact, declared=live.declared), took
+    name: ClassVar[str] = "sequence"
+    needs: ClassVar[tuple[str, ...]] = ("replay",)
+
+    def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
+        from npucompose.compose.comparison import compared, named
+        from npucompose.measure.numerics import combined
+
+        target = live.checked.target
+        live, before = _as_after_the_first_call(live)
+        results: dict[str, Compared] = {}
+        for at, call in enumerate(live.calls):
+            name = named(at, call)
+            results[name] = compared(live, live.compiled, at, call, name=name)
+            progress((at + 1) / len(live.calls))
+        backend = live.materialised.backend
+        numerics = combined({name: r.numerics for name, r in results.items()})
+        npu = target.device_facts(backend)
+        return {
+            "sequence": facts_of(
+                SequenceFacts(
+                    calls=tuple(_call_facts(c, r) for c, r in zip(live.calls, results.values(), strict=True)),
+                    graphs=len(live.compilations),
+                    captures=len(target.recordings(backend)) - before,
+                )
+            ),
+            "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(backend.mode)), npu)),
+            "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
+            **_graphs_account(live),
+            "npu": None if npu is None else facts_of(npu),
+            "sinking": _sinking_facts(live),
+        }
 
 
-def _recompiles() -> list[Recompile]:
-    """Dynamo's own record of this process: every compilation after the first has a reason."""
-    from torch._dynamo.utils import get_compilation_metrics
+def _as_after_the_first_call(live: Session) -> tuple[Session, int]:
+    """A session in which only the example inputs were compiled, and how many recordings are not its own.
 
-    return [
-        Recompile(compile_id=str(m.compile_id), reason=str(m.recompile_reason).strip())
-        for m in get_compilation_metrics()
-        if m.recompile_reason
-    ]
+    A model may vary its numbers from step to step (`model.grow`), so that the comparison compiled more than that: then
+    a new session starts over, and the calls are counted as in a process of their own.
+    """
+    if live.compiled_once:
+        return live, 0
+    again = type(live)(live.checked, live.folders)
+    return again, len(live.checked.target.recordings(again.materialised.backend))
+
+
+def _call_facts(call: Call, result: Compared) -> CallFacts:
+    return CallFacts(
+        call=told(call),
+        recompiles=len(result.recompiles),
+        passed=result.numerics.passed,
+        max_abs_err=result.numerics.max_abs_err,
+    )
 
 
 class Benchmark(Stage["Session"]):
@@ -301,4 +390,4 @@ def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
     )
 
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), DeclaredCalls()])

@@ -1,6 +1,7 @@
 """Finished stages on disk, found by the content of their key. Knows no stage and no experiment.
 
     .npucompose/records/<stage>/<key>.json
+    .npucompose/files/<stage>/<key>/             what a stage left beside its facts
 
 One file is one record, written whole or not at all, so that a killed run leaves the earlier ones intact and runs at
 the same time do not disturb each other: equal keys mean equal results, and the last writer wins.
@@ -11,8 +12,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,16 @@ class Record:
         return Record(**data)
 
 
+def _link(source: Path, place: Path) -> None:
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, place)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, place)
+
+
 def _warn(words: str) -> None:
     warnings.warn(words, stacklevel=3)
 
@@ -107,6 +119,25 @@ class Store:
                 f"the store {self.root} cannot be written: {error}. Name another one with {STORE_VARIABLE}=folder."
             ) from error
         return path
+
+    def keep_files(self, stage: str, key: str, folder: Path, names: Iterable[str]) -> None:
+        """Keep those files of `folder` with the record of that key; linked where the disk can, else copied."""
+        for name in names:
+            _link(folder / name, self._files(stage, key) / name)
+
+    def has_files(self, stage: str, key: str, names: Iterable[str]) -> bool:
+        """Whether all of them are kept: a run may be killed between writing its record and keeping its files."""
+        return all((self._files(stage, key) / name).is_file() for name in names)
+
+    def bring_files(self, stage: str, key: str, folder: Path) -> None:
+        """Put the files that were kept with the record into `folder`."""
+        kept = self._files(stage, key)
+        for file in kept.rglob("*"):
+            if file.is_file():
+                _link(file, folder / file.relative_to(kept))
+
+    def _files(self, stage: str, key: str) -> Path:
+        return self.root / "files" / self.path(stage, key).parent.name / key
 
     def delete(self, stage: str, key: str) -> bool:
         """Whether there was one."""

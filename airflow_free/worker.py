@@ -1,16 +1,12 @@
-"""One job in one process of its own: started, watched without spinning, ended with its children. Knows no stage.
+"""One job in one fresh process: started, watched without spinning, ended with its children. Knows no stage.
 
-The parent side is `run_in_worker`. The worker side is `main`: it imports "module:function", calls
-`function(payload, tell)` and sends what it returns. Payload, events and result are lines of JSON; nothing is pickled,
-so a worker that dies in the middle of a word leaves nothing half understood.
+The parent side is `run_in_worker`. The worker side is `airflow_free.inside`: it imports "module:function", calls
+`function(payload, tell)` and sends what it returns. A sweep's jobs are forked instead (`airflow_free.pool`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
-import importlib
 import json
 import os
 import selectors
@@ -20,46 +16,17 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, NoReturn
+from typing import IO, Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from airflow_free.stage import Event, Tell, silent
-from airflow_free.words import paragraph
-from npucompose.errors import ConfigError, NpuComposeError
+from airflow_free.outcome import GRACE_S, STACK_S, STACK_SIGNAL, Hearing, Outcome, last_lines, outcome_of
+from airflow_free.stage import Tell, silent
 
-OutcomeStatus = Literal["done", "failed", "crashed", "timeout", "config_error"]
-
-LAST_LINES = 20
-LAST_BYTES = 16_384
-GRACE_S = 3.0
-"""How long a worker that was told to end, or that has sent its result, may take before it is killed."""
-STACK_S = 0.5
-"""How long a worker that hangs gets to write its stack to the log."""
-STACK_SIGNAL = signal.SIGUSR1
-PR_SET_PDEATHSIG = 1
-
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.worker import main; main()"
-"""Instead of `-m airflow_free.worker`: that would need this package on the path before the path could be set."""
-
-
-@frozen(kw_only=True)
-class Outcome:
-    """How a worker ended. `result` is there exactly when the status is `done`, `error` (a paragraph) when it is not."""
-
-    status: OutcomeStatus
-    result: dict[str, Any] | None = None
-    error: str | None = None
-    error_type: str | None = None
-    problems: tuple[str, ...] = ()
-    exit_status: int = 0
-    """What a command line that ran nothing else should end with."""
-    exit_signal: str | None = None
-    last_lines: tuple[str, ...] = ()
-    seconds: float = 0.0
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.inside import main; main()"
+"""Instead of `-m airflow_free.inside`: that would need this package on the path before the path could be set."""
 
 
 def run_in_worker(
@@ -92,8 +59,8 @@ def run_in_worker(
     finally:
         returncode = watched.kill_and_reap()
         watched.close()
-    outcome = _outcome(watched.last_word, returncode, time_limit_s if timed_out else None)
-    lines = () if outcome.status == "done" else _last_lines(log_path, log_start)
+    outcome = outcome_of(watched.hearing.last_word, returncode, time_limit_s if timed_out else None)
+    lines = () if outcome.status == "done" else last_lines(log_path, log_start)
     return evolve(outcome, last_lines=lines, seconds=time.monotonic() - began)
 
 
@@ -102,12 +69,10 @@ class _Watched:
 
     def __init__(self, process: subprocess.Popen[bytes], pipe: int) -> None:
         self.process = process
-        self.pipe = pipe
-        self.buffer = b""
-        self.last_word: dict[str, Any] | None = None
+        self.hearing = Hearing(pipe)
         self.bell_out, self.bell_in = os.pipe()
         self.selector = selectors.DefaultSelector()
-        self.selector.register(self.pipe, selectors.EVENT_READ)
+        self.selector.register(pipe, selectors.EVENT_READ)
         self.selector.register(self.bell_out, selectors.EVENT_READ)
         self.watcher = threading.Thread(target=self._ring_at_exit, name="worker-watcher", daemon=True)
         self.watcher.start()
@@ -134,7 +99,6 @@ class _Watched:
             raise
         finally:
             os.close(write_end)
-        os.set_blocking(read_end, False)
         return _Watched(process, read_end)
 
     def _ring_at_exit(self) -> None:
@@ -158,31 +122,21 @@ class _Watched:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                return self.last_word is not None
+                return self.hearing.last_word is not None
             ready = {key.fd for key, _ in self.selector.select(left)}
-            if self.pipe in ready:
-                had_word = self.last_word is not None
+            if self.hearing.pipe in ready:
+                had_word = self.hearing.last_word is not None
                 self._read(on_event)
-                if self.last_word is not None and not had_word:
+                if self.hearing.last_word is not None and not had_word:
                     deadline = time.monotonic() + GRACE_S
             if self.bell_out in ready:
                 self._read(on_event)
                 return True
 
     def _read(self, on_event: Tell) -> None:
-        """Everything that is in the pipe now; a line without its end waits for the rest."""
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self.pipe, 65536):
-                self.buffer += chunk
-            if self.pipe in self.selector.get_map():
-                self.selector.unregister(self.pipe)
-        *lines, self.buffer = self.buffer.split(b"\n")
-        for line in lines:
-            word: dict[str, Any] = json.loads(line)
-            if word["word"] == "event":
-                on_event(Event.of_dict(word["event"]))
-            else:
-                self.last_word = word
+        self.hearing.read(on_event)
+        if self.hearing.ended and self.hearing.pipe in self.selector.get_map():
+            self.selector.unregister(self.hearing.pipe)
 
     def show_stack(self, on_event: Tell) -> None:
         """Let a worker that hangs write its Python stacks to the log (faulthandler in `main`)."""
@@ -207,123 +161,6 @@ class _Watched:
 
     def close(self) -> None:
         self.selector.close()
-        for handle in (self.pipe, self.bell_out, self.bell_in):
+        self.hearing.close()
+        for handle in (self.bell_out, self.bell_in):
             os.close(handle)
-
-
-def _outcome(word: dict[str, Any] | None, returncode: int, time_limit_s: float | None) -> Outcome:
-    if word is not None and word["word"] == "result":
-        return Outcome(status="done", result=word["result"])
-    if word is not None:
-        return Outcome(
-            status="config_error" if word["exit_status"] == ConfigError.exit_status else "failed",
-            error=word["message"],
-            error_type=word["type"],
-            problems=tuple(word["problems"]),
-            exit_status=word["exit_status"],
-        )
-    exit_signal = _signal_name(-returncode) if returncode < 0 else None
-    if time_limit_s is not None:
-        words = f"the worker was killed at its time limit of {time_limit_s:g} s."
-        return Outcome(status="timeout", error=words, exit_status=3, exit_signal=exit_signal)
-    if exit_signal is None:
-        words = f"the worker ended with exit status {returncode} and sent no result."
-    else:
-        words = f"the worker died of {exit_signal} and sent no result."
-        if exit_signal == "SIGKILL":
-            words += " Somebody killed it, or the system did because memory ran out."
-    return Outcome(status="crashed", error=words, exit_status=3, exit_signal=exit_signal)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_lines(log_path: Path, start: int) -> tuple[str, ...]:
-    """The end of what this worker wrote."""
-    with log_path.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(start, size - LAST_BYTES))
-        text = log.read().decode(errors="replace")
-    return tuple(text.splitlines()[-LAST_LINES:])
-
-
-# ---------------------------------------------------------------------------------------------- in the worker process
-
-
-def main() -> None:
-    """The worker: reads its order from stdin, calls the entry, sends one last word. Called by BOOT."""
-    _leave_a_trace()
-    order = json.load(sys.stdin)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), sys.stdin.fileno())
-    _die_with(order["parent"])
-    pipe = int(sys.argv[2])
-    os.set_inheritable(pipe, False)
-    send = _sender(pipe)
-    sys.argv[:] = [order["entry"]]
-    try:
-        entry = _find(order["entry"])
-        result = entry(order["payload"], lambda event: send({"word": "event", "event": event.as_dict()}))
-        send({"word": "result", "result": result})
-    except Exception as error:  # noqa: BLE001  whatever it is, it travels to the parent, and its traceback to the log
-        traceback.print_exc()
-        send({"word": "error", **_error_words(error)})
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-def _leave_a_trace() -> None:
-    """Lines reach the log when they are printed; a fatal signal, and STACK_SIGNAL, write the Python stacks there."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable()
-    faulthandler.register(STACK_SIGNAL, all_threads=True)
-    signal.signal(signal.SIGTERM, _end)
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    """SIGTERM runs the `finally` clauses on its way out."""
-    sys.exit(128 + number)
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends (Linux); if it ended before we asked, end now."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            print(f"prctl(PR_SET_PDEATHSIG) failed ({reason}): if the parent is killed, this worker stays behind")
-    if os.getppid() != parent:
-        sys.exit(f"the parent process {parent} is gone")
-
-
-def _sender(pipe: int) -> Callable[[dict[str, Any]], None]:
-    """Writes whole lines, whichever thread sends; the text is made first, so that a bad value sends nothing."""
-    lock = threading.Lock()
-
-    def send(word: dict[str, Any]) -> None:
-        data = memoryview(json.dumps(word, allow_nan=False).encode() + b"\n")
-        with lock:
-            while data:
-                data = data[os.write(pipe, data) :]
-
-    return send
-
-
-def _find(entry: str) -> Callable[[dict[str, Any], Tell], dict[str, Any]]:
-    module, _, function = entry.partition(":")
-    return getattr(importlib.import_module(module), function)
-
-
-def _error_words(error: Exception) -> dict[str, Any]:
-    ours = isinstance(error, NpuComposeError)
-    return {
-        "type": type(error).__name__,
-        "message": paragraph(error),
-        "exit_status": error.exit_status if ours else NpuComposeError.exit_status,
-        "problems": list(getattr(error, "problems", ())) if ours else [],
-    }

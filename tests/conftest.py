@@ -12,6 +12,19 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
+    parser.addoption(
+        "--npu-target", choices=("npu", "npu_offline"), default="npu", help="where `-m npu` proves its claims"
+    )
+    parser.addoption("--npu-result", metavar="FILE", help="where `-m npu` writes what it found")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The claims about an NPU are gathered in the process that controls the session."""
+    pytest.register_assert_rewrite("tests.npu.claims")
+    if not hasattr(config, "workerinput"):
+        from tests.npu.results import Results
+
+        config.pluginmanager.register(Results(config), "npu results")
 
 
 @pytest.fixture

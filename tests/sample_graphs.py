@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +95,18 @@ def programs(draw: st.DrawFn, in_place: bool = True, random_numbers: bool = True
     return program.finish(outputs)
 
 
+def seeded_program(seed: int, size: int = 12) -> fx.GraphModule:
+    """As `programs`, from a seed: for tests that need a fixed number of graphs."""
+    chance = random.Random(seed)
+    program = Program(inputs=2)
+    inputs = list(program.values)
+    for _ in range(size):
+        kind = chance.choice([*PURE, "write", "write_value", "around", "rand"])
+        a, b = chance.choice(program.values), chance.choice(program.values)
+        program.values += _step(program, kind, a, b, chance.choice(inputs))
+    return program.finish(program.values[-2:])
+
+
 def _step(program: Program, kind: str, a: fx.Node, b: fx.Node, target: fx.Node) -> list[fx.Node]:
     call = program.call
     if kind in ("add", "mul", "sub"):
@@ -164,35 +176,3 @@ def happens_before(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
             before[made] = set(direct).union(*(before[other] for other in direct))
             last[stream] = made
     return before
-
-
-def run_shuffled(module: fx.GraphModule, seed: int) -> tuple[list[Any], list[Any]]:
-    """As `run`, but the kernels in a random order that `happens_before` allows, as streams on a device may run them."""
-    before = happens_before(module.graph)
-    chance = random.Random(seed)
-    inputs = some_inputs(module)
-    left = iter(inputs)
-    values: dict[fx.Node, Any] = {n: next(left) for n in module.graph.nodes if n.op == "placeholder"}
-    todo = list(before)
-    torch.manual_seed(1)
-    while todo:
-        kernel = chance.choice([k for k in todo if before[k].isdisjoint(todo)])
-        todo.remove(kernel)
-        _evaluate(kernel, values, before)
-    output = next(n for n in module.graph.nodes if n.op == "output")
-    results = [_evaluate(n, values, before) for n in output.args[0]]
-    return bits(results), bits(inputs)
-
-
-def _evaluate(made: fx.Node, values: dict[fx.Node, Any], kernels: Mapping[fx.Node, Any]) -> Any:
-    """A kernel, or a view when somebody needs it; a kernel that did not run yet was not waited for: KeyError."""
-    if made in values:
-        return values[made]
-
-    def load(source: fx.Node) -> Any:
-        if source in kernels:
-            return values[source]
-        return _evaluate(source, values, kernels)
-
-    values[made] = made.target(*fx.map_arg(made.args, load), **fx.map_arg(made.kwargs, load))
-    return values[made]

@@ -1,4 +1,4 @@
-"""npucompose run | list | doctor | fetch | recipe | bisect. Errors are one paragraph on stderr; the exit status says what kind.
+"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch. Errors are one paragraph on stderr, by status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -11,9 +11,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, NpuComposeError
+
+if TYPE_CHECKING:
+    from npucompose.compose.tree import Composer
 
 PREFIX = "npucompose: "
 INTERRUPTED = 130
@@ -33,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from airflow_free import explain_command
+    from airflow_free.sweep.report_command import add_arguments
     from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
@@ -40,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    explain_command.declare(commands.add_parser("explain", help="why a graph would sink or not; runs no stage"))
     listing = commands.add_parser("list", help="what can be chosen")
     listing.add_argument("kind", choices=kinds(), help="which choices")
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
@@ -62,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
     bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     bisect.set_defaults(act=_bisect)
+    add_arguments(commands.add_parser("report", help="runs beside each other, or what differs between two"))
     _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
     return parser
 
@@ -73,6 +80,7 @@ def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
     ejected = actions.add_parser("eject", help="the plain Python script (torch, torch_npu, torchair) of an experiment")
     imported = actions.add_parser("import", help="the YAML of a script that uses TorchAir; the script is not run")
     imported.add_argument("file", help="the script")
+    imported.add_argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)")
     exported = actions.add_parser("export", help="the same for another project, and what has no equivalent there")
     exported.add_argument("--to", required=True, help="which project: vllm-ascend")
     for action, act in ((ejected, eject), (exported, export)):
@@ -82,9 +90,68 @@ def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
         )
         action.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
         action.set_defaults(act=act)
+    _lock_parsers(actions)
     for action in (ejected, imported, exported):
         action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
     imported.set_defaults(act=import_)
+
+
+def _lock_parsers(actions: Any) -> None:
+    locked = actions.add_parser("lock", help="run an experiment, write recipe.lock.yaml: what ran and what came of it")
+    locked.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+    locked.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    locked.add_argument("--out", metavar="FILE", default="recipe.lock.yaml", help="default: recipe.lock.yaml")
+    locked.set_defaults(act=_lock)
+    shown = actions.add_parser("show", help="what a recipe.lock.yaml says")
+    verified = actions.add_parser("verify", help="run a recipe.lock.yaml here: what differs, does the result hold?")
+    verified.add_argument("--against", metavar="LOCK", help="compare with this recipe and run nothing")
+    verified.add_argument(
+        "--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"
+    )
+    verified.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
+    verified.set_defaults(act=_verify)
+    shown.set_defaults(act=_show)
+    for action in (shown, verified):
+        action.add_argument("lock", type=Path, help="the file, or a run's folder")
+
+
+def _lock(arguments: argparse.Namespace) -> int:
+    from airflow_free.experiment import Job
+    from airflow_free.store import Store
+    from airflow_free.verify import lock
+    from npucompose.compose.tree import compose
+    from npucompose.report.files import write_atomically
+    from npucompose.schema.record import EXIT_STATUS
+
+    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=Store.default())
+    try:
+        write_atomically(Path(arguments.out), locked.text())
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
+    print(f"{locked.result.status}; written: {arguments.out}")
+    return EXIT_STATUS[locked.result.status]
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from airflow_free.lock import read
+    from airflow_free.lock_text import described
+
+    print(described(read(arguments.lock)), end="")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from airflow_free.lock import read
+    from airflow_free.lock_text import judged
+    from airflow_free.verify import compared, run_again
+
+    if not 0 <= arguments.tolerance < 1:
+        raise ConfigError(f"--tolerance must be at least 0 and below 1: {arguments.tolerance}.")
+    locked = read(arguments.lock)
+    here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
+    verdict = compared(locked, here, tolerance=arguments.tolerance)
+    print(judged(verdict, locked, here), end="")
+    return 0 if verdict.holds else 1
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -157,6 +224,8 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     asks_hydra = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     try:
         if asks_hydra:
+            if not arguments.shell_completion:
+                _look_first(arguments)
             return _hydra(argv, program, lambda _: None)
         if arguments.multirun:
             return _sweep(argv, program, arguments)
@@ -173,7 +242,7 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
 def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
     from airflow_free.experiment import Job
 
-    job = Job.of(_composed(arguments.overrides, arguments))
+    job = Job.of(_composer(arguments).compose(arguments.overrides))
     ends: list[int | NpuComposeError] = []
     refused = _hydra(argv, program, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
@@ -203,33 +272,38 @@ def _bug(error: Exception) -> NpuComposeError:
 
 
 def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
-    """Hydra's own sweeper, one worker for each job; an illegal point is told and the rest run."""
-    from airflow_free.experiment import Job
+    """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
+    from airflow_free.sweep.command import Sweep
 
-    statuses: list[int] = []
-
-    def one(_: Any) -> None:
-        from hydra.core.hydra_config import HydraConfig
-
-        overrides = list(HydraConfig.get().overrides.task)
-        end = _end_of(lambda: _run_here(Job.of(_composed(overrides, arguments))))
-        if isinstance(end, NpuComposeError):
-            if isinstance(end, ConfigError):
-                _leave_no_folder()
-            end = _told(end, debug="debug=true" in overrides)
-        statuses.append(end)
-
-    _hydra(argv, program, one)
-    return next((status for status in (3, 1, 2) if status in statuses), 0)
+    sweep = Sweep.planned(arguments.overrides, _composer(arguments))
+    for line in sweep.illegal_lines():
+        print(PREFIX + line, file=sys.stderr)
+    ends: list[int | NpuComposeError] = []
+    sweep.act = lambda act: ends.append(_end_of(act))
+    refused = _hydra(argv, program, sweep)
+    if not ends:
+        return refused
+    if isinstance(ends[0], NpuComposeError):
+        raise ends[0]
+    return ends[0]
 
 
-def _composed(overrides: Sequence[str], arguments: argparse.Namespace) -> Any:
-    from npucompose.compose.tree import compose
+def _look_first(arguments: argparse.Namespace) -> None:
+    """Hydra answers by loading the files that are named: not before they were looked at."""
+    problems = _composer(arguments).compose(arguments.overrides).problems
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _composer(arguments: argparse.Namespace) -> Composer:
+    from npucompose.compose.tree import Composer
 
     dirs = [arguments.config_dir] if arguments.config_dir else []
     if arguments.config_path:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
-    return compose(overrides, config_dirs=dirs, config_name=arguments.config_name or "config")
+    if arguments.experimental_rerun:
+        raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
+    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config")
 
 
 def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> int:
@@ -238,15 +312,12 @@ def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> in
 
     from npucompose.compose.conf import conf_dir
 
-    def app(cfg: Any) -> None:
-        task(cfg)
-
     before = sys.argv
     sys.argv = [program.split()[0], *argv]
     try:
-        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(app)()
+        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0 if end.code is None else 2
+        return 0 if end.code in (None, 0) else ConfigError.exit_status  # Hydra says 1 of what it refuses
     finally:
         sys.argv = before
     return 0

@@ -7,6 +7,7 @@ status that the command line ends with: 2 the configuration is wrong or illegal,
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -94,3 +95,12 @@ def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> st
     """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop."""
     at = f" @ {where}" if where else ""
     return f"unknown {kind} '{name}'{at}. {did_you_mean(name, choices)}Choices: {listed(choices)}."
+
+
+def traced_line(trace: str) -> str | None:
+    """`m.py:3 in forward: return x.item()`, from the last frame of a traceback's text; None where there is none."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', trace)
+    if not frames:
+        return None
+    file, line, function, code = frames[-1]
+    return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"

@@ -163,6 +163,32 @@ def be_a_parent(argv: list[str]) -> None:
     )
 
 
+def be_a_pool(folder: Path) -> None:
+    """A process with a pool of two jobs: prints the pids of the fork server and of both."""
+    from airflow_free.pool import Order, Pool
+
+    with Pool(folder / "forkserver.log") as pool:
+        for number in range(2):
+            entry, log = "bakery:tell_pid_and_hang", folder / f"{number}.log"
+            pool.start(Order(number=number, entry=entry, payload={}, time_limit_s=600, log_path=log))
+        for server in pool.servers.values():
+            print(server.process.pid, flush=True)
+        while True:
+            for _, event in pool.news():
+                print(getattr(event, "text", event), flush=True)
+
+
+def look_at_the_fork(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """What the fork server had loaded when this was forked."""
+    torch: Any = sys.modules.get("torch")
+    return {
+        "torch": torch is not None,
+        "dynamo": "torch._dynamo" in sys.modules,
+        "cuda": torch is not None and torch.cuda.is_initialized(),
+        "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
+    }
+
+
 def tell_pid_and_hang(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
     tell(Event(kind="note", text=str(os.getpid())))
     time.sleep(3600)
@@ -175,4 +201,7 @@ def children_of_nobody(command: list[str]) -> subprocess.Popen[str]:
 
 
 if __name__ == "__main__":
-    be_a_parent(sys.argv[1:])
+    if sys.argv[1] == "pool":
+        be_a_pool(Path(sys.argv[2]))
+    else:
+        be_a_parent(sys.argv[1:])

@@ -49,7 +49,12 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = "import sys; from npucompose.cli import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
 
 

@@ -180,15 +180,3 @@ def test_ctrl_c_ends_the_worker_and_says_what_is_kept(tmp_path: Path) -> None:
     assert "interrupted; finished stages are kept" in told
     assert "Traceback" not in told
     assert set(records(tmp_path)) == {"compile", "capture", "replay"}
-
-
-def test_a_sweep_tells_an_illegal_point_and_runs_the_rest(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "-m", "mode=reduce-overhead,eager", "compiler.ge_config.oo_level=O1",
-         "model=add", "pipeline=check"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "oo_level=O1 does not act in mode=reduce-overhead" in done.stderr
-    assert [p.parent.name for p in tmp_path.glob("multirun/*/*/*/report.json")] == ["1"]
-    assert not list(tmp_path.glob("multirun/*/*/0"))

@@ -325,7 +325,9 @@ def test_every_rule_keeps_its_contract_on_pytorch_s_own_samples(rule: Any) -> No
 
 
 def test_a_wrong_rule_is_found_out_by_the_samples() -> None:
-    (wrong,) = rules("[{op: aten.trunc.default, kind: fill_args, to: aten.floor.default, args: [$self], contract: bitwise}]").rules
+    (wrong,) = rules(
+        "[{op: aten.trunc.default, kind: fill_args, to: aten.floor.default, args: [$self], contract: bitwise}]"
+    ).rules
     assert verdict(wrong).problems  # type: ignore[arg-type]
 
 

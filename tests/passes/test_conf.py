@@ -76,19 +76,27 @@ def test_every_pass_has_a_file_with_all_its_options_at_their_defaults() -> None:
         tree = yaml.safe_load((CONF / "passes" / f"{name}.yaml").read_text())
         cls = PASSES.get(name)
         options = [f for f in attrs.fields(cls) if f.name not in set_by_engine(cls)]
-        assert tree == {name: {f.name: f.default for f in options}}
+        assert tree == {name: {f.name: _plain(f.default) for f in options}}
+
+
+def _plain(default: Any) -> Any:
+    return list(default) if isinstance(default, tuple) else default
 
 
 @pytest.mark.parametrize("path", STREAM_FILES, ids=lambda path: path.stem)
-def test_every_streams_file_lists_every_option_and_is_valid(path: Path) -> None:
-    tree = yaml.safe_load(path.read_text())
-    assert list(tree) == [f.name for f in attrs.fields(Streams)]
+def test_every_streams_choice_has_every_option_and_is_valid(root: Path, path: Path) -> None:
+    tree = composed(root, f"streams={path.stem}")["streams"]
+    assert set(tree) == {f.name for f in attrs.fields(Streams)}
     assert structure(Streams, tree, "streams").name == path.stem
 
 
+def test_the_defaults_of_streams_are_those_of_its_file(root: Path) -> None:
+    assert structure(Streams, composed(root, "streams=auto")["streams"], "streams") == Streams()
+
+
 def test_the_plans_for_mm_abs_sub_agree(root: Path) -> None:
-    for choice in ("auto", "mm_abs_sub"):
-        wanted = structure(Streams, composed(root, f"streams={choice}")["streams"], "streams")
+    for choice in (["streams=auto", "streams.objective=events", "streams.cost=none"], ["streams=mm_abs_sub"]):
+        wanted = structure(Streams, composed(root, *choice)["streams"], "streams")
         found = plan(traced(mm_abs_sub, torch.randn(4, 4)).graph, wanted, CAN)
         assert found.nodes == {"mm": "default", "abs_1": "stream1", "sub": "stream1", "add": "default"}
         assert found.events == (Event(recorder="sub", waiter="add"),)

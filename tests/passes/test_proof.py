@@ -49,7 +49,9 @@ def checked(function: Callable[..., Any], a_pass: Pass, *inputs: torch.Tensor, m
 def test_a_wrong_pass_is_caught_and_named() -> None:
     with pytest.raises(PassError) as caught:
         checked(lambda x: x.relu() + 1, Changes(), X)
-    assert "Pass 'changes' @ passes.mine (stage pre) does not keep what it promises: on random inputs" in str(caught.value)
+    assert "Pass 'changes' @ passes.mine (stage pre) does not keep what it promises: on random inputs" in str(
+        caught.value
+    )
     assert "output 0 differs by up to" in str(caught.value)
     assert "every bit is promised" in str(caught.value)
 

@@ -15,6 +15,7 @@ from npucompose.passes.cse import Cse
 from npucompose.passes.dead_code import DeadCode
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.remove_noop import RemoveNoop
+from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, Program, aten, names, programs, run, traced, value_of
@@ -23,9 +24,9 @@ X = torch.randn(2, 3)
 CLEANING: list[Pass] = [DeadCode(), Cse(), RemoveNoop()]
 
 
-def before_and_after(a_pass: Pass, module: fx.GraphModule) -> str:
+def before_and_after(a_pass: Pass, module: fx.GraphModule, can: Capabilities = CAN) -> str:
     before = printed(module.graph)
-    found = a_pass.rewrite(module.graph, CAN)
+    found = a_pass.rewrite(module.graph, can)
     matches = found if isinstance(found, int) else found.matches
     module.graph.lint()
     return f"before:\n{before}\nafter ({matches} matches):\n{printed(module.graph)}"

@@ -47,4 +47,51 @@ EXPERIMENTS: dict[str, list[str]] = {
         "shapes=dynamic",
         "+shapes.mark_dynamic.x=[0]",
     ],
+    "gears": [
+        "mode=max-autotune",
+        "model=add",
+        "passes=cse",
+        "shapes=dynamic",
+        "+shapes.gears={x.0:[32,64],y.0:[32,64]}",
+        "compiler.debug.data_dump.filter=[mm,aten.add*]",
+    ],
+    "gears_and_streams": [
+        "mode=max-autotune",
+        "model=moe_shared_expert",
+        "model.tokens=8",
+        "model.hidden=16",
+        "model.ffn=16",
+        "model.shared_ffn=16",
+        "passes=[cse,stream_plan]",
+        "shapes=dynamic",
+        "+shapes.gears={x.0:[8,16]}",
+        "compiler.inference_config.dynamic_gears_merge_policy=product",
+    ],
 }
+
+OTHER_VERSIONS: dict[str, list[str]] = {
+    "oldest": [
+        "mode=reduce-overhead",
+        "model=mm_abs_sub",
+        "passes=stream_plan",
+        "compiler.torch_npu_version=2.6.0",
+        "compiler.debug.aclgraph.clone_input=false",
+    ],
+    "nested": [
+        "mode=npugraph_ex",
+        "model=mm_abs_sub",
+        "passes=stream_plan",
+        "compiler.torch_npu_version=2.8.0",
+        "+compiler.npugraph_ex.debug.aclgraph.clone_input=false",
+        "+compiler.npugraph_ex.debug.data_dump.filter=[mm]",
+        "+compiler.npugraph_ex.aclgraph_config.use_custom_pool=shared",
+    ],
+    "flat": [
+        "mode=npugraph_ex",
+        "model=mm_abs_sub",
+        "passes=stream_plan",
+        "compiler.torch_npu_version=2.9.0",
+        "compiler.npugraph_ex.clone_output=true",
+    ],
+}
+"""Scripts for a torch_npu on which nothing is executed here."""

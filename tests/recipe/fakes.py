@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from npucompose.graphs import printed
-from npucompose.recipe.genuine import ATTRIBUTES, Package
+from npucompose.recipe.genuine import Package, attributes
 from npucompose.schema.leaf import Leaf
 
 HOOKS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
@@ -39,7 +39,7 @@ class FakeConfig:
         if path not in genuine(self._package):
             raise ValueError(f"no option {path}")
         leaf = genuine(self._package)[path]
-        if leaf.kind == "code":
+        if leaf.kind in ("code", "names"):
             assert callable(value)
             self._set[path] = value
         else:
@@ -47,7 +47,7 @@ class FakeConfig:
 
 
 def genuine(package: Package) -> dict[str, Leaf]:
-    return {leaf.genuine_path: leaf for leaf in ATTRIBUTES[package].values()}
+    return {leaf.genuine_path: leaf for leaf in attributes(package).values()}
 
 
 class FakeTorchair:
@@ -56,6 +56,7 @@ class FakeTorchair:
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.graphs: list[str] = []
+        self.gears: list[dict[int, list[int]]] = []
         self.between: Callable[[fx.Graph], None] = views_to_reshapes
 
     def backend(self, options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -73,6 +74,9 @@ class FakeTorchair:
 
         return aot_autograd(fw_compiler=inference, inference_compiler=inference, keep_inference_input_mutations=True)
 
+    def set_dim_gears(self, tensor: torch.Tensor, gears: dict[int, list[int]]) -> None:
+        self.gears.append(gears)
+
     def get_npu_backend(self, *, compiler_config: FakeConfig) -> Callable[..., Any]:
         return self.backend(compiler_config._set)
 
@@ -89,7 +93,8 @@ def installed() -> Iterator[FakeTorchair]:
     """`import torchair`, `import torch_npu`, torch.npu and the backend npugraph_ex, for the length of a test."""
     fake = FakeTorchair()
     torchair, torch_npu, npu = ModuleType("torchair"), ModuleType("torch_npu"), ModuleType("torch.npu")
-    torchair.__dict__.update(CompilerConfig=FakeConfig, get_npu_backend=fake.get_npu_backend)
+    inference = SimpleNamespace(set_dim_gears=fake.set_dim_gears)
+    torchair.__dict__.update(CompilerConfig=FakeConfig, get_npu_backend=fake.get_npu_backend, inference=inference)
     npu.__dict__.update(graph_pool_handle=lambda: "a handle")
     before = {name: sys.modules.get(name) for name in ("torchair", "torch_npu")}
     sys.modules.update(torchair=torchair, torch_npu=torch_npu)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import attrs
 import pytest
 import torch
 from attrs import frozen
+from targets.npu_offline.needs import offline
 from torch import fx
 
 from npucompose import api
@@ -28,9 +30,11 @@ from npucompose.recipe.ejected import CARRIED, options_of
 from npucompose.recipe.freeze import freeze
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
+from npucompose.schema.versions import genuine_tree
+from npucompose.targets.npu_offline.option_trees import node_filter
 from npucompose.targets.null_device import NullDevice
 from npucompose.version import __version__
-from tests.recipe.experiments import EXPERIMENTS
+from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
 from tests.recipe.fakes import executed, installed
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
@@ -50,16 +54,16 @@ torch.fx.Interpreter(torch.fx.GraphModule(torch.nn.Module(), graph)).run()
 
 @pytest.fixture(scope="module")
 def scripts() -> dict[str, str]:
-    return {name: eject(*overrides) for name, overrides in EXPERIMENTS.items()}
+    return {name: eject(*overrides) for name, overrides in {**EXPERIMENTS, **OTHER_VERSIONS}.items()}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [*EXPERIMENTS, *OTHER_VERSIONS])
 def test_a_script_reads_like_this(name: str, scripts: dict[str, str], golden: Any) -> None:
     text = scripts[name].replace(CARRIED_TEXT, "…").replace(f"npucompose {__version__}", "npucompose VERSION")
     golden(f"recipe/{name}.py.txt", text)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "gears" not in name])
 def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: str, scripts: dict[str, str]) -> None:
     checked = api.checked(EXPERIMENTS[name])
     session = Session(attrs.evolve(checked, target=NullDevice()))
@@ -77,11 +81,46 @@ def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: st
     assert recorded == mode | {path: "a handle" if value == "shared" else value for path, value in options.items()}
 
 
+def test_with_gears_the_frozen_graph_has_numbers_where_torchair_will_make_numbers(scripts: dict[str, str]) -> None:
+    """TorchAir's own guards are asked in test_on_standin.py; a graph without them is noticed by the hook."""
+    session = Session(attrs.evolve(api.checked(EXPERIMENTS["gears"]), target=NullDevice()))
+    with installed() as fake, pytest.raises(Exception, match="cse were frozen for the graph"):
+        executed(scripts["gears"], fake, session.built.module, dict(session.built.inputs(0)), "max-autotune")
+    assert fake.gears == [{0: [32, 64]}, {0: [32, 64]}]
+
+
+@pytest.mark.parametrize("name", OTHER_VERSIONS)
+def test_a_script_for_another_version_sets_only_options_of_that_version(name: str, scripts: dict[str, str]) -> None:
+    """Read from the text, and compared with the tree of that version's own classes."""
+    checked = api.checked(OTHER_VERSIONS[name])
+    version = checked.torch_npu.version
+    assert f"named as in torch_npu {version}, on which this was not run" in scripts[name]
+    prefix = "npugraph_ex." if checked.experiment.mode.name == "npugraph_ex" else ""
+    nested = re.findall(r"^    config\.(\S+) = ", scripts[name], re.MULTILINE)
+    flat = re.findall(r'^        "(\w+)": ', scripts[name], re.MULTILINE)
+    said = {prefix + path for path in (*nested, *flat)}
+    assert bool(nested) != bool(flat)
+    assert said <= set(genuine_tree(version))
+    assert {prefix + path for path in options_of(checked.experiment)} <= said
+
+
+def test_the_written_filter_is_the_one_that_the_genuine_object_is_given(scripts: dict[str, str]) -> None:
+    with installed():
+        names: dict[str, Any] = {"__name__": "ejected"}
+        exec(compile(scripts["gears"], "ejected.py", "exec"), names)
+        chosen = names["compiler_config"]().debug.data_dump.filter
+    graph = traced(mm_abs_sub, torch.randn(2, 2)).graph
+    by_script, by_engine = ([f(n) for n in graph.nodes] for f in (chosen, node_filter(("mm", "aten.add*"))))
+    assert [n.name for n in by_script if n is not None] == ["mm", "add"]
+    assert by_script == by_engine
+
+
 def test_a_script_imports_torch_and_torchair_only(scripts: dict[str, str]) -> None:
     for script in scripts.values():
         imports = {line.split()[1].split(".")[0] for line in script.splitlines() if line.startswith(("import", "from"))}
         assert imports <= {
-            *["__future__", "hashlib", "operator", "re", "contextlib", "logging", "typing"],
+            *["__future__", "collections", "contextlib", "fnmatch", "hashlib", "logging", "operator", "re", "typing"],
+            "npugraph_ex",
             "torch",
             "torch_npu",
             "torchair",
@@ -227,14 +266,17 @@ def test_every_kind_of_edit_is_repeated() -> None:
             "compiler.npugraph_ex.clone_output cannot be ejected",
         ),
         (
-            ["mode=max-autotune", "shapes=dynamic", "+shapes.gears={x.0:[32,64]}"],
-            "shapes.gears cannot be ejected: no line of a script is known for it",
+            ["mode=reduce-overhead", "shapes=dynamic", "+shapes.gears={x.0:[32,64]}", "strict=off"],
+            "shapes.gears cannot be ejected for mode=reduce-overhead: only GE takes gears",
         ),
+        (["mode=max-autotune", "compile.training=true", "pipeline=check"], "compile.training cannot be ejected"),
+        (["mode=npugraph_ex", "compile.cache=true"], "compile.cache cannot be ejected"),
+        (["mode=max-autotune", "shapes=dynamic", "+shapes.gears={x.7:[32,64]}"], "'x.7' @ shapes.gears is no input"),
         (
-            ["mode=max-autotune", "compiler.debug.data_dump.filter=[mm]", "strict=off"],
-            "compiler.debug.data_dump.filter cannot be ejected",
+            ["compiler.torch_npu_version=2.6.0", "compiler.ge_config.multistream_parallel_mode=cv"],
+            r"torch_npu 2\.6\.0\.post5 .*has no such option; versions that have it",
         ),
-        (["compiler.torch_npu_version=2.9.0"], "compiler.torch_npu_version=2.9.0.post6 cannot be ejected"),
+        (["compiler.torch_npu_version=2.6.0", "mode=npugraph_ex"], r"2\.6\.0\.post5 .*has no such package"),
         (["shapes.mark_static=[nobody]"], "'nobody' @ shapes.mark_static names no input"),
     ],
 )
@@ -243,8 +285,18 @@ def test_what_a_script_cannot_say_is_refused(overrides: list[str], words: str) -
         eject("model=add", *overrides)
 
 
+@offline
+@pytest.mark.parametrize("option", ["decompose=[aten.addmm]", "patch_for_hcom=true"])
+def test_what_a_target_does_to_torchair_s_process_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"target.{option.partition('=')[0]} cannot be ejected"):
+        eject("model=add", "target=npu_offline", "mode=max-autotune", f"target.{option}")
+
+
+REFUSED = {CompileKeywords: {"training", "cache"}}
+"""Fields that no script says; `test_what_a_script_cannot_say_is_refused` has them."""
+
+
 @pytest.mark.parametrize("cls", [Experiment, Shapes, CompileKeywords])
 def test_every_field_has_its_line_or_is_named_as_none(cls: type[Any]) -> None:
     """A new field: write it in recipe/script.py and name it in CARRIED, or it is refused wherever it is set."""
-    refused = {"gears"} if cls is Shapes else set()
-    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | refused
+    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | REFUSED.get(cls, set())

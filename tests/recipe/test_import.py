@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from npucompose import api
 from npucompose.errors import ConfigError
-from npucompose.recipe import Imported, eject, header, import_script, of_config
+from npucompose.recipe import Imported, eject, header, import_script, node_filters, of_config
 from npucompose.recipe.ejected import Parts
 from npucompose.recipe.genuine import Unread
 from npucompose.recipe.script import text
 from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.experiment import CompileKeywords, Experiment, Mode, Shapes
 from npucompose.schema.leaf import Leaf
-from tests.recipe.experiments import EXPERIMENTS
+from npucompose.targets.npu_offline.option_trees import node_filter
+from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
 from tests.recipe.fakes import FakeConfig
 
 HAND_WRITTEN = """
@@ -58,11 +59,13 @@ class Runner:
     def step(self, ids, cache):
         torch._dynamo.mark_static(cache)
         tng.inference.set_dim_gears(ids, {0: [1, 2]})
+        tng.inference.readable_cache("cache")
         return self.model(ids, cache)
 
 logging.getLogger("torchair").setLevel(logging.DEBUG)
 """
 
+FILTER = node_filters.source()
 POOL = "aclgraph_config.use_custom_pool"
 KERNEL = "experimental_config.aclgraph._super_kernel_optimize_options"
 RANGE = "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range"
@@ -84,7 +87,13 @@ def test_a_hand_written_script_is_followed_through_aliases_methods_and_constants
         "experimental_config": {"frozen_parameter": True},
         "ge_config": {"enable_single_stream": True, "oo_level": "O1"},
     }
-    assert imported.tree["shapes"] == {"name": "dynamic", "dynamic": True, "mark_static": ["cache"], "mark_dynamic": {}}
+    assert imported.tree["shapes"] == {
+        "name": "dynamic",
+        "dynamic": True,
+        "mark_static": ["cache"],
+        "mark_dynamic": {},
+        "gears": {"ids.0": [1, 2]},
+    }
     assert imported.tree["compile"] == {"fullgraph": True}
     assert imported.tree["logs"] == {"artifacts": [], "levels": {"torchair": "DEBUG"}}
 
@@ -96,7 +105,7 @@ def test_lines_that_cannot_be_read_are_listed_with_number_code_and_reason() -> N
         21: "it depends on a condition",
         28: "torchair's CompilerConfig has no such option",
         29: "takes 0 | 1 | 2; given 7 (str)",
-        33: "no YAML is known for torchair",
+        34: "no YAML is known for torchair",
     }
     assert unread[21].code == "ec.remove_noop_ops = False"
     assert str(unread[28]).startswith("line 28: config.experimental_config.no_such_option = True: torchair's")
@@ -127,6 +136,7 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
         ("x: bool = True\nconfig.debug.run_eagerly = x", {"debug.run_eagerly": True}),
         (f"f = lambda: 0\nconfig.{KERNEL} = {{'a': 1}}", {KERNEL: {"a": 1}}),
         (f"config.{RANGE} = [1, 2]", {RANGE: [1, 2]}),
+        (f"{FILTER}\nconfig.debug.data_dump.filter = node_filter(('mm',))", {"debug.data_dump.filter": ["mm"]}),
     ],
 )  # fmt: skip
 def test_a_line_sets_its_option(line: str, option: dict[str, Any]) -> None:
@@ -149,6 +159,15 @@ def test_a_line_sets_its_option(line: str, option: dict[str, Any]) -> None:
         ("while True:\n    config.debug.run_eagerly = True", "in a loop"),
         ("config.post_grad_custom_pre_pass = my_pass", "a pass is Python"),
         ("config.debug.data_dump.filter = lambda n: n", "it is a function"),
+        ("config.debug.data_dump.filter = ['mm']", "it takes a function of nodes"),
+        (f"{FILTER}\nconfig.debug.run_eagerly = node_filter(('mm',))", "it is a function"),
+        (f"{FILTER}\nconfig.debug.data_dump.filter = node_filter(sys.argv)", "patterns of the filter are not constant"),
+        (f"{FILTER.replace('any(', 'all(')}\nconfig.debug.data_dump.filter = node_filter(('mm',))", "not a constant"),
+        ("torchair.inference.set_dim_gears(x(), {0: [1, 2]})", "not known which input"),
+        ("torchair.inference.set_dim_gears(x, {0: [1]})", "2 to 100 constant sizes"),
+        ("torchair.inference.set_dim_gears(x, {0: [1, n]})", "2 to 100 constant sizes"),
+        ("torchair.inference.set_dim_gears(x, {'a': [1, 2]})", "2 to 100 constant sizes"),
+        ("if a:\n    torchair.inference.set_dim_gears(x, {0: [1, 2]})", "depends on a condition"),
         ("setup(config)", "handed to code that is not in this script"),
         ("torch.compile(m, backend='inductor')", "'inductor', is none of TorchAir's"),
         ("torch._dynamo.mark_static(x, 0)", "not single dimensions"),
@@ -210,13 +229,42 @@ def experiment_of(imported: Imported, folder: Path) -> Experiment:
     return api.checked(["experiment=mine"], config_dirs=[str(folder)]).experiment
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [*EXPERIMENTS, *OTHER_VERSIONS])
 def test_an_ejected_script_comes_back_as_the_same_experiment(name: str, tmp_path: Path) -> None:
-    imported = import_script(eject(*EXPERIMENTS[name]))
-    before = api.checked(EXPERIMENTS[name]).experiment
+    overrides = {**EXPERIMENTS, **OTHER_VERSIONS}[name]
+    imported = import_script(eject(*overrides))
+    before = api.checked(overrides).experiment
     assert imported.unread == ()
     after = experiment_of(imported, tmp_path)
     assert attrs.evolve(after, expect=before.expect) == before
+
+
+def test_adaptation_rules_travel_in_the_recipe_of_a_script(tmp_path: Path) -> None:
+    overrides = ["model=gpt_decode", "model.layers=1", "adapt=ascend", "passes=adapt"]
+    imported = import_script(eject(*overrides))
+    assert "override /adapt: ascend" in imported.yaml()
+    assert experiment_of(imported, tmp_path).adapt == api.checked(overrides).experiment.adapt
+
+
+def test_without_its_recipe_a_script_for_another_version_needs_to_be_told_which(tmp_path: Path) -> None:
+    script = eject(*OTHER_VERSIONS["nested"])
+    bare = "\n".join(line for line in script.splitlines() if not line.startswith("#"))
+    assert any("has no such option" in line.why for line in import_script(bare).unread)
+    experiment = experiment_of(import_script(bare, torch_npu_version="2.8.0"), tmp_path)
+    assert experiment.compiler == api.checked(OTHER_VERSIONS["nested"]).experiment.compiler
+    with pytest.raises(ConfigError, match=r"unknown torch_npu version '3\.0' @ --torch-npu"):
+        import_script(bare, torch_npu_version="3.0")
+
+
+def test_gears_of_a_script_that_is_not_dynamic_are_listed() -> None:
+    imported = import_script(
+        "import torch, torchair\n"
+        "backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())\n"
+        "torchair.inference.set_dim_gears(x, {0: [1, 2]})\n"
+        "torch.compile(m, backend=backend)\n"
+    )
+    assert "gears" not in imported.tree["shapes"]
+    assert [u.why for u in imported.unread] == ["gears need torch.compile(dynamic=True)"]
 
 
 def test_the_code_counts_where_it_was_changed_after_ejecting(tmp_path: Path) -> None:
@@ -264,6 +312,7 @@ def values_of(leaf: Leaf, mode: str) -> st.SearchStrategy[Any]:
         "path": st.sampled_from(["dumps", "a b/'c'\\d"]),
         "dir": st.just("."),
         "file": st.just("f" + leaf.suffix),
+        "names": st.lists(st.sampled_from(["mm", "aten.add*", "it's \\n"]), min_size=1, max_size=3).map(tuple),
         "str": st.just(texts.get(leaf.path.split(".")[-1], "cv")),
     }  # fmt: skip
     return by_kind[leaf.kind]
@@ -273,12 +322,18 @@ def values_of(leaf: Leaf, mode: str) -> st.SearchStrategy[Any]:
 def experiments(draw: st.DrawFn) -> Experiment:
     mode = draw(st.sampled_from(["max-autotune", "reduce-overhead", "npugraph_ex"]))
     known = [leaf for leaf in LEAVES.values() if leaf.set_by == "compiler" and mode in leaf.modes]
-    leaves = [leaf for leaf in known if leaf.kind != "names"]  # not to be ejected: a function is made of them
-    chosen = draw(st.lists(st.sampled_from(leaves), unique_by=lambda leaf: leaf.path, max_size=8))
+    chosen = draw(st.lists(st.sampled_from(known), unique_by=lambda leaf: leaf.path, max_size=8))
     dynamic = draw(st.sampled_from([True, False, None]))
+    sizes = st.lists(st.integers(1, 99), min_size=2, max_size=4).map(tuple)
+    gears = st.dictionaries(st.sampled_from(["x.0", "x.1", "long_name.3"]), sizes, max_size=3)
+    chosen_gears = draw(gears) if dynamic and mode == "max-autotune" else {}
     return Experiment(
         mode=Mode(name=mode),
-        shapes=Shapes(name={True: "dynamic", False: "static", None: "auto"}[dynamic], dynamic=dynamic),
+        shapes=Shapes(
+            name={True: "dynamic", False: "static", None: "auto"}[dynamic],
+            dynamic=dynamic,
+            gears=chosen_gears,
+        ),
         compiler=CompilerOptions(values={leaf.path: draw(values_of(leaf, mode)) for leaf in chosen}),
         compile=CompileKeywords(fullgraph=draw(st.booleans())),
     )
@@ -288,7 +343,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
 @given(experiments())
 def test_any_legal_options_survive_ejecting_and_importing(experiment: Experiment) -> None:
     """The header is cut off: what comes back was read from the code alone."""
-    script = text(Parts(experiment=experiment, recipe={}))
+    script = text(Parts(experiment=experiment, recipe={}, gears=gears_of_arguments(experiment.shapes)))
     script = script.replace("\n".join(header.written({})), "")
     imported = import_script(script)
     assert imported.unread == ()
@@ -304,7 +359,17 @@ def test_any_legal_options_survive_ejecting_and_importing(experiment: Experiment
     assert files == {path for path in files if value_at(compiler(imported), path) == wanted[path]}
     assert imported.tree["mode"] == {"name": experiment.mode.name}
     assert imported.tree["shapes"]["dynamic"] is experiment.shapes.dynamic
+    gears = imported.tree["shapes"].get("gears", {})
+    assert {key: tuple(sizes) for key, sizes in gears.items()} == experiment.shapes.gears
     assert imported.tree["compile"] == {"fullgraph": experiment.compile.fullgraph}
+
+
+def gears_of_arguments(shapes: Shapes) -> dict[str, dict[int, list[int]]]:
+    found: dict[str, dict[int, list[int]]] = {}
+    for key, sizes in shapes.gears.items():
+        name, _, dim = key.rpartition(".")
+        found.setdefault(name, {})[int(dim)] = list(sizes)
+    return found
 
 
 def without_files(tree: dict[str, Any], at: str = "") -> dict[str, Any]:
@@ -333,7 +398,7 @@ def test_a_live_configuration_gives_the_same_tree_as_its_script(experiment: Expe
         at = config
         for group in groups:
             at = getattr(at, group)
-        setattr(at, name, value)
+        setattr(at, name, node_filter(value) if LEAVES[path].kind == "names" else value)
     tree = of_config(config)
     assert tree["mode"] == {"name": experiment.mode.name}
     assert tree.get("compiler", {}) == experiment.compiler.as_tree(changed_only=True)
@@ -347,6 +412,13 @@ def test_a_live_configuration_with_a_pass_is_refused_or_listed() -> None:
     unread: list[Unread] = []
     assert of_config(config, unread) == {"mode": {"name": "max-autotune"}}
     assert len(unread) == 1
+
+
+def test_a_filter_of_somebody_else_is_refused() -> None:
+    config = FakeConfig()
+    config.debug.data_dump.filter = lambda node: node
+    with pytest.raises(ConfigError, match=r"debug\.data_dump\.filter = <function"):
+        of_config(config)
 
 
 def test_an_object_that_is_no_configuration_is_refused() -> None:

@@ -70,12 +70,12 @@ FULL = Report(
     streams=StreamFacts(streams=2, events=8, nodes={"mm": "default", "mm_1": "s1"}, validated=True),
     stages=Stages(
         compile=CompileTimes(dynamo_s=1.0, aot_s=0.5, passes_s=0.01, backend_s=0.1, total_s=1.7),
-        capture=CaptureFacts(seconds=0.02, kernels=126),
+        capture=CaptureFacts(seconds=0.02, kernels=126, executor="native"),
         replay=ReplayFacts(first_us=611.0, replays=3),
         benchmark=FULL_BENCHMARK,
     ),
     numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True, compared=9),
-    memory=Memory(pool_bytes=9421, unplanned_bytes=163_840, peak_rss_bytes=512 << 20),
+    memory=Memory(pool_bytes=9421, unplanned_bytes=163_840, live_bytes=9216, peak_rss_bytes=512 << 20),
     records=(
         StageRun(stage="compile", key="1" * 64, reused=True, seconds=1.7),
         StageRun(stage="benchmark", key="2" * 64, reused=False, seconds=2.25),
@@ -90,7 +90,15 @@ INDUCTOR = evolve(
         GraphFacts(id="0", fingerprint="f", nodes_before=10, nodes_after=9, fx="dynamic", symbols=("s0", "s1")),
         GraphFacts(id="1", fingerprint="g", nodes_before=5, nodes_after=5, fx="static"),
     ),
-    recompiles=(Recompile(compile_id="0/1", reason="tensor 'x' size mismatch at index 0"),),
+    recompiles=(
+        Recompile(
+            compile_id="0/1",
+            reason="tensor 'x' size mismatch at index 0. expected 4, actual 6",
+            argument="x",
+            call="call 1 of model.sequence (x.0: 6)",
+            avoid="shapes=dynamic, or shapes.mark_dynamic: {x: [0]}: a symbol from the first call on",
+        ),
+    ),
     stages=evolve(
         FULL.stages,
         capture=None,
@@ -133,7 +141,7 @@ DISAPPOINTING = evolve(
     status="expect_failed",
     reused=True,
     expectations=(
-        Expectation(name="streams", wanted=3, got=2, held=False),
+        Expectation(name="streams", wanted=3, got=2, held=False, evidence=("default: 4 nodes, s1: 2 nodes",)),
         Expectation(name="bitwise", wanted=True, got=True, held=True),
     ),
 )

@@ -153,5 +153,6 @@ def diagnosis(
         targets=doctor.targets(torch, MACHINE) if targets is None else targets,
         extras=(doctor.extra("minilm"),),
         store="here (none yet)",
+        native_replayer="built: /cache/replay.so",
         notes=notes,
     )

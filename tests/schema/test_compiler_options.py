@@ -127,7 +127,7 @@ def test_all_mistakes_are_reported_at_once():
         {
             "ge_config": {"oo_level": "O2", "aicore": "24|48"},
             "npugraph_ex": {"capture_limit": 0},
-            "dump_config": {"dump_path": "no/such/folder"},
+            "dump_config": {"dump_path": "/no/such/folder"},
         }
     )
     assert found == (
@@ -136,7 +136,7 @@ def test_all_mistakes_are_reported_at_once():
         "oo_level, oo_constant_folding, oo_dead_code_elimination, export_compile_stat, aicore_num, "
         "optimization_switch, multistream_parallel_mode.",
         "compiler.npugraph_ex.capture_limit takes an integer >= 1; given 0 (int).",
-        "compiler.dump_config.dump_path names a folder that does not exist: no/such/folder.",
+        "compiler.dump_config.dump_path names a folder that does not exist: /no/such/folder.",
     )
 
 

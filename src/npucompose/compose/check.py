@@ -6,13 +6,14 @@ All mistakes are reported at once, each with its path. Nothing is built and no t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import attrs
 from attrs import frozen
 
 from npucompose.compose.legality import effective_options
-from npucompose.compose.torch_npu import TorchNpu, torch_npu_of
+from npucompose.compose.torch_npu import TorchNpu, found_here, torch_npu_of
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
@@ -24,6 +25,7 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.structure import structure
+from npucompose.sinking import OperatorTable
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
 
@@ -44,19 +46,40 @@ class Checked:
     provenance: Mapping[str, str]
     torch_npu: TorchNpu
     """Whose option tree the compiler options were checked against."""
+    operators: OperatorTable
+    """Which operators' tiling reads values: the project's rows and the experiment's."""
 
 
-def check(composed: Composed, *, with_model: bool = True) -> Checked:
+class Known:
+    """What the checks of many points share: this machine's torch_npu, and option trees that are one object."""
+
+    def __init__(self) -> None:
+        self.torch_npu = cache(found_here)
+        self._options: dict[int, tuple[Any, CompilerOptions]] = {}
+
+    def with_options(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """The tree with its `compiler` section made already, where it can be made; else its problems are told later."""
+        section = tree.get("compiler")
+        if id(section) not in self._options:
+            try:
+                self._options[id(section)] = section, structure(CompilerOptions, section, "compiler")
+            except ConfigError:
+                return tree
+        return {**tree, "compiler": self._options[id(section)][1]}
+
+
+def check(composed: Composed, *, with_model: bool = True, known: Known | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError."""
+    known = known or Known()
     problems = list(composed.problems)
-    tree = _shaped(composed.tree, problems)
+    tree = known.with_options(_shaped(composed.tree, problems))
     experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
     if experiment is None:
         raise ConfigError(*problems)
     _trust(experiment, composed.provenance, problems)
     experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
-    torch_npu = _gather(problems, lambda: torch_npu_of(experiment))
+    torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     target = _gather(problems, lambda: _made(TARGETS, experiment.target, "target"))
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
@@ -64,11 +87,13 @@ def check(composed: Composed, *, with_model: bool = True) -> Checked:
         _model_problems(model, experiment, problems)
     _pass_problems(passes or (), experiment, problems)
     effective: tuple[Effective, ...] = ()
+    operators = _gather(problems, lambda: OperatorTable.own().with_rows(experiment.sinking.operators))
     if target is not None:
+        _gather(problems, lambda: OperatorTable.own().product(target.soc))
         _gather(problems, lambda: target.check(experiment.mode.name))
         found = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
         effective = found or ()
-    if problems or passes is None or target is None or torch_npu is None:
+    if problems or passes is None or target is None or torch_npu is None or operators is None:
         raise ConfigError(*dict.fromkeys(problems))
     provenance = torch_npu.told(_complete(experiment, composed.provenance))
     return Checked(
@@ -79,6 +104,7 @@ def check(composed: Composed, *, with_model: bool = True) -> Checked:
         effective=effective,
         provenance=provenance,
         torch_npu=torch_npu,
+        operators=operators,
     )
 
 
@@ -172,6 +198,7 @@ def _with_adapt(experiment: Experiment) -> Experiment:
 def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str, str]:
     """An origin for every leaf of the experiment; what no file and no override names is a schema default."""
     origins = dict(provenance)
+    named = {path.rsplit(".", cut)[0] for path in origins for cut in range(path.count(".") + 1)}
     for field in attrs.fields(Experiment):
         value = getattr(experiment, field.name)
         if isinstance(value, CompilerOptions):
@@ -181,6 +208,6 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
         else:
             names = [field.name]
         for name in names:
-            if not any(path == name or path.startswith(f"{name}.") for path in origins):
+            if name not in named:
                 origins[name] = DEFAULT
     return origins

@@ -6,19 +6,27 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from npucompose.errors import CompileError, NpuComposeError
+from npucompose.errors import CompileError, NpuComposeError, traced_line
 
 
 @contextmanager
 def in_our_words(debug: bool = False) -> Iterator[None]:
     """Exceptions of Dynamo become CompileError; an error of ours that Dynamo wrapped comes out as it was raised."""
-    from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+    from torch._dynamo import config
+    from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
     try:
         yield
     except ConstraintViolationError as error:
         raise CompileError(f"shapes.mark_dynamic cannot hold: {_flat(str(error))}") from error
+    except FailOnRecompileLimitHit as error:
+        raise CompileError(
+            f"torch.compile has made {config.recompile_limit} versions of one function "
+            "(torch._dynamo.config.recompile_limit) and makes no more where compile.fullgraph is true: its shapes or "
+            "numbers change too often. shapes=dynamic makes symbols of them; fewer calls in model.sequence show, in "
+            "the report's `recompiles`, which arguments they are."
+        ) from error
     except TorchDynamoException as error:
         ours = _ours(error)
         if ours is not None:
@@ -69,11 +77,4 @@ def _first_line(text: str) -> str:
 
 def _user_line(message: str) -> str:
     """`m.py:3 in forward: return x.item()`, from the last frame under "from user code"."""
-    _, found, tail = message.partition("from user code:")
-    if not found:
-        return ""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', tail)
-    if not frames:
-        return ""
-    file, line, function, code = frames[-1]
-    return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"
+    return traced_line(message.partition("from user code:")[2]) or ""

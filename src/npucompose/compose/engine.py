@@ -13,7 +13,7 @@ from npucompose.passes.pipeline import PassPipeline
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.base import Genuine
+from npucompose.targets.base import NO_FOLDERS, Folders, Genuine
 from npucompose.targets.compilation import Backend
 
 
@@ -36,8 +36,8 @@ class Materialised:
     """{dotted option: command line | conf/…yaml | default}."""
 
 
-def materialize(checked: Checked) -> Materialised:
-    """Build config, pipelines and backend. Loads torch; compiles nothing yet."""
+def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised:
+    """Build config, pipelines and backend. Loads torch; compiles nothing yet. A vendor's files go into `folders`."""
     from npucompose import ops
 
     experiment = checked.experiment
@@ -47,7 +47,9 @@ def materialize(checked: Checked) -> Materialised:
     can = checked.target.capabilities(mode)
     proving = experiment.check == "per_pass"
     pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
-    backend = Backend(target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post)
+    backend = Backend(
+        target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post, folders=folders
+    )
     backend.genuine = checked.target.genuine(backend)
     return Materialised(
         experiment=experiment,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from npucompose.errors import ConfigError
+from npucompose.compose.legality_compile import compile_keys
+from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
@@ -25,7 +27,15 @@ def effective_options(
         strict=experiment.strict,
     )
     forced = target.overrides(mode, experiment.compiler)
-    return (*compiler, *forced, *_gears(experiment), *_eager(experiment, passes), *_fused(experiment, passes))
+    return (
+        *compiler,
+        *forced,
+        *_gears(experiment),
+        *_eager(experiment, passes),
+        *_fused(experiment, passes),
+        *_idle(experiment, target, passes),
+        *compile_keys(experiment, target),
+    )
 
 
 def _gears(experiment: Experiment) -> list[Effective]:
@@ -34,12 +44,16 @@ def _gears(experiment: Experiment) -> list[Effective]:
     if not gears:
         return []
     problems = [
-        f"shapes.gears '{key}' takes 2 to 100 sizes of at least 1; given {list(sizes)}."
+        f"shapes.gears '{key}' takes 2 to 100 sizes of at least 2 (torch makes 0 and 1 constants); "
+        f"given {list(sizes)}{_other_gears(sizes)}"
         for key, sizes in gears.items()
-        if not 2 <= len(sizes) <= 100 or min(sizes) < 1
+        if not 2 <= len(sizes) <= 100 or min(sizes) < 2
     ]
+    problems += _merged(experiment)
     if experiment.shapes.dynamic is not True:
         problems.append("shapes.gears needs dynamic shapes: write shapes=dynamic.")
+    if not experiment.compile.fullgraph:
+        problems.append("shapes.gears needs one whole graph: write compile.fullgraph=true.")
     why = f"gears do not act in mode={mode}; they act in: max-autotune"
     if mode == "max-autotune":
         why = "" if target in ("npu", "npu_offline") else f"gears have no meaning on target={target}"
@@ -49,6 +63,27 @@ def _gears(experiment: Experiment) -> list[Effective]:
     if problems:
         raise ConfigError(*problems)
     return [Effective(option="shapes.gears", requested=dict(gears), effective=None, why=why)] if why else []
+
+
+def _other_gears(sizes: Sequence[int]) -> str:
+    """` write [2, 4].` when the sizes that can be gears are enough."""
+    possible = [size for size in sizes if size >= 2]
+    return f": write {possible}." if 2 <= len(possible) <= 100 else "."
+
+
+def _merged(experiment: Experiment) -> list[str]:
+    """TorchAir pairs the gears of several dimensions (zip) or crosses them (product): at most 100 come out."""
+    gears = experiment.shapes.gears
+    counts = [len(sizes) for sizes in gears.values()]
+    where = "compiler.inference_config.dynamic_gears_merge_policy"
+    if experiment.compiler["inference_config.dynamic_gears_merge_policy"] == "product":
+        if math.prod(counts) > 100:
+            return [
+                f"shapes.gears makes {math.prod(counts)} combinations with {where}=product; at most 100 are possible."
+            ]
+    elif len(set(counts)) > 1:
+        return [f"shapes.gears gives {counts} sizes, and {where}=zip pairs them: give each dimension as many."]
+    return []
 
 
 def _eager(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
@@ -75,3 +110,28 @@ def _fused(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[E
         for label, p in passes
         if p.name == "stream_plan"
     ]
+
+
+def _idle(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
+    """Passes that need what the mode has not (an error) or the device has not (listed)."""
+    mode = experiment.mode.name
+    if mode == "eager":
+        return []
+    can = target.capabilities(mode)
+    problems: list[str] = []
+    found: list[Effective] = []
+    for label, p in passes:
+        illegal = p.acts_in is not None and mode not in p.acts_in
+        if illegal:
+            instead = f"; {p.elsewhere}" if p.elsewhere else ""
+            why = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in or ())}{instead}"
+        elif p.uses is not None and not getattr(can, p.uses):
+            why = f"it has no meaning on target={target.name} in mode={mode}"
+        else:
+            continue
+        if experiment.strict == "all" or (illegal and experiment.strict == "mode"):
+            problems.append(f"passes.{label}: {why}.")
+        found.append(Effective(option=f"passes.{label}", requested=p.name, effective=None, why=why))
+    if problems:
+        raise ConfigError(*problems)
+    return found

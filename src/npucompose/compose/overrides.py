@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
@@ -14,17 +15,23 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 SINGULAR = {"passes": "pass"}
+REFUSED_OF_HYDRA = {
+    "hydra.searchpath": "add a folder of choices with --config-dir",
+    "hydra.mode": "write -m for a sweep",
+    "hydra/sweeper": "sweeps are npucompose's own",
+    "hydra.sweeper": "sweeps are npucompose's own",
+    "hydra/launcher": "executor=… says where the points of a sweep run",
+    "hydra.launcher": "executor=… says where the points of a sweep run",
+}
 
 
 def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser = OverridesParser.create()
     parsed, problems = [], []
     for text in overrides:
         try:
-            parsed.append(parser.parse_override(text))
+            parsed.append(_parsed(text))
         except HydraException as error:
             reason = str(error).splitlines()[0]
             problems.append(f"'{text}' is not an override: {reason} Write key=value, group=choice, or ~key.")
@@ -33,46 +40,45 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def sifted(
-    loader: ConfigLoaderImpl, overrides: list[Override], load: Callable[[list[str]], Any]
-) -> tuple[list[Override], list[str]]:
-    """Overrides that can be composed, and a sentence for each that cannot."""
-    problems: list[str] = []
-    groups = [o for o in overrides if loader.repository.group_exists(o.key_or_group)]
-    values = [o for o in overrides if o not in groups]
-    good = []
-    for o in groups:
-        wrong = _group_problems(loader, o)
-        problems += wrong
-        if not wrong:
-            good.append(o)
-    with in_our_words(problems):
-        base = load([str(o.input_line) for o in good])
-    for o in values:
-        problem = _value_problem(base, o)
-        if problem:
-            problems.append(problem)
-        else:
-            good.append(o)
-    return [o for o in overrides if o in good], problems
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Override:
+    """The points of a sweep say the same few things again and again, and the parser is slow."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(text)
 
 
-def _group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
-    if o.is_delete():
-        return []
+def hydra_problem(o: Override) -> str | None:
+    """Why an override of Hydra itself is refused: it would bypass a check, or be a second knob for one thing."""
+    key = o.key_or_group
+    for refused, instead in REFUSED_OF_HYDRA.items():
+        if key == refused or key.startswith(f"{refused}."):
+            return f"'{o.input_line}' cannot be set here: {instead}."
+    return None
+
+
+def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
+    """A sentence for each choice of a group that does not exist, or that is named twice."""
     if o.is_sweep_override():
         return [needs_multirun(o)]
     group, value = o.key_or_group, o.value()
+    if value is None or isinstance(value, dict):
+        return [] if o.is_delete() else [f"'{o.input_line}' names no choice. ~{group} leaves the whole group out."]
     chosen = value if isinstance(value, list) else [value]
-    choices = loader.repository.get_group_options(group)
     problems = []
-    for name in dict.fromkeys(chosen):
-        if name is not None and not loader.repository.config_exists(f"{group}/{name}"):
-            problems.append(unknown(SINGULAR.get(group, group), str(name), choices, where=str(o.input_line)))
+    for name in dict.fromkeys(map(str, chosen)):
+        if not all(isinstance(c, str) for c in chosen) or not _is_choice(loader, group, name):
+            choices = loader.repository.get_group_options(group)
+            problems.append(unknown(SINGULAR.get(group, group), name, choices, where=str(o.input_line)))
     for name, times in Counter(str(c) for c in chosen).items():
         if times > 1:
             problems.append(named_twice(group, name, str(o.input_line)))
     return problems
+
+
+def _is_choice(loader: ConfigLoaderImpl, group: str, name: str) -> bool:
+    """Names only: a path could lead out of the folder."""
+    return ".." not in name and not name.startswith("/") and loader.repository.config_exists(f"{group}/{name}")
 
 
 def needs_multirun(o: Override) -> str:
@@ -86,7 +92,7 @@ def named_twice(group: str, name: str, where: str) -> str:
     return f"'{name}' is named twice @ {where}. A mapping holds a name once.{advice}"
 
 
-def _value_problem(base: Any, o: Override) -> str | None:
+def value_problem(base: Any, o: Override) -> str | None:
     """Why Hydra would refuse `o`: its key is not there. Keys added with `+` are the schema's business."""
     if o.is_add() or o.is_force_add() or o.is_hydra_override():
         return None
@@ -140,7 +146,8 @@ def in_our_words(problems: Sequence[str] = ()) -> Iterator[None]:
 
     try:
         yield
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError) as error:
+        # Hydra says some things with the last two, that a group has no name for one
         raise ConfigError(*problems, words(error)) from error
 
 

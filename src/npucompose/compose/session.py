@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
 
-from npucompose.compose import shapes
+from npucompose.compose import sequence, shapes
 from npucompose.compose.check import Checked
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
+from npucompose.schema.sequence import Call, told
+from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
     from npucompose.targets.detached import DetachedHandle
+
+
+EXPORT, LOSS_INDEX = "export.export_mode", "experimental_config.aot_config_output_loss_index"
 
 
 @frozen(kw_only=True)
@@ -58,9 +63,13 @@ class Session:
     (`rewind`), so that a model that updates a cache in place can be compared step by step.
     """
 
-    def __init__(self, checked: Checked) -> None:
+    def __init__(self, checked: Checked, folders: Folders = NO_FOLDERS) -> None:
         self.checked = checked
         self.experiment = checked.experiment
+        self.folders = folders
+        mode = checked.experiment.mode.name
+        self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.trains(mode))
+        """Calls are made with gradients, and return them."""
 
     def set_up(self) -> None:
         """What must be said to torch before anything else: threads and logs. For a process of the session's own."""
@@ -84,7 +93,7 @@ class Session:
 
     @cached_property
     def materialised(self) -> Materialised:
-        return materialize(self.checked)
+        return materialize(self.checked, self.folders)
 
     @cached_property
     def built(self) -> Built:
@@ -94,9 +103,29 @@ class Session:
         if model is None:
             raise ConfigError("this experiment names no model of its own.")
         self.materialised  # noqa: B018  defines the operators that a model may call
-        built = self.checked.target.place(model.build(self.experiment.seed))
+        built = model.build(self.experiment.seed)
+        if self.trains:
+            from npucompose.compose.training import with_loss
+
+            built = with_loss(built, self.experiment.compiler[LOSS_INDEX])
+        built = self.checked.target.place(built)
+        self._check_sequence(built)
         torch.manual_seed(self.experiment.seed)
         return built
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The declared calls: the example inputs, then those of `model.sequence`."""
+        return ({}, *(self.checked.model.sequence if self.checked.model is not None else ()))
+
+    def _check_sequence(self, built: Built) -> None:
+        """ConfigError where a declared call does not fit the example inputs, or the shape policy not a call."""
+        sequence.check(self.calls[1:], built.inputs(0))
+        for at, call in enumerate(self.calls[1:]):
+            try:
+                shapes.apply(self.experiment.shapes, sequence.varied(call, built.inputs(0)))
+            except ConfigError as error:
+                raise ConfigError(*(f"model.sequence[{at}]: {problem}" for problem in error.problems)) from error
 
     @cached_property
     def reference(self) -> nn.Module:
@@ -117,17 +146,27 @@ class Session:
                 buffer.copy_(start)
         torch.manual_seed(self.experiment.seed)
 
-    def inputs(self, step: int) -> Mapping[str, Any]:
-        """Fresh inputs of a step with the shape policy applied."""
-        inputs = self.built.inputs(step)
+    def inputs(self, step: int, call: Call | None = None) -> Mapping[str, Any]:
+        """Fresh inputs of a step, changed as a declared call says, with the shape policy applied."""
+        call = call or {}
+        inputs = sequence.varied(call, self.built.inputs(step))
         gears = self.checked.target.set_gears(self.experiment.mode.name)
-        shapes.apply(self.experiment.shapes, inputs, gears)
+        shapes.apply(self.experiment.shapes, inputs, gears, unmarked=sequence.unmarked(call))
         return inputs
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words."""
+        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words.
+
+        In training the loss and the gradient of every parameter, as one mapping.
+        """
         import torch
 
+        if self.trains:
+            from npucompose.compose.training import step
+
+            with in_our_words(self.experiment.debug):
+                modules = (self.built.module, self.reference)
+                return step(function, modules, tuple(inputs.values()), self.experiment.compiler[LOSS_INDEX])
         with torch.no_grad(), in_our_words(self.experiment.debug):
             return function(*inputs.values())
 
@@ -145,22 +184,56 @@ class Session:
         """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
         import torch
 
+        self._try_calls_in_eager()
         self.rewind()
         module = self.built.module
+        self._entered_first = 0
         if self.experiment.mode.name == "eager":
             return module, FirstCall(dynamo_s=0, aot_s=0, passes_s=0, backend_s=0, total_s=0)
         torch._dynamo.reset()
-        backend = self.materialised.backend
-        compiled = torch.compile(module, backend=backend, **self.materialised.compile_keywords)
-        inputs = self.inputs(0)
+        backend, inputs = self.materialised.backend, self.inputs(0)
+        compiled = self._compiling(module)
         begun = perf_counter()
         self.call(compiled, inputs)
-        return compiled, FirstCall.of(backend, begun, perf_counter())
+        ended = perf_counter()
+        self._entered_first = len(backend.entered_at)
+        return compiled, FirstCall.of(backend, begun, ended)
+
+    def _try_calls_in_eager(self) -> None:
+        """ConfigError where the model itself cannot make a declared call; sizes that must agree are its own affair."""
+        for at, call in enumerate(self.calls[1:], start=1):
+            inputs = self.inputs(at, call)
+            try:
+                self.call(self.reference, inputs)
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                words = " ".join(str(error).split())
+                raise ConfigError(
+                    f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "
+                    f"{type(error).__name__}: {words}"
+                ) from error
+
+    def _compiling(self, module: nn.Module) -> Callable[..., Any]:
+        """What compiles when it is first called: torch.compile, or what the device has instead of it."""
+        import torch
+
+        target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
+        mode = self.experiment.mode.name
+        if self.experiment.compiler[EXPORT] and target.exports(mode):
+            return lambda *args: target.export(backend, module, args, keywords["dynamic"])
+        if self.experiment.compile.cache and target.caches(mode):
+            return target.cached(backend, module, keywords["dynamic"])
+        return torch.compile(module, backend=backend, **keywords)
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:
         self.compiled  # noqa: B018  makes them
         return tuple(self.materialised.backend.compilations)
+
+    @property
+    def compiled_once(self) -> bool:
+        """Nothing was compiled since the first call."""
+        self.compiled  # noqa: B018  makes the first call
+        return len(self.materialised.backend.entered_at) == self._entered_first
 
     @property
     def promises_bits(self) -> bool:

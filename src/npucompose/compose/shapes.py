@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 SetGears = Callable[[Any, dict[int, list[int]]], None]
 
 
-def apply(shapes: Shapes, inputs: Mapping[str, Any], set_gears: SetGears | None = None) -> None:
-    """Mark the tensors of `inputs` in place, those inside lists and dicts included.
+def apply(
+    shapes: Shapes,
+    inputs: Mapping[str, Any],
+    set_gears: SetGears | None = None,
+    *,
+    unmarked: frozenset[str] = frozenset(),
+) -> None:
+    """Mark the tensors of `inputs` in place, those inside lists and dicts included, those of `unmarked` excepted.
 
     `set_gears` is the device's own way to say which sizes a dimension may have; None where there is none.
 
@@ -29,8 +35,9 @@ def apply(shapes: Shapes, inputs: Mapping[str, Any], set_gears: SetGears | None 
 
     problems: list[str] = []
     for pattern in shapes.mark_static:
-        for _, tensor in _marked("mark_static", pattern, inputs, problems):
-            torch._dynamo.mark_static(tensor)
+        for name, tensor in _marked("mark_static", pattern, inputs, problems):
+            if name not in unmarked:
+                torch._dynamo.mark_static(tensor)
     for pattern, dims in shapes.mark_dynamic.items():
         for name, tensor in _marked("mark_dynamic", pattern, inputs, problems):
             for dim in dims:
@@ -39,17 +46,17 @@ def apply(shapes: Shapes, inputs: Mapping[str, Any], set_gears: SetGears | None 
                         f"dimension {dim} of '{name}' @ shapes.mark_dynamic: it has {tensor.dim()} dimensions, "
                         f"{tuple(tensor.shape)}."
                     )
-                else:
+                elif name not in unmarked:
                     torch._dynamo.mark_dynamic(tensor, dim % tensor.dim())
-    for name, gears in _gears(shapes, inputs, problems).items():
-        if set_gears is not None and not problems:
+    for name, gears in gears_of(shapes, inputs, problems).items():
+        if set_gears is not None and not problems and name not in unmarked:
             set_gears(inputs[name], gears)
     if problems:
         raise ConfigError(*problems)
 
 
-def _gears(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
-    """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`, each name and dimension checked."""
+def gears_of(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
+    """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`; what is wrong in it is added to `problems`."""
     import torch
 
     found: dict[str, dict[int, list[int]]] = {}

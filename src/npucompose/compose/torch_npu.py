@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
@@ -15,6 +15,11 @@ from npucompose.targets.npu_offline.wheel import Found, find
 KEY = f"compiler.{VERSION}"
 RUN_THE_GENUINE = ("npu", "npu_offline")
 """Targets on which the torch_npu that is found is the one that runs, whatever the YAML says."""
+
+
+def found_here() -> Found | None:
+    """The torch_npu of this machine."""
+    return find()
 
 
 @frozen(kw_only=True)
@@ -33,13 +38,13 @@ class TorchNpu:
         return {**provenance, KEY: f"{provenance.get(KEY, 'default')}; null is {self.version}: {self.by}"}
 
 
-def torch_npu_of(experiment: Experiment) -> TorchNpu:
+def torch_npu_of(experiment: Experiment, finder: Callable[[], Found | None]) -> TorchNpu:
     """The version whose tree is taken; ConfigError with every option of the experiment that it has not.
 
     `compiler.torch_npu_version` says it; else it is the torch_npu that is found here (of a version that is not known,
-    the tree of the next older one); else 2.13.0.
+    the tree of the next older one); else 2.13.0. `finder` looks for it.
     """
-    asked, found = experiment.compiler.torch_npu_version, find()
+    asked, found = experiment.compiler.torch_npu_version, finder()
     if asked is not None and found is not None and experiment.target.name in RUN_THE_GENUINE:
         _same(asked, found, experiment.target.name)
     chosen = TorchNpu(version=asked, by=KEY) if asked is not None else _of(found)

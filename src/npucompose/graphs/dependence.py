@@ -42,6 +42,12 @@ class Aliases:
         keys: dict[fx.Node, frozenset[int]] = {}
         written: set[int] = set()
         for number, node in enumerate(graph.nodes):
+            found = effects.op_facts(node)
+            value = node.meta.get("val")
+            if found is not None and found.makes_only and isinstance(value, torch.Tensor):
+                storage = _storage(value)
+                keys[node] = frozenset((-1 - number if storage is None else storage,))
+                continue
             keys[node] = _keys(node, keys, number)
             for target in effects.written_by(node):
                 written |= keys[target]
@@ -136,17 +142,25 @@ class _Reader:
                 self.origins[node] = ()
                 continue
             needed = [kernel for source in node.all_input_nodes for kernel in self.origins[source]]
+            found = effects.op_facts(node)
+            if found is not None and found.makes_only:
+                self._kernel(node, needed)
+                self._memory(node)
+                continue
             if effects.is_host(node) or self.aliases.is_view(node):
                 self.origins[node] = tuple(dict.fromkeys(needed))
                 continue
-            self.kernels.append(node)
-            self.origins[node] = (node,)
-            for kernel in needed:
-                self._edge(kernel, node, "data")
+            self._kernel(node, needed)
             self._memory(node)
             self._order(node)
         edges = tuple(Edge(first, then, why) for (first, then), why in self.edges.items())
         return Dependence(kernels=tuple(self.kernels), edges=edges, origins=self.origins, aliases=self.aliases)
+
+    def _kernel(self, node: fx.Node, needed: Iterable[fx.Node]) -> None:
+        self.kernels.append(node)
+        self.origins[node] = (node,)
+        for kernel in needed:
+            self._edge(kernel, node, "data")
 
     def _edge(self, first: fx.Node, then: fx.Node, why: Why) -> None:
         if first is not then:

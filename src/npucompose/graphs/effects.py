@@ -17,7 +17,7 @@ from attrs import frozen
 from torch import fx
 from torch.fx.node import _side_effectful_functions
 
-from npucompose.graphs.scopes import control
+from npucompose.graphs.scopes import NAMESPACES, control
 
 HOST_CHECKS = frozenset(
     ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
@@ -30,6 +30,7 @@ MAYBE_COPIES = frozenset(("reshape", "reshape_as", "contiguous", "flatten", "rav
 COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
 """Namespaces of communication: all ranks must issue it in the same order."""
 
+_CONTROL_SPACES = tuple(f"{space}::" for space in NAMESPACES)
 _HOST_MODULES = frozenset((operator.__name__, "_operator", math.__name__, "builtins", "torch"))
 
 
@@ -44,11 +45,13 @@ class OpFacts:
     """(position, name) of the arguments that are written."""
     random: bool
     effect: bool
-    """Returns nothing, or torch knows it to have a side effect."""
+    """Returns nothing, communicates, or torch knows it to have a side effect."""
     host: bool
     """Reads sizes or checks them; starts no kernel."""
     changes_metadata: bool
     """In place on shape or strides (`t_`, `resize_`): an identity view is no identity beside it."""
+    makes_only: bool
+    """It starts a kernel that reads its inputs, makes new memory, and does nothing else."""
 
 
 @cache
@@ -61,14 +64,19 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
     ]
     name = schema.name.partition("::")[2]
     aliases = [r.alias_info for r in schema.returns if r.alias_info is not None]
+    view = not written and (any(not info.is_write for info in aliases) or name == "_unsafe_view")
+    random = torch.Tag.nondeterministic_seeded in op.tags
+    effect = (not schema.returns and not written) or op in _side_effectful_functions or op.namespace in COLLECTIVES
+    host = name.startswith("sym_") or name in HOST_CHECKS
     return OpFacts(
-        view=not written and (any(not info.is_write for info in aliases) or name == "_unsafe_view"),
+        view=view,
         may_copy=name in MAYBE_COPIES,
         writes=tuple(written),
-        random=torch.Tag.nondeterministic_seeded in op.tags,
-        effect=(not schema.returns and not written) or op in _side_effectful_functions,
-        host=name.startswith("sym_") or name in HOST_CHECKS,
+        random=random,
+        effect=effect,
+        host=host,
         changes_metadata=torch.Tag.inplace_view in op.tags,
+        makes_only=not (view or written or random or effect or host or schema.name.startswith(_CONTROL_SPACES)),
     )
 
 
@@ -148,7 +156,7 @@ def has_effect(node: fx.Node) -> bool:
     found = op_facts(node)
     if found is None:
         return is_opaque(node)
-    return found.effect or control(node) is not None or _is_collective(node)
+    return found.effect or control(node) is not None
 
 
 def is_removable(node: fx.Node) -> bool:
@@ -162,5 +170,5 @@ def is_removable(node: fx.Node) -> bool:
     return not (has_effect(node) or is_random(node) or written_by(node) or node.is_impure())
 
 
-def _is_collective(node: fx.Node) -> bool:
+def is_collective(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in COLLECTIVES

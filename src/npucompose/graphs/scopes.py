@@ -7,6 +7,7 @@ and the arguments are the same, so a node is recognised by name and the operator
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import torch
@@ -25,12 +26,26 @@ def control(node: fx.Node) -> Control | None:
     """Which of the four control operators a node calls, or None: `air.record.default` is "record"."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return None
-    return _NAMES.get(node.target.name().partition(".")[0])
+    return _control(node.target)
+
+
+@cache
+def _control(target: torch._ops.OpOverload) -> Control | None:
+    return _NAMES.get(target.name().partition(".")[0])
 
 
 def is_planned(graph: fx.Graph) -> bool:
     """Whether a stream scope, a record or a wait stands in the graph already."""
     return any(control(node) is not None for node in graph.nodes)
+
+
+def orders_streams(graph: fx.Graph) -> bool:
+    """Whether a stream scope, a record or a wait stands in the graph; scopes that say something else do not count."""
+    kinds = ((node, control(node)) for node in graph.nodes)
+    return any(
+        kind in ("record", "wait") or (kind == "scope_enter" and Scope.of(node).stream is not None)
+        for node, kind in kinds
+    )
 
 
 @frozen(kw_only=True)
@@ -72,3 +87,9 @@ def stream_labels(graph: fx.Graph) -> dict[fx.Node, str]:
         elif stack and stack[-1] is not None:
             labels[node] = stack[-1]
     return labels
+
+
+def priorities(graph: fx.Graph) -> dict[str, int]:
+    """{stream: priority} of the scopes that name one other than 0; the last one counts."""
+    scopes = (Scope.of(node) for node in graph.nodes if control(node) == "scope_enter")
+    return {scope.stream: scope.priority for scope in scopes if scope.stream is not None and scope.priority}

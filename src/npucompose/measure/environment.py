@@ -5,7 +5,6 @@ No host name, no user, no path: a report is made to be shared.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from npucompose.machine import cpu_model
+from npucompose.machine import cpu_model, installed_version, usable_cores
 from npucompose.schema.record import Environment
 from npucompose.version import __version__
 
@@ -57,10 +56,9 @@ def versions(distributions: Collection[str] = DISTRIBUTIONS) -> dict[str, str]:
     """{"python": "3.11.7", "torch": "2.13.0+cpu", …} of what is installed; imports none of it."""
     found = {"python": platform.python_version(), "implementation": sys.implementation.name}
     for name in distributions:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        version = installed_version(name)
+        if version is not None:
+            found[name] = version
     if "npucompose" in distributions:
         found.setdefault("npucompose", __version__)  # run from a checkout that was never installed
     return found
@@ -68,12 +66,11 @@ def versions(distributions: Collection[str] = DISTRIBUTIONS) -> dict[str, str]:
 
 def cpu() -> dict[str, str | int]:
     """{"model": "Intel(R) Xeon(R) …", "architecture": "x86_64", "logical": 2, "usable": 2}; loads no torch."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "model": cpu_model(),
         "architecture": platform.machine(),
         "logical": os.cpu_count() or 1,
-        "usable": usable,
+        "usable": usable_cores(),
     }
 
 

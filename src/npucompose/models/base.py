@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
+from npucompose.schema.options import option
+from npucompose.schema.sequence import Call
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -36,6 +39,9 @@ class Model(ABC):
     name: ClassVar[str]
     needs_trust: ClassVar[bool] = False
     """Building it imports code that a configuration names."""
+    sequence: tuple[Call, ...] = option(
+        factory=tuple, doc="calls after the first, each as what it changes in the inputs: {x.0: 6, times: 4}"
+    )
 
     def check(self) -> None:
         """Raise ConfigError (MissingExtra, …) when this machine cannot build it. Loads no torch."""

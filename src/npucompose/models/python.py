@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 
-
 @frozen(kw_only=True)
 class Python(Model):
     """`factory: mymodel:make` calls make() of mymodel.py, found in the working directory or on sys.path.

@@ -21,6 +21,8 @@ PASSES: Registry[Pass] = Registry(
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
         ("replace", "npucompose.passes.replace:Replace"),
         ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
+        ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
+        ("super_kernel", "npucompose.passes.super_kernel:SuperKernel"),
     ),
 )
 

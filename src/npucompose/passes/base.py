@@ -60,6 +60,12 @@ class Pass(ABC):
     before: ClassVar[tuple[str, ...]] = ()
     """Names of passes of the same stage that must stand earlier / later in the list, when they are there."""
 
+    acts_in: ClassVar[tuple[str, ...] | None] = None
+    """Modes in which it does something, where that is not every mode that compiles; elsewhere it is refused."""
+    uses: ClassVar[str | None] = None
+    """The field of Capabilities without which it leaves a graph alone; such a request is listed as not acting."""
+    elsewhere: ClassVar[str] = ""
+    """What to write instead in the modes that `acts_in` leaves out."""
     needs_trust: ClassVar[bool] = False
     """It imports code that a configuration names."""
 

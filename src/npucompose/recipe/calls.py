@@ -13,6 +13,7 @@ from npucompose.recipe.values import (
     Compile,
     Config,
     Const,
+    GearsCall,
     Items,
     Logger,
     MarkCall,
@@ -73,9 +74,32 @@ def _backend(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: K
     return backend
 
 
+def _set_dim_gears(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """torchair.inference.set_dim_gears(x, {0: [32, 64]})."""
+    subject = args[0] if args else keywords.get("t")
+    given = args[1] if len(args) > 1 else keywords.get("dim_gears")
+    name = subject.name if isinstance(subject, (Argument, Unknown)) else ""
+    items = given.items if isinstance(given, Items) else {}
+    gears = {int(dim): plain(sizes) for dim, sizes in items.items() if dim.isdigit()}
+    if reader.doubt:
+        reader.unread(e, reader.doubt)
+    elif not name:
+        reader.unread(e, "it is not known which input this is")
+    elif not gears or len(gears) < len(items) or not all(map(_are_gears, gears.values())):
+        reader.unread(e, "YAML takes 2 to 100 constant sizes, of at least 1, for each dimension")
+    else:
+        reader.facts.gears.append(GearsCall(argument=name, gears={dim: tuple(s) for dim, s in gears.items()}))
+    return Const(value=None)
+
+
+def _are_gears(sizes: Any) -> bool:
+    return isinstance(sizes, list) and 2 <= len(sizes) <= 100 and all(type(s) is int and s >= 1 for s in sizes)
+
+
 VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
     "CompilerConfig": _config,
     "get_npu_backend": _backend,
+    "set_dim_gears": _set_dim_gears,
 }
 
 

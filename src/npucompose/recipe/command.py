@@ -20,7 +20,7 @@ def eject(arguments: argparse.Namespace) -> int:
 def import_(arguments: argparse.Namespace) -> int:
     from npucompose.recipe.imported import import_file
 
-    imported = import_file(arguments.file)
+    imported = import_file(arguments.file, torch_npu_version=arguments.torch_npu)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     for line in imported.unread:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import frozen
 
-from npucompose.compose.check import Checked, check
+from npucompose.compose.check import check
+from npucompose.compose.shapes import gears_of
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
-from npucompose.schema.compiler import EVERY_LEAF, LEAVES
+from npucompose.schema.compiler import EVERY_LEAF
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.schema.leaf import GE, NPUGRAPH_EX
+from npucompose.schema.versions import REFERENCE
 
 if TYPE_CHECKING:
-    from torch import fx
-
-    from npucompose.compose.session import Session
     from npucompose.recipe.freeze import FrozenGraph
-    from npucompose.targets.compilation import Backend
-
-EJECTED_FOR = "2.13.0"
-"""The torch_npu whose options a script is written for: the one on which execution is proven."""
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
-    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "trust", "debug"},
-    Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic"}),
+    Experiment: frozenset(header.SECTIONS)
+    | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug", "check", "executor", "retry"},
+    Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }
 """Fields that a script says, or that have no place in one; any other field is refused when it is set."""
@@ -52,7 +47,11 @@ class Parts:
 
     experiment: Experiment
     recipe: Mapping[str, Any]
+    torch_npu: str = REFERENCE
+    """The version whose option names the script uses."""
     marks: tuple[Mark, ...] = ()
+    gears: Mapping[str, Mapping[int, Sequence[int]]] = {}
+    """{argument: {dimension: sizes}}."""
     graphs: Mapping[Stage, tuple[FrozenGraph, ...]] = {}
 
 
@@ -68,13 +67,18 @@ def eject(*overrides: str, config_dirs: Sequence[str] = (), config_name: str = "
     checked = check(composed)
     _refuse(checked.experiment)
     recipe = header.of_tree(composed.tree)
-    if not (checked.passes or checked.experiment.shapes.mark_static or checked.experiment.shapes.mark_dynamic):
-        return text(Parts(experiment=checked.experiment, recipe=recipe))
-    session, frozen_graphs = _session(checked)
-    marks = _marks(checked.experiment.shapes, session.built.inputs(0))
+    parts = Parts(experiment=checked.experiment, recipe=recipe, torch_npu=checked.torch_npu.version)
+    shapes = checked.experiment.shapes
+    if not (checked.passes or shapes.mark_static or shapes.mark_dynamic or shapes.gears):
+        return text(parts)
+    from npucompose.recipe.freezing import freezing_session
+
+    session, frozen_graphs = freezing_session(checked)
+    inputs = session.built.inputs(0)
+    marks = _marks(shapes, inputs)
     if checked.passes:
         session.compiled  # noqa: B018  compiling is what freezes
-    return text(Parts(experiment=checked.experiment, recipe=recipe, marks=marks, graphs=_by_stage(frozen_graphs)))
+    return text(attrs.evolve(parts, marks=marks, gears=gears_of(shapes, inputs, []), graphs=_by_stage(frozen_graphs)))
 
 
 def _refuse(experiment: Experiment) -> None:
@@ -87,17 +91,12 @@ def _refuse(experiment: Experiment) -> None:
         for path in experiment.compiler.changed()
         if path.startswith("npugraph_ex.") != (mode == NPUGRAPH_EX)
     ]
-    version = experiment.compiler.torch_npu_version
-    if version is not None and version != EJECTED_FOR:
-        problems.append(
-            f"compiler.torch_npu_version={version} cannot be ejected: scripts are written for the options of torch_npu "
-            f"{EJECTED_FOR}. Remove it."
-        )
+    if experiment.shapes.gears and mode != GE:
+        problems.append(f"shapes.gears cannot be ejected for mode={mode}: only GE takes gears. Remove it.")
     problems += [
-        f"compiler.{path} cannot be ejected: npucompose makes a function of its patterns, and a plain script has none. "
-        "Remove it."
-        for path in experiment.compiler.changed()
-        if EVERY_LEAF[path].kind == "names"
+        f"target.{name} cannot be ejected: no line of a script is known for it. Remove it."
+        for name in ("decompose", "patch_for_hcom")
+        if experiment.target.options.get(name)
     ]
     for where, value in (("", experiment), ("shapes.", experiment.shapes), ("compile.", experiment.compile)):
         problems += [
@@ -112,38 +111,6 @@ def _refuse(experiment: Experiment) -> None:
 def _default(field: attrs.Attribute[Any]) -> Any:
     factory = getattr(field.default, "factory", None)
     return factory() if factory is not None else field.default
-
-
-def _session(checked: Checked) -> tuple[Session, list[dict[Stage, FrozenGraph]]]:
-    """The experiment on the null device, with a backend that freezes every graph on its way."""
-    from npucompose.compose.session import Session
-    from npucompose.targets.null_device import NullDevice
-
-    session = Session(attrs.evolve(checked, target=NullDevice()))
-    made = session.materialised
-    found: list[dict[Stage, FrozenGraph]] = []
-    session.materialised = attrs.evolve(made, backend=_freezing(made.backend, found))
-    return session, found
-
-
-def _freezing(backend: Backend, found: list[dict[Stage, FrozenGraph]]) -> Backend:
-    from npucompose.recipe.freeze import freeze
-    from npucompose.targets.compilation import Backend, Compilation
-
-    class Freezing(Backend):
-        def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
-            stages: dict[Stage, FrozenGraph] = {}
-            module = copy.deepcopy(graph_module)
-            for pipeline in (self.pre, self.post):
-                if pipeline.passes:
-                    can = attrs.evolve(pipeline.can, explicit_events=self.mode != GE)  # as on an NPU
-                    stages[pipeline.passes[0][1].stage] = freeze(module, pipeline.passes, can)
-            found.append(stages)
-            return super().rewrite(graph_module, example_inputs)
-
-    return Freezing(
-        target=backend.target, mode=backend.mode, options=backend.options, pre=backend.pre, post=backend.post
-    )
 
 
 def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tuple[FrozenGraph, ...]]:
@@ -194,4 +161,4 @@ def _is_tensor(value: Any) -> bool:
 
 def options_of(experiment: Experiment) -> dict[str, Any]:
     """{genuine dotted path: value} of what differs from the defaults, in the order of the table."""
-    return {LEAVES[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
+    return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}

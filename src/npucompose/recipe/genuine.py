@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 from attrs import frozen
 
 from npucompose.errors import ConfigError, did_you_mean
-from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.recipe.node_filters import patterns_of
+from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.leaf import ELSEWHERE, Leaf, shown
 from npucompose.schema.legality import twins
+from npucompose.schema.versions import REFERENCE, known, tree_of
 
 Package = Literal["torchair", "npugraph_ex"]
 HOOKS = {"post_grad_custom_pre_pass": "pre", "post_grad_custom_post_pass": "post"}
@@ -29,30 +32,33 @@ class Unread:
         return f"{where}{self.code}: {self.why}"
 
 
-def _by_attribute(package: Package) -> dict[str, Leaf]:
+@cache
+def attributes(package: Package, torch_npu: str = REFERENCE) -> Mapping[str, Leaf]:
     """{attribute path of the genuine object: leaf}; a leaf with a private and a public name is found by both."""
     found: dict[str, Leaf] = {}
-    for path, leaf in LEAVES.items():
+    for path, leaf in tree_of(torch_npu).items():
         if path.startswith("npugraph_ex.") == (package == "npugraph_ex"):
             found[path.removeprefix("npugraph_ex.")] = found[leaf.genuine_path] = leaf
     return found
 
 
-ATTRIBUTES: Mapping[Package, Mapping[str, Leaf]] = {p: _by_attribute(p) for p in ("torchair", "npugraph_ex")}
 MODE: Mapping[Package, str] = {"torchair": "max-autotune", "npugraph_ex": "npugraph_ex"}
 """The mode of a configuration that sets none."""
 
 
-def group_of(package: Package, path: str) -> bool:
+def group_of(package: Package, path: str, torch_npu: str = REFERENCE) -> bool:
     """Whether an attribute path is a sub-configuration: `debug.aclgraph`."""
-    return any(name.startswith(f"{path}.") for name in ATTRIBUTES[package])
+    return any(name.startswith(f"{path}.") for name in attributes(package, torch_npu))
 
 
-def set_option(package: Package, values: dict[str, Any], attribute: str, value: Any) -> str | None:
+def set_option(
+    package: Package, values: dict[str, Any], attribute: str, value: Any, torch_npu: str = REFERENCE
+) -> str | None:
     """Put `{YAML path: value}` into `values`; or say, in words, why the assignment cannot be taken."""
-    leaf = ATTRIBUTES[package].get(attribute)
+    there = attributes(package, torch_npu)
+    leaf = there.get(attribute)
     if leaf is None:
-        hint = did_you_mean(attribute, ATTRIBUTES[package]).strip()
+        hint = did_you_mean(attribute, there).strip()
         return f"{package}'s CompilerConfig has no such option. {hint}".strip()
     if leaf.set_by not in ("compiler", "mode"):
         return f"it has no place in YAML: {ELSEWHERE[leaf.set_by]}"
@@ -78,28 +84,31 @@ def translated(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return kept, lost
 
 
-def of_config(config: Any, unread: list[Unread] | None = None) -> dict[str, Any]:
+def of_config(
+    config: Any, unread: list[Unread] | None = None, *, torch_npu_version: str | None = None
+) -> dict[str, Any]:
     """The YAML tree of a live CompilerConfig (torchair's or npugraph_ex's): only what differs from the defaults.
 
     `of_config(config)` is `{"mode": {"name": "reduce-overhead"}, "compiler": {"debug": {…}}}`. Works on any object
-    with those attributes. What YAML cannot say (a pass in a hook, a filter function) is a ConfigError, or is appended
-    to `unread` where that is given.
+    with those attributes. What YAML cannot say (a pass in a hook, a filter of its own) is a ConfigError, or is appended
+    to `unread` where that is given. `torch_npu_version` says whose class it is, where it is not that of 2.13.0.
     """
+    torch_npu = REFERENCE if torch_npu_version is None else known(torch_npu_version)
     package: Package = "torchair" if hasattr(config, "ge_config") else "npugraph_ex"
     values: dict[str, Any] = {}
     refused: list[Unread] = []
     found = False
-    for leaf in LEAVES.values():
+    for leaf in {leaf.path: leaf for leaf in attributes(package, torch_npu).values()}.values():
         attribute = leaf.genuine_path
-        if leaf.path.startswith("npugraph_ex.") != (package == "npugraph_ex"):
-            continue
         there, value = _read(config, attribute)
         found |= there
         if not there or value == leaf.default:
             continue
+        if leaf.kind == "names" and callable(value):
+            value = patterns_of(value) or value
         if leaf.kind == "pool" and not isinstance(value, str):
             value = "pool"  # a handle says no name, and any name is a pool
-        if why := set_option(package, values, attribute, value):
+        if why := set_option(package, values, attribute, value, torch_npu):
             refused.append(Unread(line=0, code=f"{attribute} = {value!r}", why=why))
     if not found:
         raise ConfigError(f"a {type(config).__name__} has none of the options of a CompilerConfig.")
@@ -111,7 +120,7 @@ def of_config(config: Any, unread: list[Unread] | None = None) -> dict[str, Any]
         raise ConfigError(*map(str, refused))
     (unread if unread is not None else []).extend(refused)
     tree: dict[str, Any] = {"mode": {"name": mode}}
-    options = CompilerOptions(values=values).as_tree(changed_only=True)
+    options = CompilerOptions(values=values, torch_npu_version=torch_npu_version).as_tree(changed_only=True)
     return {**tree, "compiler": options} if options else tree
 
 

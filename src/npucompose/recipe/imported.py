@@ -18,11 +18,13 @@ from npucompose.recipe import header
 from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import Facts, read
 from npucompose.recipe.values import Compile, Config
-from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
+from npucompose.schema.leaf import GE
 from npucompose.schema.legality import illegal_in_mode
+from npucompose.schema.versions import REFERENCE, known
 
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
-CHOSEN = ("mode", "shapes", "tiling", "streams", "target", "model")
+CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
 
 
@@ -40,7 +42,7 @@ class Imported:
         return _yaml(self, source)
 
 
-def import_file(path: str | Path) -> Imported:
+def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Imported:
     """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python."""
     try:
         source = Path(path).read_text(encoding="utf-8")
@@ -48,24 +50,35 @@ def import_file(path: str | Path) -> Imported:
         raise ConfigError(f"{path}: there is no such file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from None
-    return import_script(source, name=str(path))
+    return import_script(source, name=str(path), torch_npu_version=torch_npu_version)
 
 
-def import_script(source: str, *, name: str = "the script") -> Imported:
-    """Read a script's text; nothing of it is run."""
+def import_script(source: str, *, name: str = "the script", torch_npu_version: str | None = None) -> Imported:
+    """Read a script's text; nothing of it is run.
+
+    `torch_npu_version` says whose option names it uses; else the recipe in its header does, else they are 2.13.0's.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"{name}{line} is not Python: {getattr(error, 'msg', error)}.") from None
-    facts = read(tree)
     recipe = header.read(source)
+    version = _version(recipe, torch_npu_version)
+    facts = read(tree, version or REFERENCE)
     if not facts.configs:
         raise ConfigError(
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
             'torch.compile(backend="npugraph_ex" | "npu").'
         )
-    return _joined(_Said.of(facts), recipe, facts)
+    return _joined(_Said.of(facts, version), recipe, facts)
+
+
+def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
+    """The torch_npu version of a script; None where nobody says one."""
+    written = (recipe or {}).get("compiler")
+    said = asked or (written.get(VERSION) if isinstance(written, Mapping) else None)
+    return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")
 
 
 @frozen(kw_only=True)
@@ -80,7 +93,7 @@ class _Said:
     unread: tuple[Unread, ...]
 
     @classmethod
-    def of(cls, facts: Facts) -> _Said:
+    def of(cls, facts: Facts, version: str | None) -> _Said:
         compiled, config = _chosen(facts)
         unread = [
             Unread(line=other.line, code="CompilerConfig()", why="the script compiles with another configuration first")
@@ -99,7 +112,7 @@ class _Said:
             unread += [Unread(line=config.line, code="mode='npugraph_ex'", why=text) for text in lost]
         return cls(
             mode=config.mode,
-            options=CompilerOptions(values=values),
+            options=CompilerOptions(values=values, torch_npu_version=version),
             dynamic=compiled.dynamic if compiled is not None else None,
             fullgraph=compiled.fullgraph if compiled is not None else False,
             hooks=config.hooks,
@@ -127,9 +140,12 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
     logs = {"artifacts": list(facts.artifacts), "levels": dict(facts.levels)}
     if any(logs.values()):
         tree["logs"] = logs
-    tree |= {name: wrote[name] for name in ("streams", "target", "model", "seed", "strict") if name in wrote}
+    tree |= {name: wrote[name] for name in ("streams", "adapt", "target", "model", "seed", "strict") if name in wrote}
     hooks = sorted(said.hooks)
     unread = [*facts.unread, *said.unread]
+    if tree["shapes"].get("gears") and said.dynamic is not True:
+        del tree["shapes"]["gears"]
+        unread.append(Unread(line=0, code="set_dim_gears(…)", why="gears need torch.compile(dynamic=True)"))
     if wrote.get("passes") and hooks:
         tree["passes"] = wrote["passes"]
         notes.append(f"passes {', '.join(wrote['passes'])} are taken from the recipe; their frozen edits are not read")
@@ -137,7 +153,8 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
         unread += [_hook(stage, said.hooks[stage]) for stage in hooks]
         if wrote.get("passes"):
             notes.append("the recipe names passes and the code sets no hook: the code counts, and there are none")
-    if "strict" not in tree and illegal_in_mode(said.options, said.mode):
+    idle = illegal_in_mode(said.options, said.mode) or (tree["shapes"].get("gears") and said.mode != GE)
+    if "strict" not in tree and idle:
         tree["strict"] = "off"
         notes.append("strict is off: the script sets options that do not act in its mode")
     _checked(tree)
@@ -158,17 +175,19 @@ def _shapes(said: _Said, wrote: Mapping[str, Any], facts: Facts, notes: list[str
             dynamic.setdefault(mark.argument, []).extend(
                 d for d in mark.dims if d not in dynamic.get(mark.argument, [])
             )
-    shapes = {
+    gears = {f"{call.argument}.{dim}": list(sizes) for call in facts.gears for dim, sizes in call.gears.items()}
+    shapes: dict[str, Any] = {
         "name": {True: "dynamic", False: "static", None: "auto"}[said.dynamic],
         "dynamic": said.dynamic,
         "mark_static": static,
         "mark_dynamic": dynamic,
+        **({"gears": gears} if gears else {}),
     }
     there = wrote.get("shapes")
     if not isinstance(there, Mapping):
         return {"shapes": shapes}
     marked = _covers(there.get("mark_static") or [], static) and _covers(there.get("mark_dynamic") or {}, dynamic)
-    if there.get("dynamic") == said.dynamic and marked:
+    if there.get("dynamic") == said.dynamic and marked and dict(there.get("gears") or {}) == gears:
         return {"shapes": dict(there)}
     notes.append("the shape policy in the code is not what the recipe in its header says: the code counts")
     return {"shapes": shapes}
@@ -185,7 +204,7 @@ def _covers(patterns: Sequence[str] | Mapping[str, Any], names: Sequence[str] | 
 def _options(said: _Said, wrote: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     sink = (wrote.get("tiling") or {}).get("schedule") == "sink"
     if wrote:
-        there = CompilerOptions(values=_flat(wrote.get("compiler") or {}))
+        there = _written(wrote.get("compiler") or {})
         if (there.with_values({TILING_SINK: True}) if sink else there) == said.options:
             return {name: wrote[name] for name in ("tiling", "compiler") if name in wrote}
         notes.append("the compiler options in the code are not those of the recipe in its header: the code counts")
@@ -195,6 +214,12 @@ def _options(said: _Said, wrote: Mapping[str, Any], notes: list[str]) -> dict[st
     return {"tiling": {"schedule": "sink" if asks else "host"}, **({"compiler": tree} if tree else {})}
 
 
+def _written(tree: Any) -> CompilerOptions:
+    """The options of a recipe. Files that it names need not exist here."""
+    values = _flat(tree)
+    return CompilerOptions(values=values, torch_npu_version=values.pop(VERSION, None))
+
+
 def _flat(tree: Any, at: str = "") -> dict[str, Any]:
     """{path: value} of a tree of compiler options; what is no option is refused by CompilerOptions."""
     if not isinstance(tree, Mapping):
@@ -202,13 +227,14 @@ def _flat(tree: Any, at: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{at}.{name}" if at else str(name)
-        found |= {path: value} if path in LEAVES or not isinstance(value, Mapping) else _flat(value, path)
+        found |= {path: value} if path in EVERY_LEAF or not isinstance(value, Mapping) else _flat(value, path)
     return found
 
 
 def _checked(tree: Mapping[str, Any]) -> None:
     """Every section that a class is known for, structured once: a header that was edited is refused in its words."""
     from npucompose.passes.pipeline import build
+    from npucompose.schema.adapt import RuleSet
     from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
     from npucompose.schema.streams import Streams
     from npucompose.schema.structure import structure
@@ -219,6 +245,7 @@ def _checked(tree: Mapping[str, Any]) -> None:
         "shapes": Shapes,
         "tiling": Tiling,
         "streams": Streams,
+        "adapt": RuleSet,
         "compile": CompileKeywords,
         "logs": Logs,
     }
@@ -232,7 +259,8 @@ def _checked(tree: Mapping[str, Any]) -> None:
     try:
         options = {label: dict(value or {}) for label, value in (tree.get("passes") or {}).items()}
         choices = {label: Choice(name=str(o.pop("pass", label)), options=o) for label, o in options.items()}
-        build(choices, {"streams": made.get("streams", Streams()), "mode": made.get("mode")})
+        fields = {"streams": made.get("streams", Streams()), "adapt": made.get("adapt", RuleSet())}
+        build(choices, {**fields, "mode": made.get("mode")})
     except ConfigError as error:
         problems += error.problems
     except (AttributeError, TypeError, ValueError):

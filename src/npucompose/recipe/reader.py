@@ -10,11 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from attrs import define, field
 
-from npucompose.recipe.genuine import HOOKS, Unread, group_of, set_option
+from npucompose.recipe.arithmetic import computed
+from npucompose.recipe.genuine import HOOKS, Unread, attributes, group_of, set_option
+from npucompose.recipe.node_filters import is_node_filter
 from npucompose.recipe.values import (
     Argument,
     At,
@@ -24,6 +26,8 @@ from npucompose.recipe.values import (
     Const,
     Def,
     Dotted,
+    Filter,
+    GearsCall,
     Items,
     Logger,
     MarkCall,
@@ -34,6 +38,7 @@ from npucompose.recipe.values import (
     plain,
     where_of,
 )
+from npucompose.schema.versions import REFERENCE
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 OURS = ("torchair", "npugraph_ex", "torch_npu.dynamo")
@@ -49,14 +54,15 @@ class Facts:
     backends: list[Backend] = field(factory=list)
     compiles: list[Compile] = field(factory=list)
     marks: list[MarkCall] = field(factory=list)
+    gears: list[GearsCall] = field(factory=list)
     levels: dict[str, str] = field(factory=dict)
     artifacts: list[str] = field(factory=list)
     unread: list[Unread] = field(factory=list)
 
 
-def read(tree: ast.Module) -> Facts:
-    """The facts of a whole script; functions that nobody calls are read too, after all else."""
-    reader = _Reader()
+def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
+    """The facts of a whole script for that torch_npu; functions that nobody calls are read too, after all else."""
+    reader = _Reader(torch_npu)
     scope: dict[str, Value] = {}
     reader.block(tree.body, scope)
     reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree) if _is_use(n)})
@@ -65,7 +71,8 @@ def read(tree: ast.Module) -> Facts:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, torch_npu: str) -> None:
+        self.torch_npu = torch_npu
         self.facts = Facts()
         self.depth = 0
         self.doubt = ""
@@ -215,14 +222,18 @@ class _Reader:
         if path in HOOKS:
             config.hooks[HOOKS[path]] = s
             return
-        if group_of(config.package, path):
+        if group_of(config.package, path, self.torch_npu):
             self.unread(s, "a whole sub-configuration is replaced")
             return
         why = self.doubt or (value.why if isinstance(value, Unknown) else "")
         kept = plain(value)
+        leaf = attributes(config.package, self.torch_npu).get(path)
+        takes_function = leaf is not None and leaf.kind == "names" and kept is not None
+        if not why and takes_function != isinstance(value, Filter):
+            why = "it takes a function of nodes" if takes_function else "it is a function"
         if not why and kept is None and not isinstance(value, Const):
             why = "its value is not a constant"
-        why = why or set_option(config.package, config.values, path, kept) or ""
+        why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
         if why:
             self.unread(s, why)
 
@@ -255,7 +266,7 @@ class _Reader:
             return self._call(e, scope)
         if isinstance(e, ast.Lambda):
             return Unknown(why="it is a function")
-        return _computed(e)
+        return computed(e)
 
     def _attribute(self, e: ast.Attribute, scope: Mapping[str, Value]) -> Value:
         base = self.value(e.value, scope)
@@ -297,6 +308,8 @@ class _Reader:
                     on.items.update(other.items if isinstance(other, Items) else {})
                 return Const(value=None)
         function = self.value(e.func, scope)
+        if isinstance(function, Def) and is_node_filter(function.node):
+            return _filter(args)
         if isinstance(function, Def):
             return self.call(function, args, keywords)
         if isinstance(function, Object):  # a class of the script: its one instance is the class itself
@@ -357,6 +370,13 @@ def _module(name: str) -> Value:
     return Logger(name=top) if name in LOGGERS else Dotted(name=name)
 
 
+def _filter(args: Sequence[Value]) -> Value:
+    patterns = plain(args[0]) if args else None
+    if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
+        return Filter(patterns=tuple(patterns))
+    return Unknown(why="the patterns of the filter are not constants")
+
+
 def _is_use(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
     return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
 
@@ -364,31 +384,6 @@ def _is_use(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
 def _named(value: Value, name: str) -> Value:
     """A pool takes the name of the first variable, attribute or key that holds it."""
     return Pool(name=name) if isinstance(value, Pool) and not value.name else value
-
-
-def _computed(e: ast.expr) -> Value:
-    """Arithmetic of constants (`2 ** 20`, `-1`, `"a" + "b"`) is their value; all else is not known."""
-    parts = [node for node in ast.walk(e) if not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context))]
-    if not all(isinstance(node, (ast.Constant, ast.BinOp, ast.UnaryOp)) for node in parts):
-        return Unknown(why="its value is not a constant")
-    try:
-        return Const(value=_arithmetic(e))
-    except (ArithmeticError, TypeError, KeyError, ValueError):
-        return Unknown(why="its value is not a constant")
-
-
-def _arithmetic(e: Any) -> Any:
-    if isinstance(e, ast.Constant):
-        return e.value
-    if isinstance(e, ast.UnaryOp):
-        inner = _arithmetic(e.operand)
-        return {ast.USub: lambda: -inner, ast.UAdd: lambda: inner, ast.Not: lambda: not inner}[type(e.op)]()
-    left, right = _arithmetic(e.left), _arithmetic(e.right)
-    small = isinstance(right, int) and abs(right) <= 64
-    acts: dict[Any, Any] = {ast.Add: lambda: left + right, ast.Sub: lambda: left - right}
-    if small:  # a script cannot make the reader compute for hours
-        acts |= {ast.Mult: lambda: left * right, ast.Pow: lambda: left**right, ast.LShift: lambda: left << right}
-    return acts[type(e.op)]()
 
 
 def _looks_like_an_option(target: ast.Attribute) -> bool:

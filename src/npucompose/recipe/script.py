@@ -10,14 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npucompose.passes.base import Stage
-from npucompose.recipe import header
+from npucompose.recipe import header, node_filters
 from npucompose.recipe.ejected import Mark, Parts, options_of
-from npucompose.schema.compiler import LEAVES
+from npucompose.schema.compiler import EVERY_LEAF, LEAVES
+from npucompose.schema.genuine import PREFIX
 from npucompose.schema.leaf import NPUGRAPH_EX
+from npucompose.schema.verified import VERIFIED_TORCH_NPU
+from npucompose.schema.versions import tree_of
 from npucompose.version import __version__
 
 if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
+    from npucompose.recipe.genuine import Package
+    from npucompose.schema.leaf import Kind
 
 STAGES: Mapping[Stage, str] = {"pre": "before TorchAir's own FX passes", "post": "after TorchAir's own FX passes"}
 HOOKS: Mapping[Stage, str] = {"pre": "post_grad_custom_pre_pass", "post": "post_grad_custom_post_pass"}
@@ -25,8 +30,8 @@ HOOKS: Mapping[Stage, str] = {"pre": "post_grad_custom_pre_pass", "post": "post_
 
 def text(parts: Parts) -> str:
     """The whole script."""
-    sections = [_top(parts), _imports(parts), *_logs(parts), *_carried(parts), *_passes(parts), *_configuration(parts)]
-    sections += [*_marking(parts), _compiled(parts)]
+    sections = [_top(parts), _imports(parts), *_logs(parts), *_carried(parts), *_passes(parts), *_filter(parts)]
+    sections += [*_configuration(parts), *_marking(parts), _compiled(parts)]
     return _double_quoted("\n\n\n".join("\n".join(lines) for lines in sections) + "\n")
 
 
@@ -43,10 +48,12 @@ def _double_quoted(source: str) -> str:
 
 
 def _top(parts: Parts) -> list[str]:
-    words = "torch_npu" if _flat(parts) else "torch_npu and torchair"
+    words = "torch and torch_npu" if _flat(parts) else f"torch, torch_npu and {_package(parts)}"
+    unproven = parts.torch_npu not in VERIFIED_TORCH_NPU
     return [
-        f'"""What an npucompose experiment does, with torch, {words} alone (npucompose {__version__}).',
+        f'"""What an npucompose experiment does, with {words} alone (npucompose {__version__}).',
         "",
+        *([f"The options are named as in torch_npu {parts.torch_npu}, on which this was not run.", ""] * unproven),
         "    fast = compiled(model, inputs)      # inputs: {argument of forward: value}, as for the first call",
         "    with torch.no_grad():",
         "        y = fast(*inputs.values())",
@@ -56,23 +63,33 @@ def _top(parts: Parts) -> list[str]:
     ]
 
 
+def _package(parts: Parts) -> Package:
+    return "npugraph_ex" if parts.experiment.mode.name == NPUGRAPH_EX else "torchair"
+
+
 def _flat(parts: Parts) -> bool:
-    """npugraph_ex takes a flat dict of options, torchair a tree of attributes."""
-    return parts.experiment.mode.name == NPUGRAPH_EX
+    """npugraph_ex takes a flat dict of options and has operators of its own; torchair, and npugraph_ex up to torch_npu
+    2.8.0, take a tree of attributes, and their operators are air's.
+    """
+    own = (path.removeprefix(PREFIX) for path in tree_of(parts.torch_npu) if path.startswith(PREFIX))
+    return _package(parts) == NPUGRAPH_EX and not any("." in path for path in own)
 
 
 def _imports(parts: Parts) -> list[str]:
-    standard: list[str] = []
+    whole: list[str] = []
+    names = ["from typing import Any"]
     if parts.graphs:
-        standard += ["import hashlib", "import operator  # noqa: F401  edits may name its functions", "import re"]
+        whole += ["import hashlib", "import operator  # noqa: F401  edits may name its functions", "import re"]
+        names.append("from contextlib import nullcontext")
     if parts.experiment.logs.levels:
-        standard = sorted([*standard, "import logging"])
-    if parts.graphs:
-        standard.append("from contextlib import nullcontext")
-    standard += ["from typing import Any", "", "import torch"]
-    standard += ["from torch.fx.node import has_side_effect"] if _orders_streams(parts) else []
-    standard += ["import torch_npu  # noqa: F401  brings the device", *([] if _flat(parts) else ["import torchair"])]
-    return ["from __future__ import annotations", "", *standard]
+        whole.append("import logging")
+    if _filters(parts):
+        whole.append("import fnmatch")
+        names.append("from collections.abc import Callable")
+    torch = ["import torch", *(["from torch.fx.node import has_side_effect"] if _orders_streams(parts) else [])]
+    brought = [] if _flat(parts) else [f"import {_package(parts)}"]
+    brought.insert(_package(parts) == NPUGRAPH_EX, "import torch_npu  # noqa: F401  brings the device")
+    return ["from __future__ import annotations", "", *sorted(whole), *sorted(names), "", *torch, *brought]
 
 
 def _logs(parts: Parts) -> Iterator[list[str]]:
@@ -166,11 +183,13 @@ def _split(arguments: str) -> list[str]:
 
 def _configuration(parts: Parts) -> Iterator[list[str]]:
     options = options_of(parts.experiment)
-    pools = {leaf.genuine_path for leaf in LEAVES.values() if leaf.kind == "pool"}
+    pools = _paths_of("pool")
     lines = [
         f"    pools = {{{value!r}: torch.npu.graph_pool_handle()}}" for path, value in options.items() if path in pools
     ]
-    values = {path: f"pools[{v!r}]" if path in pools else _plain(v) for path, v in options.items()}
+    values = {path: _plain(value) for path, value in options.items()}
+    values |= {path: f"pools[{value!r}]" for path, value in options.items() if path in pools}
+    values |= {path: f"node_filter({options[path]!r})" for path in _filters(parts)}
     values |= {HOOKS[stage]: f"{stage}_pass" for stage in parts.graphs}
     if _flat(parts):
         if values:
@@ -178,16 +197,33 @@ def _configuration(parts: Parts) -> Iterator[list[str]]:
             doc = '    """What torch.compile(backend="npugraph_ex") is told; all else stays at its default."""'
             yield ["def options() -> dict[str, Any]:", doc, *lines, "    return {", *body, "    }"]
         return
-    mode = parts.experiment.mode.name
+    mode, package = parts.experiment.mode.name, _package(parts)
     values = {**({} if mode == LEAVES["mode"].default else {"mode": repr(mode)}), **values}
     yield [
-        "def compiler_config() -> torchair.CompilerConfig:",
+        f"def compiler_config() -> {package}.CompilerConfig:",
         '    """What TorchAir is told; all else stays at its default."""',
         *lines,
-        "    config = torchair.CompilerConfig()",
+        f"    config = {package}.CompilerConfig()",
         *(f"    config.{path} = {value}" for path, value in values.items()),
         "    return config",
     ]
+
+
+def _paths_of(kind: Kind) -> frozenset[str]:
+    """Genuine paths of all options of a kind."""
+    return frozenset(leaf.genuine_path for leaf in EVERY_LEAF.values() if leaf.kind == kind)
+
+
+def _filters(parts: Parts) -> list[str]:
+    """Genuine paths of the options that are set and that are functions of nodes."""
+    return [path for path in options_of(parts.experiment) if path in _paths_of("names")]
+
+
+def _filter(parts: Parts) -> Iterator[list[str]]:
+    """The function that makes a filter of patterns, pasted."""
+    if not _filters(parts):
+        return
+    yield node_filters.source().split("\n")
 
 
 def _plain(value: Any) -> str:
@@ -195,7 +231,7 @@ def _plain(value: Any) -> str:
 
 
 def _marking(parts: Parts) -> Iterator[list[str]]:
-    if not parts.marks:
+    if not _marks_inputs(parts):
         return
     lines = [
         "def mark(inputs: dict[str, Any]) -> None:",
@@ -203,7 +239,13 @@ def _marking(parts: Parts) -> Iterator[list[str]]:
     ]
     for mark in parts.marks:
         lines += _mark(mark)
+    for argument, gears in parts.gears.items():
+        lines.append(f"    torchair.inference.set_dim_gears(inputs[{argument!r}], {dict(gears)!r})")
     yield lines
+
+
+def _marks_inputs(parts: Parts) -> bool:
+    return bool(parts.marks or parts.gears)
 
 
 def _mark(mark: Mark) -> list[str]:
@@ -224,12 +266,13 @@ def _mark(mark: Mark) -> list[str]:
 def _compiled(parts: Parts) -> list[str]:
     experiment = parts.experiment
     backend = '"npugraph_ex"' if _flat(parts) else "backend"
+    made = f"{_package(parts)}.get_npu_backend(compiler_config=compiler_config())"
     keywords = f"dynamic={experiment.shapes.dynamic}, fullgraph={experiment.compile.fullgraph}"
     options = ", options=options()" if _flat(parts) and (parts.graphs or options_of(experiment)) else ""
     return [
         "def compiled(model: Any, inputs: dict[str, Any]) -> Any:",
         '    """Your model goes here, in eval mode and on the device, with the inputs of the first call."""',
-        *(["    mark(inputs)"] if parts.marks else []),
-        *([] if _flat(parts) else ["    backend = torchair.get_npu_backend(compiler_config=compiler_config())"]),
+        *(["    mark(inputs)"] if _marks_inputs(parts) else []),
+        *([] if _flat(parts) else [f"    backend = {made}"]),
         f"    return torch.compile(model, backend={backend}, {keywords}{options})",
     ]

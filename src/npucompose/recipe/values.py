@@ -81,6 +81,13 @@ class Pool:
 
 
 @frozen(kw_only=True)
+class Filter:
+    """A function of nodes that an ejected script makes of patterns: `node_filter(("mm", "aten.add*"))`."""
+
+    patterns: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class Logger:
     name: str
 
@@ -111,7 +118,9 @@ class Def:
     """It is being read: a call of it from inside itself is not followed."""
 
 
-Value: TypeAlias = "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Logger | Items | Object | Def"
+Value: TypeAlias = (
+    "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Filter | Logger | Items | Object | Def"
+)
 
 
 @frozen(kw_only=True)
@@ -120,6 +129,14 @@ class MarkCall:
 
     argument: str
     dims: tuple[int, ...] | None
+
+
+@frozen(kw_only=True)
+class GearsCall:
+    """torchair.inference.set_dim_gears of one argument."""
+
+    argument: str
+    gears: Mapping[int, tuple[int, ...]]
 
 
 @frozen(kw_only=True, eq=False)
@@ -138,6 +155,8 @@ def plain(value: Value) -> Any:
         return value.value
     if isinstance(value, Pool):
         return value.name or "pool"
+    if isinstance(value, Filter):
+        return list(value.patterns)
     if isinstance(value, Items) and all(isinstance(item, Const) for item in value.items.values()):
         return {key: plain(item) for key, item in value.items.items()}
     return None

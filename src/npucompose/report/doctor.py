@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from attrs import asdict, field, frozen
 
-from npucompose.machine import cpu_model
+from npucompose.machine import compilers, cpu_model
 from npucompose.schema.verified import VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
@@ -95,6 +95,8 @@ class Diagnosis:
     extras: tuple[Usable, ...]
     store: str
     """The store's folder and its state in words."""
+    native_replayer: str
+    """Whether the C++ replayer of target cpu is built for this torch; if building it failed, the compiler's words."""
     notes: tuple[str, ...] = ()
     """What a person should know or do."""
 
@@ -120,6 +122,7 @@ def diagnose(store: Path = Path(".npucompose")) -> Diagnosis:
         targets=targets(torch, machine),
         extras=tuple(extra(name) for name in EXTRAS),
         store=state_of(store),
+        native_replayer=native_replayer(),
         notes=notes(torch, machine, packages),
     )
 
@@ -174,11 +177,6 @@ def look_at_machine() -> Machine:
     )
 
 
-def compilers() -> tuple[str, ...]:
-    """C++ compilers in the order in which Inductor would take them."""
-    return tuple(dict.fromkeys(filter(None, (os.environ.get("CXX"), "g++", "c++", "clang++"))))
-
-
 def first_lines(*command: str) -> tuple[str, ...]:
     """Lines that a command prints, stripped; nothing where it is not installed, fails or takes longer than 10 s."""
     if shutil.which(command[0]) is None:
@@ -199,13 +197,13 @@ def memory_gib() -> float | None:
 def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
     """Each target of this version with what it needs and lacks."""
     no_torch = f"torch cannot be imported: {torch.error}" if torch.error else ""
-    no_compiler = "" if machine.compiler else "no C++ compiler: mode=max-autotune will fail, the other modes work"
+    no_compiler = "" if machine.compiler else "no C++ compiler: mode=max-autotune will fail, the others replay portably"
     no_cuda = "" if torch.cuda_devices else _why_no_cuda(torch, machine)
     return (
         Usable(
             name="cpu",
             usable=not no_torch,
-            needs="torch; mode=max-autotune also a C++ compiler",
+            needs="torch; mode=max-autotune and the native replayer also a C++ compiler",
             lacks=no_torch or no_compiler,
         ),
         Usable(
@@ -218,6 +216,14 @@ def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
         _torchair("npu", "torch_npu, CANN and a device"),
         _torchair("npu_offline", "the torch_npu wheel, unpacked"),
     )
+
+
+def native_replayer() -> str:
+    """`built: /home/ada/.cache/…`, `not built: …`, `failed: …`, `impossible: …`. Builds nothing."""
+    from npucompose.targets.cpu.native import build
+
+    found = build.state()
+    return f"{found.kind}: {found.words}"
 
 
 def _why_no_cuda(torch: Torch, machine: Machine) -> str:
@@ -308,6 +314,7 @@ def rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("system", machine.system),
         ("cpu", f"{machine.cpu}, {machine.cores} cores, {memory}, {machine.architecture}"),
         ("C++ compiler", machine.compiler or "none found"),
+        ("native replayer", diagnosis.native_replayer),
         ("NVIDIA devices", ", ".join(machine.nvidia) or "none found"),
         ("Ascend devices", machine.npu or "none found"),
         *((f"target {target.name}", _verdict(target)) for target in diagnosis.targets),

@@ -18,19 +18,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npucompose.schema.record import BenchmarkFacts, Report, Status, Timing
+from npucompose.report.explain import path_words, verdict_words
+from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time
+from npucompose.schema.record import BenchmarkFacts, Report, Timing
 
 OPTIONS_SHOWN = 4
-STATUS_WORDS: Mapping[Status, str] = {
-    "ok": "ok",
-    "expect_failed": "an expectation failed",
-    "numerics_failed": "wrong results",
-    "illegal": "illegal configuration",
-    "failed": "failed",
-    "timeout": "timeout",
-    "crashed": "crashed",
-}
-STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "expect_failed": "bold yellow"}
 BAD = "bold red"
 
 Row = tuple[str, Text]
@@ -64,6 +56,7 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _passes(report)
     yield from _streams(report)
     yield from _npu(report)
+    yield from _sinking(report)
     yield from _numerics(report)
     yield from _latency(report)
     yield from _memory(report)
@@ -85,7 +78,7 @@ def _choice(experiment: Mapping[str, Any], group: str) -> str:
 
 
 def _trouble(report: Report) -> Iterator[Row]:
-    if report.error:
+    if report.error and report.status != "expect_failed":
         yield "error", Text(report.error, style="red")
     if report.last_lines:
         yield "log ends", Text("\n".join(report.last_lines), style="dim")
@@ -93,6 +86,8 @@ def _trouble(report: Report) -> Iterator[Row]:
         if not expectation.held:
             words = f"expect.{expectation.name} wanted {expectation.wanted}, got {expectation.got}"
             yield "expected", Text(words, style="red")
+            for sentence in expectation.evidence:
+                yield "", Text(sentence, style="dim")
 
 
 def _graphs(report: Report) -> Iterator[Row]:
@@ -103,22 +98,28 @@ def _graphs(report: Report) -> Iterator[Row]:
         if not of_kind:
             continue
         before, after = sum(graph.nodes_before for graph in of_kind), sum(graph.nodes_after for graph in of_kind)
-        words = f"{_count(len(of_kind), f'{kind} graph')} · {before} -> {after} nodes"
+        words = f"{as_count(len(of_kind), f'{kind} graph')} · {before} -> {after} nodes"
         symbols = dict.fromkeys(symbol for graph in of_kind for symbol in graph.symbols)
         yield "graphs", Text(f"{words} · symbols {', '.join(symbols)}" if symbols else words)
+    made = report.stages.sequence
+    if made is not None:
+        words = [as_count(len(made.calls), "declared call"), as_count(made.graphs, "graph")]
+        yield "calls", Text(" · ".join([*words, as_count(made.captures, "recording")]))
     if report.recompiles:
         first = report.recompiles[0]
-        words = f"{_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"
+        words = f"{as_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"
         yield "recompiles", Text(words, style="yellow")
+        if first.avoid:
+            yield "", Text(f"avoid it: {first.avoid}", style="dim")
 
 
 def _passes(report: Report) -> Iterator[Row]:
     """One line for each pass, its runs over several graphs together."""
     for stage, name in dict.fromkeys((one.stage, one.name) for one in report.passes):
         runs = [one for one in report.passes if (one.stage, one.name) == (stage, name)]
-        matches = _count(sum(one.matches for one in runs), "match", "matches")
+        matches = as_count(sum(one.matches for one in runs), "match", "matches")
         before, after = sum(one.nodes_before for one in runs), sum(one.nodes_after for one in runs)
-        seconds = _time(sum(one.seconds for one in runs) * 1e6)
+        seconds = as_time(sum(one.seconds for one in runs) * 1e6)
         yield "passes", Text(f"{stage} {name} · {matches} · {before} -> {after} nodes · {seconds}")
 
 
@@ -126,12 +127,14 @@ def _streams(report: Report) -> Iterator[Row]:
     plan = report.streams
     if plan is None:
         return
-    words = [_count(plan.streams, "stream"), _count(plan.events, "event"), f"{len(plan.nodes)} nodes planned"]
+    words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), f"{len(plan.nodes)} nodes planned"]
     words.append("validated" if plan.validated else "not validated")
     if plan.predicted_us is not None and plan.serial_us is not None:
-        words.append(f"predicted {_time(plan.predicted_us)} of {_time(plan.serial_us)}")
+        words.append(f"predicted {as_time(plan.predicted_us)} of {as_time(plan.serial_us)}")
     if plan.measured_us is not None:
-        words.append(f"measured {_time(plan.measured_us)}")
+        words.append(f"measured {as_time(plan.measured_us)}")
+    if not plan.applied and plan.why:
+        words.append(f"plan not applied: {plan.why}")
     yield "streams", Text(" · ".join(words))
 
 
@@ -139,7 +142,7 @@ def _numerics(report: Report) -> Iterator[Row]:
     found = report.numerics
     if found is None:
         return
-    compared = f"{_count(found.compared, 'value')} compared"
+    compared = f"{as_count(found.compared, 'value')} compared"
     error = "no finite difference" if found.max_abs_err is None else f"max. absolute error {found.max_abs_err:.3g}"
     if found.bitwise:
         yield "numerics", Text(f"equals {found.reference} bit for bit · {compared}", style="green")
@@ -160,7 +163,7 @@ def _npu(report: Report) -> Iterator[Row]:
     if npu is None:
         return
     words = [f"{npu.package} {npu.version} on {'a device' if npu.platform == 'device' else 'the stand-in'}"]
-    words += [f"GE graph {ge.name}: {_count(ge.nodes, 'node')}, {ge.shapes}" for ge in npu.ge_graphs]
+    words += [f"GE graph {ge.name}: {as_count(ge.nodes, 'node')}, {ge.shapes}" for ge in npu.ge_graphs]
     counted = (
         (npu.captures, "capture"),
         (npu.replays, "replay"),
@@ -169,8 +172,20 @@ def _npu(report: Report) -> Iterator[Row]:
         (npu.event_records, "event"),
     )
     if not npu.ge_graphs:
-        words += [_count(number, name) for number, name in counted if number]
+        words += [as_count(number, name) for number, name in counted if number]
     yield "torchair", Text(" · ".join(words))
+
+
+def _sinking(report: Report) -> Iterator[Row]:
+    """The verdicts and the first line that mends something; `npucompose explain` has it all."""
+    facts = report.sinking
+    if facts is None:
+        return
+    words = [verdict_words(name, verdict) for name, verdict in facts.verdicts().items()]
+    yield "sinking", Text(" · ".join(words if facts.path is None else [path_words(facts), *words]))
+    mended = next((step for step in facts.steps if step.status == "problem" and step.fix is not None), None)
+    if mended is not None:
+        yield "sinking", Text(f"{mended.id} -> {mended.fix}", style="yellow")
 
 
 def _latency(report: Report) -> Iterator[Row]:
@@ -182,15 +197,21 @@ def _latency(report: Report) -> Iterator[Row]:
         return
     own = "detached replay" if times.candidate == "replay" else _choice(report.experiment, "mode")
     eager = times.baselines.get("eager")
-    words = [f"p50 eager {_time(eager.p50_us)}"] if eager is not None else []
-    words.append(f"{'' if words else 'p50 '}{own} {_time(times.p50_us)}")
+    words = [f"p50 eager {as_time(eager.p50_us)}"] if eager is not None else []
+    words.append(f"{'' if words else 'p50 '}{own} {as_time(times.p50_us)}")
     if "eager" in times.speedup:
         words.append(f"{times.speedup['eager']:.2f}x as fast")
     yield "latency", Text(" · ".join(words))
     yield from _compiled(times)
     if report.stages.capture is not None and report.stages.capture.why_attached:
         yield "latency", Text(f"no detached handle: {report.stages.capture.why_attached}")
-    tail = [f"p90 {own} {_time(times.p90_us)}", f"p99 {_time(times.p99_us)}", _count(len(times.samples_us), "sample")]
+    if report.stages.capture is not None and report.stages.capture.why_executor:
+        yield "latency", Text(f"{report.stages.capture.executor} replays: {report.stages.capture.why_executor}")
+    tail = [
+        f"p90 {own} {as_time(times.p90_us)}",
+        f"p99 {as_time(times.p99_us)}",
+        as_count(len(times.samples_us), "sample"),
+    ]
     yield "latency", Text(" · ".join(tail), style="dim")
 
 
@@ -198,7 +219,7 @@ def _compiled(times: BenchmarkFacts) -> Iterator[Row]:
     through: Timing | None = times.baselines.get("compiled")
     if through is None:
         return
-    words = f"p50 through torch.compile {_time(through.p50_us)}"
+    words = f"p50 through torch.compile {as_time(through.p50_us)}"
     if "eager" in times.speedup_compiled:
         words += f" · {times.speedup_compiled['eager']:.2f}x as fast"
     yield "latency", Text(words)
@@ -210,11 +231,12 @@ def _memory(report: Report) -> Iterator[Row]:
         return
     words: list[str] = []
     if memory.pool_bytes is not None:
-        pool = f"pool {_bytes(memory.pool_bytes)}"
+        pool = f"pool {as_bytes(memory.pool_bytes)}"
         without = memory.unplanned_bytes
-        words.append(pool if without is None else f"{pool} ({_bytes(without)} without reuse)")
+        least = "" if memory.live_bytes is None else f", {as_bytes(memory.live_bytes)} live at most"
+        words.append(pool if without is None else f"{pool} ({as_bytes(without)} without reuse{least})")
     if memory.peak_rss_bytes is not None:
-        words.append(f"process peak {_bytes(memory.peak_rss_bytes)}")
+        words.append(f"process peak {as_bytes(memory.peak_rss_bytes)}")
     if words:
         yield "memory", Text(" · ".join(words))
 
@@ -222,7 +244,7 @@ def _memory(report: Report) -> Iterator[Row]:
 def _stages(report: Report) -> Iterator[Row]:
     if not report.records:
         return
-    words = [f"{one.stage} {_time(one.seconds * 1e6)}{' (stored)' if one.reused else ''}" for one in report.records]
+    words = [f"{one.stage} {as_time(one.seconds * 1e6)}{' (stored)' if one.reused else ''}" for one in report.records]
     yield "stages", Text(" · ".join(words))
 
 
@@ -231,28 +253,5 @@ def _effective(report: Report) -> Iterator[Row]:
         return
     names = [one.option for one in report.effective]
     more = f" and {len(names) - OPTIONS_SHOWN} more" if len(names) > OPTIONS_SHOWN else ""
-    words = f"{_count(len(names), 'option')}: {', '.join(names[:OPTIONS_SHOWN])}{more}"
+    words = f"{as_count(len(names), 'option')}: {', '.join(names[:OPTIONS_SHOWN])}{more}"
     yield "not acting", Text(words, style="yellow")
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _time(microseconds: float) -> str:
-    """`_time(517.04)` is `517.0 µs`, `_time(2_500)` is `2.50 ms`."""
-    if microseconds < 1e3:
-        return f"{microseconds:.1f} µs"
-    if microseconds < 1e6:
-        return f"{microseconds / 1e3:.2f} ms"
-    return f"{microseconds / 1e6:.2f} s"
-
-
-def _bytes(number: int) -> str:
-    """`_bytes(9421)` is `9.2 KiB`."""
-    value = float(number)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from npucompose.schema.device_model import ATLAS_A2, DeviceModel
+
 
 @frozen(kw_only=True)
 class Capabilities:
@@ -19,7 +21,20 @@ class Capabilities:
     explicit_events: bool = True
     """The mode syncs streams only where the graph says record/wait (aclgraph); GE syncs data edges by itself."""
     max_streams: int = 64
+    max_events: int | None = None
+    """A device that runs out of events ends the process; None where they cost nothing but memory."""
+    frees_early: bool = False
+    """Memory goes back to the stream it came from where the graph names it last, whoever still reads it: tensors that
+    another stream reads are kept alive until the streams meet."""
     asserts: bool = True
     """The mode can check values at run time (`_assert_async`); TorchAir has no GE converter for it (2.13.0)."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
+    core_limits: bool = False
+    """Operators can be told on how many cores they may run (TorchAir's limit_core_num)."""
+    super_kernels: bool = False
+    """A scope can say which operators become one kernel (TorchAir's super_kernel, GE only)."""
+    device_model: DeviceModel = ATLAS_A2
+    """What plans are simulated on."""
+    profiles: bool = False
+    """The kernels of a graph can be run and timed where passes run (`streams.cost=measured`)."""

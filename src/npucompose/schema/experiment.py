@@ -10,6 +10,7 @@ from attrs import field, frozen
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
+from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
@@ -56,6 +57,8 @@ class Tiling:
 @frozen(kw_only=True)
 class CompileKeywords:
     fullgraph: bool = option(True, "torch.compile(fullgraph=...): a graph break is an error")
+    training: bool = option(False, "with gradients: a backward graph is compiled too; compared, not measured")
+    cache: bool = option(False, "TorchAir's cache_compile: a later process loads what this one compiled")
 
 
 @frozen(kw_only=True)
@@ -83,12 +86,32 @@ class Benchmark:
 
 
 @frozen(kw_only=True)
+class Executor:
+    """Where the points of a sweep run; says nothing about what comes out."""
+
+    name: Literal["local"] = option("local", "the choice of conf/executor this is", choices=("local",))
+    jobs: int | None = option(
+        None, "points at once, of those that measure nothing; null: one for each core", ge=1, optional=True
+    )
+    devices: tuple[int, ...] = option(
+        factory=tuple, doc="devices that are handed out, one measuring point on each at a time; empty: as target.index"
+    )
+
+
+@frozen(kw_only=True)
 class Expect:
     """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
 
     fx_graph: Literal["static", "dynamic"] | None = option(
         None, "the FX graph has symbols or has none", choices=("static", "dynamic"), optional=True
     )
+    ge_graph: Literal["static", "dynamic"] | None = option(
+        None, "the GE graph as TorchAir hands it over", choices=("static", "dynamic"), optional=True
+    )
+    ge_build: Literal["static", "mixed", "dynamic"] | None = option(
+        None, "the graph as GE builds it", choices=("static", "mixed", "dynamic"), optional=True
+    )
+    path: int | None = option(None, "the compile path of docs/sinking.md", choices=PATHS, optional=True)
     recompiles: int | None = option(None, "at most so many recompilations", ge=0, optional=True)
     captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
     streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)
@@ -122,5 +145,10 @@ class Experiment:
     )
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
+    sinking: Sinking = option(factory=Sinking)
+    executor: Executor = option(factory=Executor)
+    retry: Literal["none", "failed"] = option(
+        "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
+    )
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

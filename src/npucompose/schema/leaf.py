@@ -48,6 +48,8 @@ class Leaf:
     """How the name of a `file` has to end."""
     needs: str | None = None
     """Acts only while that other leaf is on (true, or given)."""
+    written: bool = False
+    """A folder that TorchAir writes into: a relative one lies in the run directory and is made when it is needed."""
     set_by: SetBy = "compiler"
     genuine: str | None = None
     """Dotted path of the stored attribute in the genuine object where it is spelled otherwise."""
@@ -78,6 +80,8 @@ class Leaf:
             "pool": "the name of a graph memory pool",
             "code": "a Python object",
         }[self.kind]
+        if self.written:
+            words = "a folder in the run directory, or an absolute path"
         if self.least is not None:
             words += f" >= {self.least}"
         if self.refused:
@@ -108,7 +112,7 @@ class Leaf:
 
     def missing(self, value: Any) -> str | None:
         """What a path that has to exist lacks, in words, or None; the default is never looked at."""
-        if value is None or value == self.default:
+        if value is None or value == self.default or (self.written and not Path(value).is_absolute()):
             return None
         if self.kind == "dir" and not Path(value).is_dir():
             return f"names a folder that does not exist: {value}"

@@ -180,6 +180,7 @@ NPUGRAPH_EX_LEAVES: tuple[Leaf, ...] = (
         _DFX + "data_dump.md",
         NPUGRAPH_EX,
         needs="npugraph_ex.dump_tensor_data",
+        written=True,
         twin="dump_config.dump_path",
     ),
     leaf(

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.effective import Effective
 from npucompose.schema.passes import MoveFacts, RuleFacts
+from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
 
@@ -87,15 +88,34 @@ class StreamFacts:
     events: int
     nodes: Mapping[str, str] = field(factory=dict[str, str])
     validated: bool = False
+    applied: bool = True
+    why: str = ""
+    """Why it was applied, or was not."""
+    device: str | None = None
+    """The device model that the prediction is for; a prediction compares plans and is no measurement."""
+    cost: Literal["none", "roofline", "measured"] | None = None
     predicted_us: float | None = None
     serial_us: float | None = None
+    critical_us: float | None = None
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of predicted_us in which it works}."""
+    peak_bytes: int | None = None
+    serial_peak_bytes: int | None = None
     measured_us: float | None = None
 
 
 @frozen(kw_only=True)
 class Recompile:
+    """A call that the compiled code did not fit: the guard that failed, and what would have spared it."""
+
     compile_id: str
     reason: str
+    argument: str | None = None
+    """The model's argument that the guard is about; None where it is about none."""
+    call: str | None = None
+    """In which call it happened."""
+    avoid: str | None = None
+    """The YAML or the change that would have avoided it, or that there is none."""
 
 
 @frozen(kw_only=True)
@@ -115,6 +135,10 @@ class CaptureFacts:
     captures: int = 1
     kernels: int | None = None
     """Calls that one replay makes."""
+    executor: str | None = None
+    """Who replays; several recordings may have several."""
+    why_executor: str | None = None
+    """Why it is not the one that was asked for."""
     detached: bool = True
     why_attached: str | None = None
     """Why there is no detached handle."""
@@ -124,6 +148,28 @@ class CaptureFacts:
 class ReplayFacts:
     first_us: float
     replays: int = 1
+
+
+@frozen(kw_only=True)
+class CallFacts:
+    """One declared call, compared with eager."""
+
+    call: str
+    """What it changes in the inputs; `the example inputs` for the first."""
+    recompiles: int
+    passed: bool
+    max_abs_err: float | None
+
+
+@frozen(kw_only=True)
+class SequenceFacts:
+    """The calls of `model.sequence` after the first, and what they cost all together."""
+
+    calls: tuple[CallFacts, ...]
+    graphs: int
+    """FX graphs that were compiled for all calls."""
+    captures: int
+    """Recordings that were made for all calls."""
 
 
 @frozen(kw_only=True)
@@ -155,6 +201,7 @@ class Stages:
     capture: CaptureFacts | None = None
     replay: ReplayFacts | None = None
     benchmark: BenchmarkFacts | None = None
+    sequence: SequenceFacts | None = None
 
 
 @frozen(kw_only=True)
@@ -188,6 +235,8 @@ class Numerics:
 class Memory:
     pool_bytes: int | None = None
     unplanned_bytes: int | None = None
+    live_bytes: int | None = None
+    """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
 
 
@@ -199,6 +248,11 @@ class Expectation:
     wanted: Any
     got: Any
     held: bool
+    evidence: tuple[str, ...] = ()
+    """Where `got` comes from: the guard, the step of the diagnosis, the graph, the comparison."""
+
+
+CacheUse = Literal["saved", "loaded", "not saved"]
 
 
 @frozen(kw_only=True)
@@ -216,6 +270,10 @@ class GeGraph:
     """Options of this graph (TorchAir's local ones)."""
     streams: Mapping[str, str] = field(factory=dict[str, str])
     """{node: `_user_stream_label`}."""
+    cores: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `8 cube, 16 vector`}: at most so many (`_op_aicore_num`, `_op_vectorcore_num`)."""
+    super_kernels: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `_super_kernel_scope`}."""
     control_edges: tuple[str, ...] = ()
     """`MatMul -> Abs`: the second runs after the first though it reads nothing of it."""
 
@@ -241,6 +299,14 @@ class NpuFacts:
     event_waits: int | None = None
     streams: int | None = None
     """Streams that carry a kernel of a recording."""
+    core_limits: int | None = None
+    """How often a recording sets a stream's limit of cores; a region sets it and takes it back."""
+    cache: CacheUse | None = None
+    """What cache_compile did in this process; a loaded graph is compiled by nobody, so that `fx_graphs` is 0."""
+    patched: tuple[str, ...] = ()
+    """Functions of torch.distributed that patch_for_hcom replaced."""
+    files: tuple[str, ...] = ()
+    """What TorchAir wrote, below `torchair/` in the run directory."""
     unordered: tuple[str, ...] = ()
     """Kernels on two streams that touch the same memory with no event between them."""
 
@@ -262,8 +328,7 @@ class Report:
     graphs: tuple[GraphFacts, ...] = ()
     passes: tuple[PassFacts, ...] = ()
     streams: StreamFacts | None = None
-    sinking: None = None
-    """Verdicts of the sinking room; null until that room is built."""
+    sinking: SinkingFacts | None = None
     recompiles: tuple[Recompile, ...] = ()
     stages: Stages = field(factory=Stages)
     numerics: Numerics | None = None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from npucompose.schema.device_model import Calibration
 from npucompose.schema.options import option
 
 DEFAULT_STREAM = "default"
@@ -82,21 +83,49 @@ class ExtraEdge:
     before: Match
 
 
+Objective = Literal["makespan", "events", "streams", "ge"]
+Cost = Literal["none", "roofline", "measured"]
+
+
 @frozen(kw_only=True)
 class Streams:
     """What a plan should look like. Users never write events for data; they are derived.
 
-    An explicit `plan` wins over `kind: auto`; `edges` add order to either kind.
+    An explicit `plan` wins over `kind: auto`; `edges` add order to either kind. Only a plan that was found is weighed
+    (`min_gain`): one that a person wrote is followed, and its predicted time reported.
     """
 
     name: str = option("auto", "the choice of conf/streams this is")
     kind: Literal["auto", "explicit", "none"] = option(
         "auto", "find chains, follow `plan`, or leave one stream", choices=("auto", "explicit", "none")
     )
+    objective: Objective = option(
+        "makespan",
+        "what an automatic plan minimises: predicted time, events at full concurrency, streams at full concurrency; "
+        "ge: as GE's own allocator would, to compare with",
+        choices=("makespan", "events", "streams", "ge"),
+    )
+    cost: Cost = option(
+        "roofline",
+        "how long a kernel takes: unknown, estimated from shapes, or measured on this very graph (target=cpu)",
+        choices=("none", "roofline", "measured"),
+    )
+    min_gain: float = option(
+        0.02,
+        "an automatic plan must save this share of the predicted time, or it is not applied; 0: always, paying or not",
+        ge=0,
+        le=1,
+    )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")
     edges: tuple[ExtraEdge, ...] = option(factory=tuple, doc="extra order between nodes")
     on_no_match: Literal["error", "warn"] = option("error", "when an entry finds no node", choices=("error", "warn"))
+    unsafe: Literal["fix", "error"] = option(
+        "fix", "streams in the model's source that lack events: derive them, or refuse", choices=("fix", "error")
+    )
+    override: bool = option(False, "replace the streams that stand in the model's source")
+    check: int = option(0, "so many random orders that the plan allows are executed on the CPU; all bits equal", ge=0)
+    device: Calibration = option(factory=Calibration, doc="figures that replace those of the target's device model")
 
     def __attrs_post_init__(self) -> None:
         if self.kind == "none" and (self.plan or self.edges):
@@ -130,3 +159,53 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         return {"streams": len(self.streams), "events": len(self.events), "nodes": dict(self.nodes)}
+
+
+@frozen(kw_only=True)
+class Timeline:
+    """When each kernel ran: as predicted by a simulation, or as measured. Times in microseconds, parallel tuples."""
+
+    source: Literal["predicted", "measured"]
+    nodes: tuple[str, ...]
+    streams: tuple[str, ...]
+    start_us: tuple[float, ...]
+    end_us: tuple[float, ...]
+    events: tuple[tuple[str, str], ...] = ()
+    """(recorder, waiter)."""
+    counters: Mapping[str, tuple[tuple[float, float], ...]] = field(factory=dict[str, tuple[tuple[float, float], ...]])
+    """{name: ((time, value from then on), …)}: cores in use, bytes alive."""
+
+
+@frozen(kw_only=True)
+class Prediction:
+    """What a simulation says of a plan. It compares plans of one graph; it is no measurement."""
+
+    device: str
+    """Name of the device model."""
+    cost: Cost
+    plan_us: float
+    serial_us: float
+    critical_us: float
+    """The heaviest path: no number of streams is faster."""
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of plan_us in which it works}."""
+    peak_bytes: int = 0
+    """Most bytes of intermediate results that live at once."""
+    serial_peak_bytes: int = 0
+
+    @property
+    def gain(self) -> float:
+        """Share of the serial time that the plan saves."""
+        return 1 - self.plan_us / self.serial_us if self.serial_us else 0.0
+
+
+@frozen(kw_only=True)
+class Decision:
+    """What the pass did with a graph, and why."""
+
+    applied: bool
+    why: str
+    validated: bool = True
+    """Every order that the kernels need was proven to be kept."""
+    prediction: Prediction | None = None
+    timeline: Timeline | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 VERIFIED_TORCH: tuple[str, ...] = ("2.13.0",)
+VERIFIED_TORCH_NPU: tuple[str, ...] = ("2.13.0",)
+"""On which execution is proven: the whole of TorchAir's Python, on the stand-in."""
 
 
 def torch_warning(version: str | None) -> str | None:

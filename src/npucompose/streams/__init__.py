@@ -4,7 +4,7 @@ Streams are chosen, events follow. Knows no device: what a device can do comes i
 """
 
 from npucompose.streams.emit import strip
-from npucompose.streams.plan import apply, plan
+from npucompose.streams.plan import apply, decision_of, plan
 from npucompose.streams.validate import plan_of, validate
 
-__all__ = ["apply", "plan", "plan_of", "strip", "validate"]
+__all__ = ["apply", "decision_of", "plan", "plan_of", "strip", "validate"]

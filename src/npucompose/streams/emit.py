@@ -64,6 +64,7 @@ class _Writer:
                 self.followers.setdefault(kernel, []).append(node)
         self.placed: set[fx.Node] = {node for node in graph.nodes if node.op == "placeholder"}
         self.records: dict[str, fx.Node] = {}
+        self.empty = _empty(graph)
         self.stream = DEFAULT_STREAM
 
     def write(self) -> None:
@@ -81,7 +82,7 @@ class _Writer:
                 self._new("wait", ([self.records[recorder] for recorder in waits[name]],), None)
             self._place(kernel)
             if name in recorders:
-                self.records[name] = self._new("record", (), self._empty())
+                self.records[name] = self._new("record", (), self.empty)
             self._follow(kernel)
         self._leave()
         for node in self.free:
@@ -138,12 +139,13 @@ class _Writer:
         node.meta["val"] = value
         return node
 
-    def _empty(self) -> torch.Tensor:
-        """What record returns, in the graph's fake mode where it has one."""
-        values = (t for node in self.graph.nodes for t in tensors_in(node.meta.get("val")))
-        fake = next((t for t in values if isinstance(t, FakeTensor)), None)
-        with fake.fake_mode if fake is not None else nullcontext():
-            return torch.empty(0)
+
+def _empty(graph: fx.Graph) -> torch.Tensor:
+    """What every record returns, in the graph's fake mode where it has one."""
+    values = (t for node in graph.nodes for t in tensors_in(node.meta.get("val")))
+    fake = next((t for t in values if isinstance(t, FakeTensor)), None)
+    with fake.fake_mode if fake is not None else nullcontext():
+        return torch.empty(0)
 
 
 def strip(graph: fx.Graph) -> int:

@@ -1,105 +1,111 @@
-"""The act of planning: choose streams, order the kernels, derive the events, write them into the graph, check them."""
+"""The act of planning: choose streams, order kernels, derive events, weigh the plan, write it into the graph, check."""
 
 from __future__ import annotations
 
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence, Edge, is_planned
+from npucompose.graphs import is_planned
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Event, Plan, Streams
-from npucompose.streams import assign
-from npucompose.streams.emit import emit
-from npucompose.streams.order import fewest_events, in_runs
-from npucompose.streams.validate import plan_of, validate
+from npucompose.schema.streams import DEFAULT_STREAM, Decision, Plan, Streams
+from npucompose.streams import auto, explicit
+from npucompose.streams.emit import strip
+from npucompose.streams.found import Found, named, with_names, write
+from npucompose.streams.predict import Drawn
+from npucompose.streams.problem import Problem
+from npucompose.streams.race import find_races
+from npucompose.streams.source import keep
+
+DECISION = "npucompose.stream_plan"
+"""Where `apply` leaves its Decision: in the meta data of the graph module."""
 
 
 def plan(graph: fx.Graph, wanted: Streams, can: Capabilities) -> Plan:
-    """The plan for a graph that has none; changes nothing.
+    """The plan for a graph that has none, whether it pays or not; changes nothing.
 
     For `mm = x @ x; a = x.abs(); s = a - x; return mm + s`: mm and the sum on the default stream, abs and sub on
     "stream1", one event from sub to the sum.
     """
-    return _plan(Dependence.of(graph), wanted, can)
+    return _found(Problem.of(graph, wanted, can), can).plan
 
 
 def apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> int:
     """Write the plan into the graph and say how many kernels left the default stream (or, without streams, moved).
 
-    A graph that has scopes, its own or a model's, stays as it is: its streams are checked where the mode needs explicit
-    events, and 0 returned. A plan that cannot be made safe is a PlanError, and so is an explicit plan for a graph that
-    is planned otherwise.
+    A graph with scopes of its own, or planned before, is kept (see `source.keep`) unless `wanted.override`. An
+    automatic plan that does not pay is not applied: 0, and the Decision in `owning_module.meta` says why. A plan that
+    cannot be made safe is a PlanError.
     """
+    changed, decision = _apply(graph, wanted, can)
+    if graph.owning_module is not None:
+        graph.owning_module.meta[DECISION] = decision
+    return changed
+
+
+def decision_of(module: fx.GraphModule) -> Decision | None:
+    """What `apply` decided for this graph module; None where it was not asked."""
+    return module.meta.get(DECISION)
+
+
+def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, Decision]:
     if wanted.kind == "none":
-        return 0
-    dependence = Dependence.of(graph)
+        return 0, Decision(applied=False, why="streams.kind is none")
+    stripped = strip(graph) if wanted.override else 0
+    problem = Problem.of(graph, wanted, can)
     if is_planned(graph):
-        _keep(graph, _with_asked(dependence, wanted), wanted, can)
-        return 0
-    found = _plan(dependence, wanted, can)
-    aside = sum(stream != DEFAULT_STREAM for stream in found.nodes.values())
-    moved = sum(node.name != name for node, name in zip(dependence.kernels, found.nodes, strict=True))
-    if not aside and not (wanted.edges and moved):
-        return 0
-    emit(graph, found, dependence, can)
-    validate(graph, _with_asked(dependence, wanted))
-    return aside or moved
+        return keep(graph, problem, can)
+    found = _found(problem, can)
+    why_not = _not_worth_it(found, can)
+    if why_not:
+        return stripped, found.decision(applied=False, why=why_not)
+    moved = found.moved
+    write(graph, found, can)
+    if wanted.check:
+        find_races(graph, wanted.check)
+    return found.aside or moved or stripped, found.decision(applied=True, why=_why(found))
 
 
-def _with_asked(dependence: Dependence, wanted: Streams) -> Dependence:
-    asked = [
-        Edge(dependence.kernels[first], dependence.kernels[then], "asked for")
-        for first, then in assign.extra_edges(dependence, wanted)
-    ]
-    return Dependence(
-        kernels=dependence.kernels,
-        edges=(*dependence.edges, *asked),
-        origins=dependence.origins,
-        aliases=dependence.aliases,
-    )
+def _why(found: Found) -> str:
+    wanted = found.drawn.problem.wanted
+    by = "as written" if wanted.kind == "explicit" or wanted.plan else f"objective {wanted.objective}"
+    return by if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}"
 
 
-def _keep(graph: fx.Graph, needed: Dependence, wanted: Streams, can: Capabilities) -> None:
-    """Refuse a planned graph whose plan is unsafe in this mode, or another one than was asked for."""
-    if can.explicit_events or wanted.edges:
-        validate(graph, needed)
-    if not wanted.plan:
-        return
-    there = plan_of(graph, needed)
-    for node, stream in zip(needed.kernels, assign.explicit(needed, wanted), strict=True):
-        if there.nodes[node.name] != stream:
-            raise PlanError(
-                "already_planned",
-                f"The graph has stream scopes already, and they differ from streams.plan: '{node.name}' is on "
-                f"'{there.nodes[node.name]}', the plan says '{stream}'. Remove one of the two.",
-            )
+def _not_worth_it(found: Found, can: Capabilities) -> str:
+    """Why a plan stays out; '' for one that goes in. What a person wrote, or asked for by `edges`, always goes in."""
+    wanted = found.drawn.problem.wanted
+    if not found.aside:
+        return "" if wanted.edges and found.moved else "nothing runs beside anything else"
+    if wanted.kind == "explicit" or wanted.plan:
+        return ""
+    if can.max_events is not None and len(found.plan.events) > can.max_events:
+        return f"it needs {len(found.plan.events)} events, target={can.target} mode={can.mode} has {can.max_events}"
+    if wanted.cost == "none":
+        return ""
+    if found.gain >= wanted.min_gain or not wanted.min_gain:
+        return ""
+    return f"predicted gain {found.gain:.1%} is below streams.min_gain {wanted.min_gain:.1%}"
 
 
-def _plan(dependence: Dependence, wanted: Streams, can: Capabilities) -> Plan:
-    numbers = {node: index for index, node in enumerate(dependence.kernels)}
-    names = [node.name for node in dependence.kernels]
-    edges = [(numbers[edge.first], numbers[edge.then]) for edge in dependence.edges]
-    extra = assign.extra_edges(dependence, wanted)
-    limit = min(wanted.max_streams, can.max_streams)
+def _found(problem: Problem, can: Capabilities) -> Found:
+    wanted = problem.wanted
     if wanted.kind == "none":
-        streams = [DEFAULT_STREAM] * len(names)
-    elif wanted.kind == "explicit" or wanted.plan:
-        streams = assign.explicit(dependence, wanted)
-        _check_count(streams, wanted, can)
-    else:
-        streams = assign.auto(dependence, edges, limit)
-    edges += extra
-    order = in_runs(streams, edges, names)
-    events = fewest_events(order, streams, edges)
-    return Plan(
-        nodes={names[index]: streams[index] for index in order},
-        events=tuple(Event(recorder=names[first], waiter=names[then]) for first, then in events),
-        priorities={s: p for s, p in assign.priorities(wanted).items() if s in streams},
-    )
+        return named(problem, [DEFAULT_STREAM] * len(problem.kernels), {})
+    if wanted.kind == "explicit" or wanted.plan:
+        labels = explicit.assigned(problem.needed, wanted)
+        _check_count(labels, wanted, can)
+        return named(problem, labels, explicit.priorities(wanted))
+    limit = min(wanted.max_streams, can.max_streams)
+    chosen = auto.candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
+    drawn = [Drawn.of(problem, one.streams, one.ranked) for one in chosen]
+    if not wanted.min_gain:  # a plan is wanted whatever it costs, so one stream is no answer where there is another
+        drawn = [one for one in drawn if any(one.streams)] or drawn
+    best = min(drawn, key=lambda one: one.rank)
+    return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
 
 
-def _check_count(streams: list[str], wanted: Streams, can: Capabilities) -> None:
-    used = sorted({DEFAULT_STREAM, *streams})
+def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:
+    used = sorted({DEFAULT_STREAM, *labels})
     if len(used) > wanted.max_streams:
         raise PlanError(
             "too_many_streams",

@@ -2,134 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence
-from npucompose.graphs.effects import nodes_in
-from npucompose.graphs.scopes import LABEL, Scope, control
+from npucompose.graphs import Dependence, Edge
+from npucompose.graphs.effects import is_collective
+from npucompose.graphs.scopes import priorities, stream_labels
+from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Event, Plan
+from npucompose.streams.issue import issued_before
+from npucompose.streams.lifetime import check_lifetimes
+from npucompose.streams.limits import check_budget, check_gangs, check_operators
+from npucompose.streams.timing import Timing
 
 
 def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> Plan:
-    """The plan that stands in a graph: its kernels' streams and its events; all on the default stream without one."""
-    timing = _Timing.of(graph, dependence or Dependence.of(graph))
-    return Plan(nodes=timing.streams, events=tuple(timing.events), priorities=timing.priorities)
+    """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
+    kernels = (dependence or Dependence.of(graph)).kernels
+    labels = stream_labels(graph)
+    before = issued_before(graph, kernels)
+    streams = {kernel: labels.get(kernel, DEFAULT_STREAM) for kernel in before}
+    return Plan(
+        nodes={kernel.name: stream for kernel, stream in streams.items()},
+        events=tuple(
+            Event(recorder=first.name, waiter=kernel.name)
+            for kernel, firsts in before.items()
+            for first in firsts
+            if streams[first] != streams[kernel]
+        ),
+        priorities=priorities(graph),
+    )
 
 
-def validate(graph: fx.Graph, dependence: Dependence | None = None) -> None:
-    """Raise PlanError unless the graph is safe however long each kernel takes.
+def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabilities | None = None) -> None:
+    """Raise PlanError unless the graph is safe however long each kernel takes; a hand-written graph may be given too.
 
-    Scopes are paired and flat with the label as first key (`scope`), a record follows a kernel of its stream and a wait
-    waits for records or tensors that are there (`record`), and every edge of `dependence` (of the graph before it was
-    planned; by default of the graph itself) holds by stream order and events alone (`race`). Deadlock is impossible
-    then: a wait only names what stands earlier in the list.
+    The codes: `scope_unpaired`, `scope_nested`, `scope_label` (the label must be the first key), `record_nothing` (no
+    kernel before it on its stream), `deadlock` (a wait for what is recorded only after it; the circle is printed),
+    `race`, `collective_order`, `random_order`, `effect_order`, `order` (an edge of `dependence` that neither stream
+    order nor events keep; `dependence` is that of the graph before it was planned, by default of the graph itself).
+    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang`
+    (kernels that take all their cores at once, together more than there are) and `lifetime` (memory that a stream may
+    reuse while another one still reads it).
     """
     needed = dependence or Dependence.of(graph)
-    timing = _Timing.of(graph, needed)
+    if can is not None:
+        check_operators(graph, can)
+    timing = Timing.of(graph, needed)
     for edge in needed.edges:
         if not timing.orders(edge.first, edge.then):
             raise PlanError(
-                "race",
+                _code(edge),
                 f"'{edge.first.name}' on stream '{timing.streams[edge.first.name]}' must be done before "
                 f"'{edge.then.name}' on stream '{timing.streams[edge.then.name]}' ({edge.why}), but neither stream "
                 "order nor an event says so.",
             )
+    if can is not None:
+        check_budget(timing, can)
+        check_gangs(timing, needed, can)
+        if can.frees_early:
+            check_lifetimes(graph, timing, needed)
 
 
-@frozen
-class _Moment:
-    """A point on a stream: the last kernel before it, and how far every stream is known to be by then."""
-
-    kernel: str | None
-    clock: Mapping[str, int]
-
-
-@define
-class _Timing:
-    """One walk over a planned graph with a clock for each stream: {other stream: number of its last known kernel}."""
-
-    streams: dict[str, str] = field(factory=dict)
-    events: list[Event] = field(factory=list)
-    priorities: dict[str, int] = field(factory=dict)
-    number: dict[fx.Node, int] = field(factory=dict)
-    clocks: dict[fx.Node, Mapping[str, int]] = field(factory=dict)
-    now: dict[str, _Moment] = field(factory=dict)
-    moments: dict[fx.Node, _Moment] = field(factory=dict)
-    waiting: dict[str, list[_Moment]] = field(factory=dict)
-
-    @classmethod
-    def of(cls, graph: fx.Graph, dependence: Dependence) -> _Timing:
-        timing = cls()
-        kernels = set(dependence.kernels)
-        stack: list[tuple[fx.Node, str | None]] = []
-        for node in graph.nodes:
-            stream = next((label for _, label in reversed(stack) if label), DEFAULT_STREAM)
-            kind = control(node)
-            if kind == "scope_enter":
-                stack.append((node, timing.enter(node, stream)))
-            elif kind == "scope_exit":
-                if not stack:
-                    raise PlanError("scope", f"'{node.name}' leaves a scope that was never entered.")
-                stack.pop()
-            elif kind == "record":
-                timing.record(node, stream)
-            elif kind == "wait":
-                timing.wait(node, stream)
-            elif node in kernels:
-                timing.kernel(node, stream)
-        if stack:
-            raise PlanError("scope", f"'{stack[-1][0].name}' enters a scope that nothing leaves.")
-        return timing
-
-    def enter(self, node: fx.Node, outer: str) -> str | None:
-        scope = Scope.of(node)
-        if scope.stream is None:
-            return None
-        if outer != DEFAULT_STREAM:
-            raise PlanError(
-                "scope", f"'{node.name}' enters stream '{scope.stream}' inside stream '{outer}': scopes must be flat."
-            )
-        if scope.keys[0] != LABEL:
-            raise PlanError("scope", f"'{node.name}': '{LABEL}' must be the first key, not '{scope.keys[0]}'.")
-        if scope.priority:
-            self.priorities[scope.stream] = scope.priority
-        return scope.stream
-
-    def kernel(self, node: fx.Node, stream: str) -> None:
-        clock = dict(self.now[stream].clock) if stream in self.now else {}
-        for moment in self.waiting.pop(stream, ()):
-            for other, at in moment.clock.items():
-                clock[other] = max(clock.get(other, -1), at)
-            if moment.kernel is not None:
-                self.events.append(Event(recorder=moment.kernel, waiter=node.name))
-        self.number[node] = clock[stream] = len(self.number)
-        self.streams[node.name] = stream
-        self.clocks[node] = clock
-        self.now[stream] = self.moments[node] = _Moment(node.name, clock)
-
-    def record(self, node: fx.Node, stream: str) -> None:
-        if stream not in self.now:
-            raise PlanError(
-                "record", f"'{node.name}' stands on stream '{stream}' before any kernel: it records nothing."
-            )
-        self.moments[node] = self.now[stream]
-
-    def wait(self, node: fx.Node, stream: str) -> None:
-        for awaited in self._awaited(node.args[0]):
-            self.waiting.setdefault(stream, []).append(self.moments[awaited])
-
-    def _awaited(self, value: object) -> Iterable[fx.Node]:
-        """A record itself; for a tensor (TorchAir allows it) the kernel that makes it; an input is always there."""
-        for node in nodes_in(value):
-            if node in self.moments:
-                yield node
-            else:
-                yield from self._awaited(node.all_input_nodes)
-
-    def orders(self, first: fx.Node, then: fx.Node) -> bool:
-        stream = self.streams[first.name]
-        return self.number[first] < self.number[then] and self.clocks[then].get(stream, -1) >= self.number[first]
+def _code(edge: Edge) -> str:
+    if edge.why == "effect order" and is_collective(edge.first) and is_collective(edge.then):
+        return "collective_order"
+    return {"random order": "random_order", "effect order": "effect_order", "asked for": "order"}.get(edge.why, "race")

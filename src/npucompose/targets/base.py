@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import frozen
@@ -12,13 +13,18 @@ from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
+from npucompose.schema.options import option
 
 if TYPE_CHECKING:
-    from torch import fx
+    from torch import fx, nn
 
     from npucompose.models.base import Built
     from npucompose.schema.record import NpuFacts
+    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
+
+TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
+"""What torch.compile needs with a backend of ours: two seconds of imports."""
 
 OWN_PROCESS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 """Keeps `import torch` from importing torch_npu, which raises where the wheel is installed and CANN is not."""
@@ -34,6 +40,19 @@ class Genuine:
     """What `torch.compile(backend=…)` takes."""
     options: Mapping[str, Any] | None = None
     """npugraph_ex only: what `torch.compile(backend="npugraph_ex", options=…)` takes."""
+
+
+@frozen(kw_only=True)
+class Folders:
+    """Where a vendor's compiler may write; None leaves it where it writes by itself."""
+
+    files: Path | None = None
+    """What it writes for a person: dumps, summaries, exported graphs."""
+    cache: Path | None = None
+    """What it keeps for a later process."""
+
+
+NO_FOLDERS = Folders()
 
 
 @frozen(kw_only=True, eq=False)
@@ -78,6 +97,18 @@ class Target(ABC):
     """Whether results come out that can be compared with eager."""
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
+
+    soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
+
+    device_variable: ClassVar[str | None] = None
+    """The environment variable that says which devices a process may see; None where there is but one."""
+    loaded: ClassVar[tuple[str, ...]] = ("torch",)
+    """Modules that a fork server loads before it forks workers for this target; no device is touched by that."""
+
+    @property
+    def device_index(self) -> int:
+        """Which of several devices."""
+        return 0
 
     @abstractmethod
     def capabilities(self, mode: str) -> Capabilities: ...
@@ -124,6 +155,26 @@ class Target(ABC):
         """The vendor's own configuration and backend object; None where the compiler is ours."""
         return None
 
+    def trains(self, mode: str) -> bool:
+        """Whether gradients flow through what is compiled in this mode."""
+        return False
+
+    def caches(self, mode: str) -> bool:
+        """Whether a later process can load what this one compiles (`cached`)."""
+        return False
+
+    def exports(self, mode: str) -> bool:
+        """Whether the graph can be written for offline use instead of being run (`export`)."""
+        return False
+
+    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
+        """`module.forward`, compiled at its first call or loaded from `backend.folders.cache`; see `caches`."""
+        raise ConfigError(f"target={self.name} has no cache of compiled graphs.")
+
+    def export(self, backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
+        """Write the graph of `module` for offline use; see `exports`."""
+        raise ConfigError(f"target={self.name} exports no graph.")
+
     def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
         """What the vendor's compiler itself turns into something else than was asked."""
         return ()
@@ -133,12 +184,16 @@ class Target(ABC):
         return None
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`, and where it is known `pool_bytes`, `unplanned_bytes`."""
+        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
         return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
 
     def device_facts(self, backend: Backend) -> NpuFacts | None:
         """What came out on the vendor's side, for the report; None where there is no such side."""
         return None
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        """The graphs that were handed to GE, in the order of the FX graphs; () where nobody saw any."""
+        return ()
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         """{file name: text} to lie beside the FX graphs."""

@@ -5,23 +5,27 @@ Knows the order of things and keeps a record of every graph; what a graph become
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from npucompose.errors import CaptureError
-from npucompose.graphs import fingerprint, is_planned, printed, symbols
+from npucompose.errors import CaptureError, NpuComposeError
+from npucompose.graphs import fingerprint, printed, symbols
+from npucompose.graphs.scopes import orders_streams
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.passes import PassRecord
-from npucompose.schema.streams import Plan
-from npucompose.streams import plan_of
+from npucompose.schema.record import CacheUse
+from npucompose.schema.streams import Decision, Plan
+from npucompose.streams import decision_of, plan_of
+from npucompose.targets.base import NO_FOLDERS, Folders
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.passes.pipeline import PassPipeline
+    from npucompose.sinking import FxFacts
     from npucompose.targets.base import Genuine, Lowered, Target
 
 
@@ -37,10 +41,18 @@ class Compilation:
     nodes_after: int = 0
     text_after: str = ""
     plan: Plan = field(factory=Plan)
+    decision: Decision | None = None
+    """What the pass stream_plan did with this graph and why; None where it did not run."""
     passes: tuple[PassRecord, ...] = ()
     aot_s: float = 0.0
     passes_s: float = 0.0
     backend_s: float = 0.0
+    compile_id: str | None = None
+    """Dynamo's, `0/1`."""
+    sources: tuple[str | None, ...] = ()
+    """Torch's names of what Dynamo's graph is called with: `L['x']`."""
+    facts: FxFacts | None = None
+    """What the diagnosis of sinking reads; there once the passes are done."""
     graph_module: fx.GraphModule | None = None
     lowered: Lowered | None = None
 
@@ -52,15 +64,31 @@ class Backend:
     """
 
     def __init__(
-        self, *, target: Target, mode: str, options: CompilerOptions, pre: PassPipeline, post: PassPipeline
+        self,
+        *,
+        target: Target,
+        mode: str,
+        options: CompilerOptions,
+        pre: PassPipeline,
+        post: PassPipeline,
+        folders: Folders = NO_FOLDERS,
     ) -> None:
         self.target, self.mode, self.options = target, mode, options
-        self.pre, self.post = pre, post
+        self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
+        self.reads_only = False
+        """Take the graphs through the passes and no further: somebody wants to look at them."""
+        self.loaded_before = 0
+        """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
         self.entered_at: list[float] = []
-        """When Dynamo called: perf_counter seconds, one for each Dynamo graph."""
+        """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it
+        calls Dynamo itself."""
+        self.refusal: NpuComposeError | None = None
+        """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
+        self.cache: CacheUse | None = None
+        self._sources: tuple[str | None, ...] = ()
 
     @property
     def __name__(self) -> str:
@@ -68,8 +96,11 @@ class Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.entered_at.append(perf_counter())
+        self._sources = tuple(_sources(graph_module))
         if self.mode == "eager":
             return graph_module.forward
+        if self.reads_only:
+            return only_read(self, graph_module, example_inputs)
         return self.target.compile(self, graph_module, example_inputs)
 
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
@@ -91,17 +122,38 @@ class Backend:
             nodes_before=len(graph.nodes),
             text_before=printed(graph),
             aot_s=perf_counter() - self.entered_at[-1],
+            compile_id=_compile_id(),
+            sources=self._sources,
             graph_module=graph_module,
         )
 
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
         """Complete the record with the graph as the passes left it, and keep it."""
+        from npucompose.sinking.reading import read
+
         graph = graph_module.graph
-        if is_planned(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
+        if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
             compilation.plan = plan_of(graph)
+        compilation.decision = decision_of(graph_module)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
+        compilation.facts = read(graph, compilation.id, compilation.sources, compilation.compile_id)
         self.compilations.append(compilation)
+
+
+def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
+    for node in dynamo.graph.nodes:
+        if node.op == "placeholder":
+            source: Any = getattr(node.meta.get("grapharg"), "source", None)
+            name: Any = getattr(source, "name", None)
+            yield None if name is None else str(name() if callable(name) else name)
+
+
+def _compile_id() -> str | None:
+    from torch._guards import CompileContext
+
+    current = CompileContext.current_compile_id()
+    return None if current is None else str(current)
 
 
 def refuse_training(*_: Any) -> Any:
@@ -148,10 +200,32 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
     return compiler(graph_module, list(example_inputs))
 
 
+def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd and the passes; what is called then is the graph itself, without the scopes of its plan."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    from npucompose.streams import strip
+
+    def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        backend.rewrite(aot, inputs)
+        if strip(aot.graph):
+            aot.recompile()
+        return make_boxed_func(aot.forward)
+
+    compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
+    return compiler(graph_module, list(example_inputs))
+
+
 def through_inductor(
     backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here."""
+    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
+
+    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
+    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
+    """
+    from torch._functorch import config as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from npucompose.streams import strip
@@ -166,5 +240,6 @@ def through_inductor(
         return compiled
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+    with functorch_config.patch(enable_autograd_cache=False):
+        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
-from npucompose.targets.base import Lowered, LowerRequest, Target
+from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
     from torch import fx
@@ -26,7 +26,9 @@ class CudaTarget(Target):
     """Model and inputs are moved to `cuda:<index>`; times are taken after torch.cuda.synchronize."""
 
     name: ClassVar[str] = "cuda"
+    device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "eager")
+    loaded: ClassVar[tuple[str, ...]] = TORCH_COMPILE
 
     index: int = option(0, "which GPU", ge=0)
 
@@ -35,6 +37,10 @@ class CudaTarget(Target):
 
     def honours(self, mode: str) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def device_index(self) -> int:
+        return self.index
 
     def check(self, mode: str) -> None:
         import torch
@@ -47,6 +53,9 @@ class CudaTarget(Target):
                 "Targets that every machine has: cpu, null_device; `npucompose doctor` shows what is missing."
             )
         super().check(mode)
+
+    def trains(self, mode: str) -> bool:
+        return mode == "max-autotune"
 
     def identity(self) -> Mapping[str, str]:
         # nvidia-smi, so that asking for a key does not start CUDA in the parent of a worker.

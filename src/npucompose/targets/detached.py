@@ -19,6 +19,7 @@ from npucompose.targets.cpu.inputs import same_number
 from npucompose.targets.cpu.memory import laid_over, relative
 from npucompose.targets.cpu.plan import Layout
 
+_grad_is_enabled = torch.is_grad_enabled
 _PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -54,19 +55,30 @@ class DetachedHandle:
         self._arguments = arguments
         self._results = results
         self._taken = taken
+        self._replay = captured.replay
+        self._bare_count = arguments.bare_count
         self._held_wants_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in held)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = self._arguments.flatten(args, kwargs)
+        # Every call goes through here: a microsecond of Python is a large part of a small model.
+        bare = len(args) == self._bare_count and not kwargs
+        leaves = args if bare else self._arguments.flatten(args, kwargs)
         inputs = self._held.copy()
         for index, leaf in self._taken:
             inputs[index] = leaves[leaf]
-        if torch.is_grad_enabled() and (self._held_wants_grad or _any_wants_grad(leaves)):
+        if _grad_is_enabled() and (self._held_wants_grad or _any_wants_grad(leaves)):
             raise SignatureError(
                 "this call was captured for inference, and its tensors require grad: use torch.no_grad()."
             )
-        outputs = self.captured.replay(*inputs)
+        outputs = self._replay(*inputs)
         return self._results.build(outputs, leaves)
+
+    def inputs_of(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """What the recording is replayed with for these arguments: they and what is held, parameters above all."""
+        leaves, inputs = self._arguments.flatten(args, kwargs), self._held.copy()
+        for index, leaf in self._taken:
+            inputs[index] = leaves[leaf]
+        return inputs
 
 
 def detach(
@@ -144,10 +156,12 @@ class _Arguments:
         self._rows = [(type(v), len(v)) if type(v) in (list, tuple) else None for v in values]
         """Of each argument: a plain list or tuple of so many leaves, or a leaf."""
         unrolled = [leaf for v, row in zip(values, self._rows, strict=True) for leaf in (v if row else (v,))]
-        self._deep = len(flat) != len(unrolled) or any(a is not b for a, b in zip(flat, unrolled, strict=True))
+        self._deep = not _are_the_same(flat, unrolled)
         self._unroll = any(self._rows)
+        self.bare_count = -1 if self._names or self._deep or self._unroll or checks or same or unused else len(args)
+        """So many positional arguments, all tensors and inputs of the graph, need no look here. -1: this needs one."""
 
-    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         leaves = self._tree(args, kwargs) if self._deep else self._row(args, kwargs)
         if self._unroll and not self._deep:
             leaves = self._unrolled(leaves)
@@ -194,7 +208,7 @@ class _Arguments:
         return leaves
 
 
-Source = Callable[[list[Any], list[Any]], Any]
+Source = Callable[[list[Any], Sequence[Any]], Any]
 """One leaf of the result, from (the graph's outputs, the leaves of the arguments)."""
 
 
@@ -206,10 +220,11 @@ class _Results:
         placed: set[int] = set()
         self._sources = [_source(k, leaf, outputs, flat_inputs, leaf_of, placed) for k, leaf in enumerate(leaves)]
         self._single = isinstance(result, torch.Tensor)
+        self._is_outputs = type(result) in (tuple, list) and _are_the_same(result, outputs)
         self._row: type[Any] | None = (
             type(result) if type(result) in (tuple, list) and len(result) == len(leaves) else None
         )
-        if self._row is not None and any(a is not b for a, b in zip(result, leaves, strict=True)):
+        if self._row is not None and not _are_the_same(result, leaves):
             self._row = None
         for k, output in enumerate(outputs):
             mine = any(output is given for given in flat_inputs)
@@ -219,10 +234,10 @@ class _Results:
                     "the graph (an attribute, an argument's shape), which a replay alone would leave out."
                 )
 
-    def build(self, outputs: list[Any], leaves: list[Any]) -> Any:
+    def build(self, outputs: list[Any], leaves: Sequence[Any]) -> Any:
         if self._single:
             return self._sources[0](outputs, leaves)
-        made = [source(outputs, leaves) for source in self._sources]
+        made = outputs if self._is_outputs else [source(outputs, leaves) for source in self._sources]
         if self._row is not None:
             return made if self._row is list else tuple(made)
         return tree_unflatten(made, self._spec)
@@ -288,6 +303,10 @@ def _shares(a: Any, b: Any) -> bool:
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or not (a.numel() and b.numel()):
         return False
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _are_the_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 def _any_wants_grad(leaves: Sequence[Any]) -> bool:

@@ -26,8 +26,13 @@ class NpuTarget(TorchairTarget):
     """Model and inputs are moved to `npu:<index>`; times are taken after torch.npu.synchronize."""
 
     name: ClassVar[str] = "npu"
+    device_variable: ClassVar[str | None] = "ASCEND_RT_VISIBLE_DEVICES"
 
     index: int = option(0, "which NPU", ge=0)
+
+    @property
+    def device_index(self) -> int:
+        return self.index
 
     def check(self, mode: str) -> None:
         """What can be known without starting the device: the package, and CANN's environment."""

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from npucompose.errors import NpuComposeError
-from npucompose.targets.cpu.captured_graph import CapturedGraph
+from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.kernels import same_bytes
 
 if importlib.util.find_spec("expecttest") is None:
@@ -38,7 +38,7 @@ Call = tuple[list[torch.Tensor], Callable[..., Any]]
 """The tensors of one sample, and the operator as a function of them."""
 
 
-def verdict(name: str) -> str:
+def verdict(name: str, executor: ExecutorName = "native") -> str:
     """`ok`, `refused: …` (CaptureError), `no sample: …`, `not traceable: …`, `eager differs: …` or `WRONG: …`."""
     op = BY_NAME[name]
     if name in ("empty_like", "new_empty", "new_empty_strided"):
@@ -56,7 +56,7 @@ def verdict(name: str) -> str:
     except Exception as error:  # noqa: BLE001 - see above
         return f"not traceable: {_line(error)}"
     try:
-        captured = CapturedGraph.capture(graph, calls[0][0])
+        captured = CapturedGraph.capture(graph, calls[0][0], executor=executor)
     except NpuComposeError as error:
         return f"refused: {_line(error)}"
     for seed, (tensors, function) in ((42, call) for call in calls[1:]):

@@ -75,7 +75,7 @@ class Decoder(nn.Module):
         return x + weights @ self.values, weights
 
 
-@pytest.mark.parametrize("executor", ["torchscript", "python"])
+@pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
 def test_twenty_decoding_steps_equal_eager_with_their_cache(executor: Any):
     torch.manual_seed(0)
     mine = Decoder().eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,13 +82,15 @@ def one_thread():
 
 
 @pytest.mark.parametrize("name", [name for name in FAST if name in BY_NAME])
-def test_a_common_operator_replays_bit_for_bit(name: str):
-    assert verdict(name) == OK
+@pytest.mark.parametrize("executor", ["native", "torchscript"])
+def test_a_common_operator_replays_bit_for_bit(name: str, executor: Any):
+    assert verdict(name, executor) == OK
 
 
 @pytest.mark.slow
-def test_every_operator_of_torchs_samples_replays_bit_for_bit_or_is_listed():
-    verdicts = {name: verdict(name) for name in sorted(BY_NAME)}
+@pytest.mark.parametrize("executor", ["native", "torchscript"])
+def test_every_operator_of_torchs_samples_replays_bit_for_bit_or_is_listed(executor: Any):
+    verdicts = {name: verdict(name, executor) for name in sorted(BY_NAME)}
     others = [f"{name}: {text}" for name, text in verdicts.items() if text != OK]
     assert not [line for line in others if ": WRONG" in line]
     assert len(verdicts) - len(others) >= 300

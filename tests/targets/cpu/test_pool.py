@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npucompose.targets.cpu.captured_graph import CapturedGraph
+from npucompose.targets.cpu.front import outputs_of
 from npucompose.targets.cpu.kernels import same_bytes
 from npucompose.targets.cpu.plan import Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, place
@@ -63,8 +64,8 @@ def test_a_replay_that_poisons_every_dead_block_gives_the_same_bits(program: Any
     captured = CapturedGraph.capture(traced(program, *inputs), inputs, executor="python")
     _run_poisoned(captured)
     got: list[Any] = []
-    for make in captured._makers:
-        got.append(make(inputs, got))
+    for output in outputs_of(captured.plan, captured.memory, clone=False):
+        got.append(output.make(inputs, got))
     expected = program(*program.inputs(0))
     assert all(same_bytes(a, b) for a, b in zip(got, expected, strict=True))
 

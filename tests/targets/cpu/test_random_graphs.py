@@ -1,4 +1,4 @@
-"""Random programs, captured once, replayed on other values and from other addresses, by both executors."""
+"""Random programs, captured once, replayed on other values and from other addresses, by every executor."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ def _check(program: Program, graph: Any, executor: Any) -> None:
             assert same_bytes(a, b)
 
 
-@pytest.mark.parametrize("executor", ["torchscript", "python"])
+@pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
 @settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
 def test_a_random_program_replays_bit_for_bit(program: Program, executor: Any):
     _check(program, traced(program, *program.inputs(0)), executor)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("executor", ["native", "torchscript"])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
-def test_a_random_functionalized_program_replays_bit_for_bit(program: Program):
+def test_a_random_functionalized_program_replays_bit_for_bit(program: Program, executor: Any):
     functional = torch.func.functionalize(program, remove="mutations")
-    _check(program, traced(functional, *program.inputs(0)), "torchscript")
+    _check(program, traced(functional, *program.inputs(0)), executor)

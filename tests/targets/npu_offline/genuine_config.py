@@ -23,12 +23,12 @@ ASKED = {
 }
 
 
-def main(mode: str) -> None:
+def main(mode: str, target: str = "npu_offline") -> None:
     logging.getLogger("torchair" if mode != "npugraph_ex" else "npugraph_ex").setLevel(logging.DEBUG)
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     asked = ASKED[mode]
     made = npucompose.materialize(
-        "target=npu_offline", f"mode={mode}", *(f"compiler.{path}={value}" for path, value in asked.items())
+        f"target={target}", f"mode={mode}", *(f"compiler.{path}={value}" for path, value in asked.items())
     )
     assert made.genuine is not None
     config: Any = made.genuine.config
@@ -55,4 +55,4 @@ def main(mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

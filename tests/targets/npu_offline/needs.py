@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from npucompose.errors import ConfigError
-from npucompose.targets.npu_offline import NpuOfflineTarget
+from tests.npu.place import Place, missing
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def missing() -> str | None:
-    """Why it cannot run here, in the words that a person gets."""
-    try:
-        NpuOfflineTarget().check("max-autotune")
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-WHY = missing()
+WHY = missing("npu_offline")
 offline = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 
 def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
-    """`python run.py target=npu_offline …` in `folder`: exit status, report (empty when there is none), stderr."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "target=npu_offline", "hydra.run.dir=out", *overrides],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    report = folder / "out" / "report.json"
-    return done.returncode, json.loads(report.read_text()) if report.is_file() else {}, done.stderr
+    """One experiment on the stand-in, compared and not measured: exit status, report, stderr."""
+    ran = Place(target="npu_offline", folder=folder).run(*overrides)
+    return ran.status, dict(ran.report), ran.error
 
 
 def in_a_process(script: str, *arguments: str) -> Any:
     """The JSON object that a script of this folder prints, run in a process that may become a device without CANN."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / script), *arguments],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            **NpuOfflineTarget().environment(),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OMP_NUM_THREADS": "1",
-        },
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    here = Path(__file__).parent
+    return Place(target="npu_offline", folder=here).printed(here / script, *arguments)

@@ -68,16 +68,17 @@ def broken(name: str) -> Iterator[None]:
         setattr(owner, method, genuine)
 
 
-def wrong_steps(mode: str) -> list[str]:
+def wrong_steps(mode: str, target: str = "npu_offline") -> list[str]:
     """Which of the three calls do not give eager's bits."""
+    device = "npu:0" if target == "npu" else "cpu"
     torch._dynamo.reset()
-    made = npucompose.materialize("target=npu_offline", f"mode={mode}", "shapes=dynamic")
-    model, reference = Decode(), Decode()
+    made = npucompose.materialize(f"target={target}", f"mode={mode}", "shapes=dynamic")
+    model, reference = Decode().to(device), Decode().to(device)
     compiled = torch.compile(model, backend=made.backend, **made.compile_keywords)
     generator = torch.Generator().manual_seed(0)
     wrong = []
     for step, lengths in enumerate(LENGTHS):
-        tensors = [torch.randn(2, 4, n, 16, generator=generator) for n in (1, 64, 64)]
+        tensors = [torch.randn(2, 4, n, 16, generator=generator).to(device) for n in (1, 64, 64)]
         for tensor in tensors:
             torch._dynamo.mark_static(tensor)
         with torch.no_grad():

@@ -134,7 +134,9 @@ def _has_rank(found: Any, wanted: Any) -> bool:
 def _has_shape(found: Any, wanted: Any) -> bool:
     if not isinstance(found, torch.Tensor) or found.dim() != len(wanted):
         return False
-    return all(size is None or statically_known_true(have == size) for have, size in zip(found.shape, wanted, strict=True))
+    return all(
+        size is None or statically_known_true(have == size) for have, size in zip(found.shape, wanted, strict=True)
+    )
 
 
 def _lies(found: Any, wanted: Any) -> bool:
@@ -187,7 +189,9 @@ def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
     """Arguments that a rule names and its operator does not have."""
     known = [argument.name for argument in operator._schema.arguments]
     when = rule.when
-    used = [name for wanted in (when.args, when.dtype, when.rank, when.shape, when.length, when.layout) for name in wanted]
+    used = [
+        name for wanted in (when.args, when.dtype, when.rank, when.shape, when.length, when.layout) for name in wanted
+    ]
     if isinstance(rule, (CastAround, LayoutAround)):
         used += rule.inputs
     if isinstance(rule, LayoutAround):

@@ -10,6 +10,8 @@ from npucompose.passes.dtypes import is_integer, loses_nothing
 from npucompose.passes.cancel_moves.moves import is_cast, moves_of, source_of
 
 aten = torch.ops.aten
+
+
 def drop(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
     """`cast(cast(x: f16, f32), f16)` is x, `cast(cast(x: f16, f32), f64)` is one cast; how many places changed."""
     editor = Editor(graph, writes)

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.machine import cpu_model
+from npucompose.errors import CaptureError, ConfigError
+from npucompose.machine import cpu_model, usable_cores
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
-from npucompose.targets.base import Lowered, LowerRequest, Target
+from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.targets.compilation import Backend
 
-ReplayExecutor = Literal["auto", "torchscript", "python"]
+ReplayExecutor = Literal["auto", "native", "portable"]
 
 HONOURED: Mapping[str, frozenset[str]] = {
     "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
@@ -36,19 +38,76 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+    loaded: ClassVar[tuple[str, ...]] = (
+        *TORCH_COMPILE,
+        "npucompose.targets.cpu.graph_cache",
+        "npucompose.targets.cpu.capture",
+        "npucompose.targets.detached",
+    )
 
     executor: ReplayExecutor = option(
-        "auto", "who replays the recorded kernels", choices=("auto", "torchscript", "python")
+        "auto",
+        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        choices=("auto", "native", "portable"),
     )
 
     def capabilities(self, mode: str) -> Capabilities:
-        return Capabilities(target=self.name, mode=mode, captures=mode in HONOURED)
+        return Capabilities(
+            target=self.name,
+            mode=mode,
+            captures=mode in HONOURED,
+            device_model=cpu(usable_cores()),
+            profiles=True,
+        )
 
     def honours(self, mode: str) -> frozenset[str]:
         return HONOURED.get(mode, frozenset())
 
+    def trains(self, mode: str) -> bool:
+        return mode == "max-autotune"
+
+    def check(self, mode: str) -> None:
+        super().check(mode)
+        if mode in HONOURED and self.executor == "native" and (why := self._why_not_native()):
+            raise ConfigError(f"target.executor=native: {why} With executor=auto the portable replayer is used.")
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        if mode not in HONOURED or self.executor != "auto":
+            return ()
+        from npucompose.targets.cpu.native import build
+
+        found = build.state()
+        if found.kind == "not built":
+            return (f"the native replayer is not built yet: {found.words}.",)
+        why = self._why_not_native()
+        return (f"the portable replayer is used: {why.splitlines()[0]}",) if why else ()
+
+    def _why_not_native(self) -> str:
+        from npucompose.targets.cpu.native import build
+
+        found = build.state()
+        return found.words if found.kind in ("failed", "impossible") else ""
+
+    def prepare(self, mode: str) -> None:
+        """Build or load the native replayer now, so that it is in nobody's capture time."""
+        if mode not in HONOURED or self.executor == "portable":
+            return
+        from npucompose.targets.cpu.native import build
+
+        try:
+            build.load()
+        except build.Unavailable as error:
+            if self.executor == "native":
+                raise CaptureError(f"target.executor=native: {error}") from None
+
     def identity(self) -> Mapping[str, str]:
-        return {"cpu": cpu_model(), "machine": platform.machine()}
+        replayer = "portable" if self.executor == "portable" or self._why_not_native() else "native"
+        return {
+            "cpu": cpu_model(),
+            "machine": platform.machine(),
+            "cores": str(usable_cores()),
+            "replayer": replayer,
+        }
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -71,5 +130,5 @@ class CpuTarget(Target):
             request,
             capture_limit=request.options[limit],
             clone_output=request.options[clone],
-            executor="torchscript" if self.executor == "auto" else self.executor,
+            executor="torchscript" if self.executor == "portable" else "native",
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,14 +11,16 @@ from torch import fx
 
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
-from npucompose.targets.cpu.inputs import Inputs, sharing, signature
-from npucompose.targets.cpu.memory import Memory, laid_over
-from npucompose.targets.cpu.plan import Buffer, Layout, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
+from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
+from npucompose.targets.cpu.memory import Memory
+from npucompose.targets.cpu.native import build
+from npucompose.targets.cpu.native.executor import Native, Refused
+from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
 
-ExecutorName = Literal["torchscript", "python"]
-_InferenceMode = torch._C._InferenceMode
+ExecutorName = Literal["native", "torchscript", "python"]
 
 
 class CapturedGraph:
@@ -34,27 +35,32 @@ class CapturedGraph:
     ) -> None:
         self.plan = plan
         self.memory = Memory.of(plan)
-        self.clone_output = clone_output
         self.seconds = 0.0
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
-        self._lock = threading.Lock()
-        self._executor, self._executor_reason = _executor(plan, self.memory, executor)
+        self.executor, self._why_executor = _executor(plan, self.memory, executor)
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         shared = sharing(inputs)
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
         pinned = plan.pinned | (shared if written & shared else frozenset())
         self._fixed = static | pinned | _overlapping_themselves(inputs)
+        spans = self.memory.output_spans()
         self._inputs = Inputs(
             inputs,
             fixed=self._fixed,
             written=written,
             from_zero=plan.from_zero,
-            slots=self.memory.slots,
-            outputs=self.memory.output_spans(),
-            lay=self._executor.lay,
+            outputs=spans,
+            places=self.executor
+            if isinstance(self.executor, Native)
+            else Slots(inputs, self.memory.slots, self.executor.lay),
         )
-        self._makers = _makers(plan, self.memory, clone_output)
+        outputs = outputs_of(plan, self.memory, clone_output)
+        self._front: Front = (
+            self.executor.front(inputs, self._inputs, outputs, spans)
+            if isinstance(self.executor, Native)
+            else PythonFront(self._inputs, self.executor.run, outputs)
+        )
 
     @classmethod
     def capture(
@@ -63,7 +69,7 @@ class CapturedGraph:
         inputs: Sequence[Any],
         *,
         static: frozenset[int] = frozenset(),
-        executor: ExecutorName = "torchscript",
+        executor: ExecutorName = "native",
         clone_output: bool = False,
     ) -> CapturedGraph:
         """Run `graph_module` once on the real `inputs` and record it; inputs and RNG are as before afterwards.
@@ -79,38 +85,26 @@ class CapturedGraph:
         return captured
 
     def replay(self, *inputs: Any) -> list[Any]:
-        outputs = self.try_replay(inputs)
+        outputs = self._front(inputs)
         if outputs is None:
             given = signature(inputs, self._fixed)
             raise SignatureError(_mismatch(self._inputs.signature, given))
+        self.last_outputs = outputs
         return outputs
 
     def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None:
         """Like replay, but None, with nothing done, when the inputs do not have this recording's signature."""
-        if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
-            with torch._C._DisableAutocast():
-                return self._replay(inputs)
-        return self._replay(inputs)
-
-    def _replay(self, inputs: Sequence[Any]) -> list[Any] | None:
-        with self._lock:
-            # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
-            with _InferenceMode(True):
-                if not self._inputs.admit(inputs):
-                    return None
-                self._executor.run()
-                self._inputs.give_back(inputs)
-            outputs: list[Any] = []
-            for make in self._makers:
-                outputs.append(make(inputs, outputs))
+        outputs = self._front(inputs)
+        if outputs is not None:
             self.last_outputs = outputs
         return outputs
 
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
         return {
-            "executor": self._executor.name,
-            "executor_reason": self._executor_reason,
+            "executor": self.executor.name,
+            "executor_reason": self._why_executor,
+            "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
             "kernels": len(steps),
             "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),
             "views_resolved": self.plan.views_resolved,
@@ -124,48 +118,21 @@ class CapturedGraph:
         }
 
 
-def _executor(plan: Plan, memory: Memory, wanted: ExecutorName) -> tuple[TorchScript | StraightLine, str]:
-    if wanted == "python":
-        return StraightLine(plan.steps, memory.slots, memory.tensors), "asked for"
-    try:
-        return TorchScript(plan.steps, memory.slots, memory.tensors), "asked for"
-    except NotExpressible as error:
-        return StraightLine(plan.steps, memory.slots, memory.tensors), f"not expressible in TorchScript: {error}"
-
-
-Maker = Callable[[Sequence[Any], list[Any]], Any]
-
-
-def _makers(plan: Plan, memory: Memory, clone_output: bool) -> list[Maker]:
-    """How each output of a replay is made from (inputs, the outputs before it)."""
-    makers: list[Maker] = []
-    for output in plan.outputs:
-        if isinstance(output, Buffer):
-            makers.append(_from_buffer(output.slot.layout.over(memory.storages[id(output.slot.root)]), clone_output))
-        elif isinstance(output, SameAsInput):
-            makers.append(lambda inputs, _, i=output.index: inputs[i])
-        elif isinstance(output, SameAsOutput):
-            makers.append(lambda _, outputs, i=output.index: outputs[i])
-        elif isinstance(output, ViewOfInput):
-            makers.append(_view_of_input(output))
-        else:
-            makers.append(_literally(output))
-    return makers
-
-
-def _from_buffer(tensor: torch.Tensor, clone: bool) -> Maker:
-    if clone:
-        return lambda _inputs, _outputs: tensor.clone()
-    # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.
-    return lambda _inputs, _outputs: tensor.detach()
-
-
-def _view_of_input(output: ViewOfInput) -> Maker:
-    return lambda inputs, _outputs: laid_over(inputs[output.index], output.layout)
-
-
-def _literally(output: Literally) -> Maker:
-    return lambda _inputs, _outputs: output.value
+def _executor(plan: Plan, memory: Memory, wanted: ExecutorName) -> tuple[Native | TorchScript | StraightLine, str]:
+    """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
+    reason = ""
+    if wanted == "native":
+        try:
+            return Native(build.load(), plan, memory), reason
+        except (build.Unavailable, Refused) as error:
+            reason = str(error)
+    if wanted != "python":
+        try:
+            return TorchScript(plan.steps, memory.slots, memory.tensors), reason
+        except NotExpressible as error:
+            reason = f"{reason}; " if reason else ""
+            reason += f"not expressible in TorchScript: {error}"
+    return StraightLine(plan.steps, memory.slots, memory.tensors), reason
 
 
 def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:

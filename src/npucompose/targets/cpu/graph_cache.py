@@ -25,7 +25,7 @@ class GraphCache:
         *,
         capture_limit: int,
         clone_output: bool = False,
-        executor: ExecutorName = "torchscript",
+        executor: ExecutorName = "native",
     ) -> None:
         self.request = request
         self.capture_limit = capture_limit

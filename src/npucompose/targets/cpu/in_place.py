@@ -30,6 +30,15 @@ def groups_of(plan: Plan) -> list[list[Root]]:
     return list({id(members): members for members in group.values()}.values())
 
 
+def parted(groups: Sequence[list[Root]]) -> list[list[Root]]:
+    """The same groups with the last of each on its own.
+
+    What a chain ends in often lives much longer than its beginnings. With a place of its own it can return to where the
+    value before it lay, which is free by then; and nothing else is in the way for as long as the whole chain took.
+    """
+    return [part for group in groups for part in (group[:-1], group[-1:]) if part]
+
+
 def _result(step: Step) -> Slot | None:
     """Where a pointwise kernel with one `out` argument writes; None for every other kernel."""
     outs = [i for i, argument in enumerate(step.op._schema.arguments) if argument.is_out]

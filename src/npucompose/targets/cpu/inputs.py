@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,9 +20,34 @@ _address = torch.Tensor.data_ptr
 _BYTES_PER_SLOT = 8192
 """Laying a slot over another tensor takes as long as copying so much (about 1 µs)."""
 
-Lay = Callable[[int, torch.Tensor], None]
-"""Put a tensor into a slot of the executor."""
 Span = tuple[int, int]
+
+
+class Places(Protocol):
+    """Where an executor reads and writes the inputs."""
+
+    def copies_rather(self, index: int, nbytes: int) -> bool:
+        """Whether copying `nbytes` takes less time than moving input `index`."""
+        ...
+
+    def move(self, index: int, tensor: torch.Tensor) -> None:
+        """Input `index` lies where `tensor` does, from now on."""
+        ...
+
+
+class Slots:
+    """Places of an executor that holds a tensor for each slot: `lay(number, tensor)` puts one there."""
+
+    def __init__(self, inputs: Sequence[Any], slots: Sequence[Slot], lay: Callable[[int, torch.Tensor], None]) -> None:
+        self._slots = _slots_of_inputs(inputs, slots)
+        self._lay = lay
+
+    def copies_rather(self, index: int, nbytes: int) -> bool:
+        return len(self._slots[index]) > 1 + nbytes // _BYTES_PER_SLOT
+
+    def move(self, index: int, tensor: torch.Tensor) -> None:
+        for number, layout in self._slots[index]:
+            self._lay(number, tensor if layout is None else laid_over(tensor, layout))
 
 
 class Inputs:
@@ -35,9 +60,8 @@ class Inputs:
         fixed: frozenset[int],
         written: frozenset[int],
         from_zero: frozenset[int],
-        slots: Sequence[Slot],
         outputs: Sequence[Span],
-        lay: Lay,
+        places: Places,
     ) -> None:
         self.signature = signature(inputs, fixed)
         self._count = len(inputs)
@@ -45,12 +69,11 @@ class Inputs:
         self._written = written
         self._from_zero = tuple(from_zero)
         self._outputs = [span for span in outputs if span[1] > span[0]]
-        self._lay = lay
+        self._places = places
         self._tensor_at = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self._all_tensors = len(self._tensor_at) == len(inputs)
         self._forms = {i: _Form.of(inputs[i]) for i in self._tensor_at}
         self._numbers = [(i, value) for i, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
-        self._slots = _slots_of_inputs(inputs, slots)
         self._in_place = [i for i in self._tensor_at if inputs[i].numel()]
         self._addresses = [inputs[i].data_ptr() for i in self._in_place]
         self._spans = {i: span_of(inputs[i]) for i in self._in_place}
@@ -87,6 +110,30 @@ class Inputs:
             elif not inputs[i].is_inference():
                 torch.autograd.graph.increment_version(inputs[i])
 
+    # -- for a front that looks for itself, and asks only when something differs
+
+    def described(self, i: int, given: Any) -> dict[str, Any]:
+        """What such a front has to know of input i."""
+        if not isinstance(given, torch.Tensor):
+            return {"value": given}
+        return {
+            "tensor": given,
+            "fixed": i in self._fixed,
+            "written": i in self._written,
+            "from_zero": i in self._from_zero,
+        }
+
+    def admit_from(self, inputs: Sequence[Any], addresses: Sequence[int]) -> tuple[list[int], bool] | None:
+        """`admit`, for inputs that lay at `addresses` before. None, or where they lie now and whether to ask again."""
+        self._addresses = [addresses[i] for i in self._in_place]
+        self._spans.update((i, (addresses[i], addresses[i] + self._sizes[i])) for i in self._in_place)
+        if not self.admit(inputs):
+            return None
+        lying = list(addresses)
+        for i, address in zip(self._in_place, self._addresses, strict=True):
+            lying[i] = address
+        return lying, bool(self._copies)
+
     # -- when something differs
 
     def _same_forms(self, inputs: Sequence[Any]) -> bool:
@@ -110,13 +157,12 @@ class Inputs:
             return False
         copied: list[int] = []
         for place, i, address in moved:
-            slots, size = self._slots[i], self._sizes[i]
-            if len(slots) > 1 + size // _BYTES_PER_SLOT or self._in_outputs((address, address + size)):
+            size = self._sizes[i]
+            if self._places.copies_rather(i, size) or self._in_outputs((address, address + size)):
                 self._make_private(i, inputs[i])
                 copied.append(i)
                 continue
-            for number, layout in slots:
-                self._lay(number, inputs[i] if layout is None else laid_over(inputs[i], layout))
+            self._places.move(i, inputs[i])
             self._addresses[place] = address
         if copied:
             kept = [(i, at) for i, at in zip(self._in_place, self._addresses, strict=True) if i not in copied]
@@ -147,8 +193,7 @@ class Inputs:
     def _make_private(self, i: int, tensor: torch.Tensor) -> None:
         private = Private.like(tensor)
         self._private[i] = private
-        for number, layout in self._slots[i]:
-            self._lay(number, private.tensor if layout is None else layout.over(private.storage))
+        self._places.move(i, private.tensor)
         form = Layout.of(tensor)
         expanded = any(step == 0 and size > 1 for size, step in zip(form.shape, form.stride, strict=True))
         self._copies.append((i, private.tensor, form.collapsed() if expanded else None))

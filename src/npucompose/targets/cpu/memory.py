@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from npucompose.targets.cpu.in_place import groups_of
+from npucompose.targets.cpu.in_place import groups_of, parted
 from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
 
@@ -56,13 +56,12 @@ class Memory:
     """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Memory:
-        groups = groups_of(plan)
+    def of(cls, plan: Plan, *, reuse: bool = True) -> Memory:
+        """Without `reuse` every value has memory of its own: what was computed once stays, for measurements."""
+        groups = groups_of(plan) if reuse else [[root] for root in plan.roots if root.kind in ("pool", "output")]
         pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
-        placement = place(
-            [Block(nbytes=m[0].nbytes, first=m[0].first, last=max(r.last for r in m)) for m in pooled],
-            unplanned=[root.nbytes for root in plan.roots if root.kind == "pool"],
-        )
+        unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
+        pooled, placement = _tightest([pooled, parted(pooled)], unplanned) if reuse else _apart(pooled)
         # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
         arena = torch.zeros(placement.pool_bytes + ALIGNMENT, dtype=torch.uint8)
         begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
@@ -115,6 +114,21 @@ class Private:
         return cls(layout.over(storage), storage, owner)
 
 
+def _tightest(choices: list[list[list[Root]]], unplanned: list[int]) -> tuple[list[list[Root]], Placement]:
+    """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
+    placed: list[tuple[list[list[Root]], Placement]] = []
+    for pooled in choices:
+        blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
+        placed.append((pooled, place(blocks, unplanned)))
+        if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
+            break  # as small as it can be
+    return min(placed, key=lambda one: one[1].pool_bytes)
+
+
+def _apart(pooled: list[list[Root]]) -> tuple[list[list[Root]], Placement]:
+    return pooled, place([Block(nbytes=root.nbytes, first=0, last=0) for (root,) in pooled])
+
+
 def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     """The offset of `tensor` in its storage, counted in elements of `dtype`."""
     return tensor.storage_offset() * tensor.element_size() // dtype.itemsize
@@ -124,7 +138,8 @@ def _storage_of(root: Root) -> torch.UntypedStorage:
     if root.kind == "output":
         return torch.zeros(root.nbytes, dtype=torch.uint8).untyped_storage()
     assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
-    if root.kind == "attribute":
+    if root.kind in ("attribute", "input"):
+        # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
         return alias_of(root.tensor).untyped_storage()
     return root.tensor.untyped_storage()
 

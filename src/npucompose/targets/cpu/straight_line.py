@@ -36,7 +36,7 @@ class StraightLine:
     def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
-        dying = _dying(steps)
+        dying = dying_registers(steps)
         lines = [line for i, step in enumerate(steps) for line in self._lines(i, step, dying[i])]
         self.source = "\n    ".join(("def run():", *(lines or ["pass"])))
         exec(compile(self.source, "<npucompose replay>", "exec"), self._names)
@@ -76,7 +76,7 @@ def _target(result: Register | tuple[Register, ...] | None) -> str:
     return f"r{result.number}"
 
 
-def _dying(steps: Sequence[Step]) -> list[list[int]]:
+def dying_registers(steps: Sequence[Step]) -> list[list[int]]:
     """For each step, the registers that nobody reads after it: their memory goes back at once, as in eager."""
     last: dict[int, int] = {}
     for position, step in enumerate(steps):

@@ -68,6 +68,10 @@ class NpuOfflineTarget(TorchairTarget):
 
             place_ge_graphs()
 
+    def caches(self, mode: str) -> bool:
+        """A loaded GE graph comes without the FX graph that the stand-in would run in its place."""
+        return mode in CAPTURING
+
     def platform(self) -> str:
         return "stand-in"
 
@@ -99,12 +103,14 @@ class NpuOfflineTarget(TorchairTarget):
         if mode == GE:
             return {"captures": 0, "replays": device.ledger.counts["ge_run"]}
         counted = device.ledger.counts
+        told = [line for graph in device.graphs for line in graph.told]
         return {
             "captures": counted["capture"],
             "replays": counted["replay"],
             "task_updates": counted["task_update"],
-            "event_records": sum(line.startswith("record") for graph in device.graphs for line in graph.told),
-            "event_waits": sum(line.startswith("wait event") for graph in device.graphs for line in graph.told),
+            "event_records": sum(line.startswith("record") for line in told),
+            "event_waits": sum(line.startswith("wait event") for line in told),
+            "core_limits": sum(line.startswith("limit") for line in told),
             "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
             "unordered": tuple(sentence for graph in device.graphs for sentence in graph.order.unordered),
         }

@@ -115,8 +115,8 @@ def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
     """
 
     def chosen(node: Any) -> Any:
-        operator = str(node.target)
-        names = (node.name, operator, operator.rpartition(".")[0])
+        called = str(node.target)
+        names = (node.name, called, called.rpartition(".")[0])
         return node if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns) else None
 
     return chosen

@@ -12,9 +12,9 @@ from pathlib import Path
 from attrs import frozen
 
 from npucompose.errors import ConfigError
+from npucompose.machine import cache_dir, installed_version
 
 TREE_VARIABLE = "NPUCOMPOSE_TORCH_NPU"
-CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
 FETCH = "npucompose fetch torch_npu"
 
 _VERSION_FILE = Path("torch_npu") / "version.py"
@@ -66,18 +66,6 @@ def find() -> Found | None:
     return _installed() or _cached()
 
 
-def cache_dir() -> Path:
-    """NPUCOMPOSE_CACHE, else `npucompose` in the folder where this system keeps a user's caches."""
-    given = os.environ.get(CACHE_VARIABLE)
-    if given:
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "npucompose"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "npucompose" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npucompose"
-
-
 def cached_tree(version: str, python: str, architecture: str) -> Path:
     """Where `npucompose fetch` puts a wheel: `…/torch_npu/2.13.0-cp311-x86_64`."""
     return cache_dir() / "torch_npu" / f"{version}-cp{python.replace('.', '')}-{architecture}"
@@ -104,7 +92,7 @@ def torch_wanted(tree: Path) -> str | None:
 
 def torch_problem(tree: Path) -> str | None:
     """Why the wheel in `tree` cannot be used with the torch that is installed here, in a sentence."""
-    wanted, here = torch_wanted(tree), _version_of("torch")
+    wanted, here = torch_wanted(tree), installed_version("torch")
     if wanted is None or here is None or here.partition("+")[0] == wanted:
         return None
     return (
@@ -153,10 +141,3 @@ def _fitness(tree: Path) -> tuple[bool, bool, bool, tuple[int, ...]]:
         architecture == this_architecture(),
         tuple(int(n) for n in re.findall(r"\d+", version(tree))),
     )
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from npucompose.errors import ConfigError, unknown
@@ -16,11 +17,14 @@ Hook = Callable[[Any, Any, Any], None]
 _POOLS: dict[str, Any] = {}
 
 
-def torchair_config(options: CompilerOptions, mode: str, before: Hook, after: Hook) -> Any:
-    """torchair.CompilerConfig for max-autotune and reduce-overhead; `before` and `after` are its two pass hooks."""
+def torchair_config(options: CompilerOptions, mode: str, before: Hook, after: Hook, files: Path | None = None) -> Any:
+    """torchair.CompilerConfig for max-autotune and reduce-overhead; `before` and `after` are its two pass hooks.
+
+    Folders that TorchAir writes into lie below `files`.
+    """
     config = package("torchair").CompilerConfig()
     config.mode = mode
-    for path, value in options.changed().items():
+    for path, value in _requested(options, files).items():
         if not path.startswith(PREFIX):
             write(config, LEAVES[path], value)
     config.post_grad_custom_pre_pass = before
@@ -28,14 +32,29 @@ def torchair_config(options: CompilerOptions, mode: str, before: Hook, after: Ho
     return config
 
 
-def npugraph_ex_options(options: CompilerOptions, before: Hook, after: Hook) -> dict[str, Any]:
+def npugraph_ex_options(
+    options: CompilerOptions, before: Hook, after: Hook, files: Path | None = None
+) -> dict[str, Any]:
     """What `torch.compile(backend="npugraph_ex", options=…)` takes: a flat mapping."""
     flat = {
         LEAVES[path].genuine_path: _given(LEAVES[path], value)
-        for path, value in options.changed().items()
+        for path, value in _requested(options, files).items()
         if path.startswith(PREFIX)
     }
     return {**flat, "post_grad_custom_pre_pass": before, "post_grad_custom_post_pass": after}
+
+
+def _requested(options: CompilerOptions, files: Path | None) -> dict[str, Any]:
+    """What was asked for; and where something is written that was asked for, the folder: made here, below `files`."""
+    requested = dict(options.changed())
+    if files is None:
+        return requested
+    for path, leaf in LEAVES.items():
+        if leaf.written and leaf.needs and options[leaf.needs]:
+            folder = files / (options[path] or "")  # an absolute path stays what it is
+            folder.mkdir(parents=True, exist_ok=True)
+            requested[path] = str(folder)
+    return requested
 
 
 def npugraph_ex_config(flat: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def facts(target: TorchairTarget, backend: Backend) -> NpuFacts:
     """The genuine objects' own account, with what the platform counted."""
-    from npucompose.targets.torchair import observe
+    from npucompose.targets.torchair import features, observe
     from npucompose.targets.torchair.listing import facts as ge_facts
 
     ge = backend.mode == GE
@@ -27,6 +27,9 @@ def facts(target: TorchairTarget, backend: Backend) -> NpuFacts:
         fx_graphs=len(backend.compilations),
         ge_graphs=tuple(ge_facts(loaded) for loaded in observe.LOADED) if ge else (),
         global_options=observe.global_options() if ge else {},
+        cache=backend.cache,
+        patched=features.patched() if target.patch_for_hcom else (),
+        files=features.written(backend.folders.files),
         **target.counts(backend.mode),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from npucompose.errors import traced_line
+
 _NO_CONVERTER = ("ge_converter is not implemented", "ge_converter is not supported", "no registered converter")
 
 
@@ -14,10 +16,8 @@ def sentence(error: BaseException) -> str | None:
     converter = any(words in text for words in _NO_CONVERTER) or "converter" in text
     if node is None or not converter:
         return None
-    where = re.search(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)', text.partition("Original traceback:")[2])
-    line = ""
-    if where is not None:
-        file, number, function, code = where.groups()
-        line = f" at {file.rpartition('/')[2]}:{number} in {function}: {code.strip()}"
+    traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
+    where = traced_line(traceback)
+    line = f" at {where}" if where else ""
     first = text.strip().splitlines()[0]
     return f"TorchAir has no GE converter for {node.group(2)} (node {node.group(1)}){line}. It says: {first}"

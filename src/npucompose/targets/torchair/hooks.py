@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from npucompose.errors import NpuComposeError
 
 if TYPE_CHECKING:
     from npucompose.passes.pipeline import Records
@@ -25,7 +28,7 @@ class PassHooks:
     def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
         self._open = self._backend.begin(graph_module)
         begun = perf_counter()
-        self._pre(graph_module, example_inputs, config)
+        self._run(self._pre, graph_module, example_inputs, config)
         self._open.passes_s = perf_counter() - begun
 
     def after(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
@@ -33,11 +36,19 @@ class PassHooks:
         assert compilation is not None
         begun = perf_counter()
         self._open = compilation
-        self._post(graph_module, example_inputs, config)
+        self._run(self._post, graph_module, example_inputs, config)
         self._open = None
         compilation.passes_s += perf_counter() - begun
         compilation.graph_module = graph_module
         self._backend.finish(compilation, graph_module)
+
+    def _run(self, hook: Callable[[Any, Any, Any], None], graph_module: Any, example_inputs: Any, config: Any) -> None:
+        """TorchAir turns whatever is raised in here into an error of its own: ours is kept for `in_our_words`."""
+        try:
+            hook(graph_module, example_inputs, config)
+        except NpuComposeError as error:
+            self._backend.refusal = error
+            raise
 
     def _tell(self, records: Records) -> None:
         assert self._open is not None

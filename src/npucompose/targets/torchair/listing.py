@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from npucompose.schema.record import GeGraph
+from npucompose.sinking import GeFacts
 from npucompose.targets.torchair.observe import Loaded
 
 INPUTS = ("Data", "RefData")
-STREAM = "_user_stream_label"
-SHOWN = (
-    STREAM, "_user_stream_priority", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope",
-    "_super_kernel_options",
-)  # fmt: skip
+STREAM, CUBE, VECTOR, SUPER = "_user_stream_label", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope"
+SHOWN = (STREAM, "_user_stream_priority", CUBE, VECTOR, SUPER, "_super_kernel_options")
 """Attributes that say where and on how many cores a node runs."""
 UNKNOWN = (-1, -2)
 """An unknown dimension, and an unknown number of dimensions."""
@@ -34,8 +32,33 @@ def facts(loaded: Loaded) -> GeGraph:
         shapes="dynamic" if dynamic else "static",
         options=dict(sorted(loaded.options.items())),
         streams={op.name: _text(op.attr[STREAM]) for op in operators if STREAM in op.attr},
+        cores={
+            op.name: f"{_text(op.attr[CUBE])} cube, {_text(op.attr[VECTOR])} vector"
+            for op in operators
+            if CUBE in op.attr
+        },
+        super_kernels={op.name: _text(op.attr[SUPER]) for op in operators if SUPER in op.attr},
         control_edges=tuple(_control_edges(operators)),
     )
+
+
+def ge_facts(loaded: Loaded) -> GeFacts:
+    """What decides whether the graph can sink: sizes of its inputs, who feeds each operator, its options."""
+    operators = list(loaded.graph.op)
+    types = {op.name: op.type for op in operators}
+    return GeFacts(
+        name=loaded.name,
+        data={op.name: tuple(op.output_desc[0].shape.dim) for op in _inputs(operators)},
+        inputs={op.name: (op.type, dict(_feeders(op, types))) for op in operators},
+        options=dict(loaded.options),
+    )
+
+
+def _feeders(op: Any, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(name of the input, type of the node that gives it); an optional input that is not given has no node."""
+    for described, source in zip(op.input_desc, op.input, strict=False):
+        if source:
+            yield described.name, types.get(source.rpartition(":")[0], "?")
 
 
 def listing(loaded: Loaded, global_options: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Watches the genuine package at the border of libge: every graph that is loaded, with its options."""
+"""Watches the genuine package at the border of libge: every graph that is loaded or exported, with its options."""
 
 from __future__ import annotations
 
@@ -22,23 +22,32 @@ _WATCHED: list[Any] = []
 
 
 def watch_ge() -> None:
-    """Note every TorchNpuGraph.load of this process in LOADED; the second call does nothing."""
+    """Note every TorchNpuGraph.load and every export of this process in LOADED; the second call does nothing."""
     from torchair._ge_concrete_graph.ge_ir_pb2 import ModelDef  # pyright: ignore[reportMissingImports]
+    from torchair.core import _torchair  # pyright: ignore[reportMissingImports]
     from torchair.core._backend import TorchNpuGraph  # pyright: ignore[reportMissingImports]
 
     if TorchNpuGraph in _WATCHED:
         return
     _WATCHED.append(TorchNpuGraph)
-    genuine = TorchNpuGraph.load
+    load, export = TorchNpuGraph.load, _torchair.export
 
-    def load(self: Any, ge_graph: Any, options: Any = None) -> Any:
+    def note(serialized: bytes, options: Any) -> None:
         model = ModelDef()
-        model.ParseFromString(ge_graph.SerializeToString())
+        model.ParseFromString(serialized)
         given = {str(key): str(value) for key, value in (options or {}).items()}
-        LOADED.append(Loaded(name=str(ge_graph.name), graph=model.graph[0], options=given))
-        return genuine(self, ge_graph, options)
+        LOADED.append(Loaded(name=str(model.graph[0].name), graph=model.graph[0], options=given))
 
-    TorchNpuGraph.load = load
+    def watched_load(self: Any, ge_graph: Any, options: Any = None, **keywords: Any) -> Any:
+        note(ge_graph.SerializeToString(), options)
+        return load(self, ge_graph, options, **keywords)
+
+    def watched_export(serialized: bytes, options: Any) -> Any:
+        note(serialized, options)
+        return export(serialized, options)
+
+    TorchNpuGraph.load = watched_load
+    _torchair.export = watched_export
 
 
 def global_options() -> dict[str, str]:

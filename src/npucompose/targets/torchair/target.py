@@ -8,7 +8,7 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,16 +23,22 @@ from npucompose.schema.options import option
 from npucompose.targets.base import OWN_PROCESS, Genuine, Lowered, LowerRequest, Target
 
 if TYPE_CHECKING:
-    from torch import fx
+    from torch import fx, nn
 
     from npucompose.schema.record import NpuFacts
+    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
 LOGGERS = ("torchair", "npugraph_ex")
 CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
+NOTIFIES = 1024
+"""Events between streams that one graph can have at most (GE's document on stream allocation)."""
 UNMARKED_OUTPUTS = {"TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0"}
 """torch_npu's `.out` operators return a list of outputs that their schemas do not mark as written. torch warns about
 such an operator, and refuses it where the variable CI is set."""
+EXPORT = "export.export_mode"
+JOINT = "experimental_config.aot_config_enable_joint_graph"
+UNNEEDED = "target.patch_for_hcom=true: TorchAir says that torch 2.3.1 and later need no patch_for_hcom any more."
 DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
 
 
@@ -45,6 +51,9 @@ class TorchairTarget(Target):
 
     decompose: tuple[str, ...] = option(
         factory=tuple, doc="operators that torch takes apart before TorchAir sees them: aten.addmm, aten.gelu.default"
+    )
+    patch_for_hcom: bool = option(
+        False, "torchair.patch_for_hcom: torch.distributed's collectives become operators of the graph; max-autotune"
     )
 
     @abstractmethod
@@ -72,6 +81,10 @@ class TorchairTarget(Target):
             explicit_events=mode != GE,
             asserts=mode != GE,
             captures=mode in CAPTURING,
+            max_events=NOTIFIES,
+            frees_early=mode in CAPTURING,
+            core_limits=mode != "eager",
+            super_kernels=mode == GE,
         )
 
     def honours(self, mode: str) -> frozenset[str]:
@@ -84,8 +97,18 @@ class TorchairTarget(Target):
     def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
         return tuple(_overridden(mode, options))
 
+    def trains(self, mode: str) -> bool:
+        return mode == GE
+
+    def caches(self, mode: str) -> bool:
+        return mode in (GE, *CAPTURING)
+
+    def exports(self, mode: str) -> bool:
+        return mode == GE
+
     def warnings(self, mode: str) -> tuple[str, ...]:
-        return (DEPRECATED,) if mode == ACLGRAPH else ()
+        deprecated = (DEPRECATED,) if mode == ACLGRAPH else ()
+        return (*deprecated, UNNEEDED) if self.patch_for_hcom and mode == GE else deprecated
 
     def check(self, mode: str) -> None:
         super().check(mode)
@@ -95,10 +118,16 @@ class TorchairTarget(Target):
                 f"WORLD_SIZE={world}: target={self.name} compiles for one process so far. Unset WORLD_SIZE, or run "
                 "each rank's graph by itself with WORLD_SIZE=1."
             )
+        if self.patch_for_hcom and mode in CAPTURING:
+            raise ConfigError(
+                f"target.patch_for_hcom=true does not act in mode={mode}; it acts in: {GE}. Captured graphs take "
+                "collectives as they are."
+            )
 
     def prepare(self, mode: str) -> None:
         if mode == "eager":
             return
+        from npucompose import scope
         from npucompose.targets.torchair.config import package
         from npucompose.targets.torchair.observe import watch_ge
 
@@ -106,9 +135,14 @@ class TorchairTarget(Target):
             self.load_platform(mode)
             if mode == NPUGRAPH_EX:
                 package("npugraph_ex")
+                scope.use("npugraph_ex")
             else:
                 package("torchair")
                 watch_ge()
+        if self.patch_for_hcom:
+            from npucompose.targets.torchair.features import patch_for_hcom
+
+            patch_for_hcom()
 
     def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
         from npucompose.targets.torchair.config import package
@@ -117,17 +151,22 @@ class TorchairTarget(Target):
 
     def genuine(self, backend: Backend) -> Genuine | None:
         from npucompose.targets.torchair import config as made
+        from npucompose.targets.torchair import features
         from npucompose.targets.torchair.hooks import PassHooks
+        from npucompose.targets.torchair.observe import LOADED
 
         if backend.mode == "eager":
             return None
+        backend.loaded_before = len(LOADED)
         hooks, custom = PassHooks(backend), made.decompositions(self.decompose)
         if backend.mode == NPUGRAPH_EX:
-            options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after)
+            options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after, backend.folders.files)
             config = made.npugraph_ex_config(options)
             compiler = _compiler("npugraph_ex", config, custom)
             return Genuine(config=config, backend=compiler, options=options)
-        config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after)
+        config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after, backend.folders.files)
+        if backend.mode == GE and backend.folders.files and backend.options["dump_config.enable_dump"]:
+            features.dump_options_into(backend.folders.files)
         return Genuine(config=config, backend=_compiler("torchair", config, custom))
 
     def compile(
@@ -137,12 +176,34 @@ class TorchairTarget(Target):
         assert genuine is not None
         keywords = {} if genuine.options is None else {"options": dict(genuine.options)}
         begun, known = perf_counter(), len(backend.compilations)
-        with in_our_words():
-            compiled = genuine.backend(graph_module, list(example_inputs), **keywords)
+        given = fakes(example_inputs) if backend.options[JOINT] else list(example_inputs)
+        with in_our_words(backend), _backward_now():
+            compiled = genuine.backend(graph_module, given, **keywords)
         took = perf_counter() - begun
         for compilation in backend.compilations[known:]:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
         return compiled
+
+    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
+        from npucompose.targets.torchair.config import decompositions
+        from npucompose.targets.torchair.features import Cached
+
+        call = Cached(backend, module, decompositions(self.decompose), dynamic)
+
+        def cached(*args: Any) -> Any:
+            with in_our_words(backend):
+                return call(*args)
+
+        return cached
+
+    def export(self, backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
+        from npucompose.targets.torchair import features, observe
+
+        known = len(observe.LOADED)
+        with in_our_words(backend):
+            features.export(backend, module, inputs, dynamic)
+        if len(observe.LOADED) == known:
+            raise CompileError("torchair.dynamo_export came back and exported no graph; its log says why.")
 
     def lower(self, request: LowerRequest) -> Lowered:
         raise ConfigError(f"target={self.name} compiles through TorchAir; it lowers no graph of ours.")
@@ -151,6 +212,14 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair.facts import facts
 
         return None if backend.mode == "eager" else facts(self, backend)
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        if backend.mode != GE:
+            return ()
+        from npucompose.targets.torchair.listing import ge_facts
+        from npucompose.targets.torchair.observe import LOADED
+
+        return tuple(ge_facts(loaded) for loaded in LOADED[backend.loaded_before :])
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         if backend.mode != GE:
@@ -169,7 +238,10 @@ def _compiler(name: str, config: Any, decompositions: Mapping[Any, Any]) -> Call
 
 
 def _overridden(mode: str, options: CompilerOptions) -> Iterator[Effective]:
-    """TorchAir 2.13.0 turns one option on by itself (`AclConcreteGraph.optimize_graph_without_runtime`)."""
+    """What TorchAir 2.13.0 turns on by itself (`AclConcreteGraph.optimize_graph_without_runtime`, `dynamo_export`)."""
+    ref_data = "experimental_config.enable_ref_data"
+    if mode == GE and options[EXPORT] and not options[ref_data]:
+        yield Effective(option=f"compiler.{ref_data}", requested=False, effective=True, why="dynamo_export turns it on")
     reuse = "debug.aclgraph.disable_mempool_reuse_in_same_fx"
     if mode == ACLGRAPH and options["aclgraph_config.use_custom_pool"] is not None and not options[reuse]:
         yield Effective(
@@ -202,17 +274,43 @@ def _own_signals_and_levels() -> Iterator[None]:
                 logging.getLogger(name).setLevel(level)
 
 
+def fakes(example_inputs: Sequence[Any]) -> list[Any]:
+    """Dynamo's example inputs as fake tensors of its own mode.
+
+    # Note [A joint graph needs fake inputs]
+    aot_module_simplified makes them itself. TorchAir's way to a joint graph hands its arguments on to the converter,
+    which runs each operator under Dynamo's fake mode, and that refuses real tensors. The call itself gets real ones.
+    """
+    import torch
+    from torch._guards import TracingContext
+
+    mode = TracingContext.get().fake_mode
+    assert mode is not None
+    return [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+
+
+def _backward_now() -> AbstractContextManager[Any]:
+    """A backward graph is compiled together with its forward graph, and not when somebody first calls backward."""
+    from torch._functorch import config
+
+    name = "force_non_lazy_backward_lowering"
+    return config.patch(name, True) if hasattr(config, name) else nullcontext()
+
+
 @contextmanager
-def in_our_words() -> Iterator[None]:
-    """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line."""
-    from npucompose.errors import NpuComposeError
+def in_our_words(backend: Backend) -> Iterator[None]:
+    """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line.
+
+    What one of our passes raised comes out as it was, without the traceback that TorchAir puts into its text.
+    """
     from npucompose.targets.torchair.failures import sentence
 
+    backend.refusal = None
     try:
         yield
-    except NpuComposeError:
-        raise
     except Exception as error:
+        if backend.refusal is not None:
+            raise backend.refusal from None
         text = sentence(error)
         if text is None:
             raise

@@ -83,6 +83,13 @@ class Device:
         else:
             event.signalled = False
 
+    def limit(self, stream: Stream, cube: int, vector: int) -> None:
+        stream.limit = {"cube_core_num": cube, "vector_core_num": vector}
+        line = f"stream {stream.stream_id} to {cube} cube and {vector} vector cores"
+        self.ledger.note("stream_limit", line)
+        if self.capturing is not None:
+            self.capturing.told.append(f"limit {line}")
+
     def advance(self, replay: Iterator[ExternalEvent] | None) -> None:
         """Run a replay on to its end, or to an external event that nobody has signalled yet."""
         blocked = next(replay, None) if replay is not None else None

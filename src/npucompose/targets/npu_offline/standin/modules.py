@@ -121,14 +121,14 @@ def _npu(device: Device) -> ModuleType:
         _get_deterministic_level=lambda: 0,
         set_deterministic_level=_nothing,
     )
-    # TorchAir's code generator knows these three by "<module>_<name>", so that the module is part of the contract.
+    # TorchAir's code generator knows these three by "<module>_<name>" and by "function <name>": part of the contract.
     named: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("torch_npu.npu.utils", "current_stream", lambda index=None: device.current_stream()),
         ("torch_npu.npu.npu_config", "get_stream_limit", _stream_limit),
         ("torch_npu.npu.npu_config", "set_stream_limit", _set_stream_limit(device)),
     )
     for home, name, function in named:
-        function.__module__, function.__name__ = home, name
+        function.__module__, function.__name__, function.__qualname__ = home, name, name
         setattr(npu, name, function)
     return npu
 
@@ -159,8 +159,7 @@ def _stream_limit(stream: streams.Stream) -> dict[str, int]:
 def _set_stream_limit(device: Device) -> Callable[..., None]:
     def set_limit(stream: Any, cube: int, vector: int) -> None:
         if isinstance(stream, streams.Stream):
-            stream.limit = {"cube_core_num": cube, "vector_core_num": vector}
-            device.ledger.note("stream_limit", f"stream {stream.stream_id}: {cube} cube, {vector} vector")
+            device.limit(stream, cube, vector)
 
     return set_limit
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from torch.fx.node import has_side_effect
 
 from npucompose.ops import attention, fused
 from npucompose.targets.npu_offline.standin.modules import module
@@ -18,6 +20,8 @@ from npucompose.targets.npu_offline.standin.modules import module
 SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
 SECTIONS = ("custom", "symint", "autograd", "quant")
 FIA, IFA = attention.FIA, attention.IFA
+SAVE = "save_npugraph_tensor(Tensor input, *, str? save_path=None, bool overwrite=False) -> ()"
+_SAVED: Counter[str] = Counter()
 _LIBRARIES: list[torch.library.Library] = []
 
 
@@ -80,6 +84,9 @@ def _implement(library: torch.library.Library) -> None:
         library.impl(name, kernel, "CPU")
     library.impl(f"{FIA}.out", _fia_out, "CPU")
     library.impl(f"_{FIA}_get_max_workspace", _fia_workspace, "CPU")
+    library.define(SAVE)  # torch_npu defines it in Python, beside its graphs
+    library.impl("save_npugraph_tensor", _save, "CPU")
+    has_side_effect(torch.ops.npu.save_npugraph_tensor.default)
 
 
 def _fia_out(
@@ -99,3 +106,11 @@ def _fia_out(
 def _fia_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
     """Scratch memory; the reference kernel needs none, so that its size says nothing."""
     return torch.empty(16, dtype=query.dtype, device=query.device)
+
+
+def _save(tensor: torch.Tensor, *, save_path: str | None = None, overwrite: bool = False) -> None:
+    """`mm.pt` of the first replay is `mm_device_0_0.pt`, as torch_npu names it; of the second `mm_device_0_1.pt`."""
+    path = Path(save_path or "tensor.pt")
+    number = "" if overwrite else f"_{_SAVED[str(path)]}"
+    _SAVED[str(path)] += 1
+    torch.save(tensor.detach().clone(), path.with_name(f"{path.stem}_device_0{number}{path.suffix or '.pt'}"))

@@ -18,6 +18,8 @@ FACTORIES = frozenset(
     {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 )
 """They give memory and compute nothing, so that a replay has nothing to do."""
+HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor"})
+"""They write a file: a capture only notes them, every replay does them."""
 CONTROL = ("air", "npugraph_ex")
 """Namespaces of scopes, records and waits: they tell the device an order and compute nothing."""
 
@@ -41,7 +43,7 @@ class Call:
         name = self.func._schema.name
         if name in FACTORIES or name.partition("::")[0] in CONTROL or self.func.is_view:
             return False
-        if self.func._schema.is_mutable or "out" in self.kwargs:
+        if self.func._schema.is_mutable or "out" in self.kwargs or name in HOST_EFFECTS:
             return True
         given = {_address(tensor) for tensor in tensors([*self.args, *self.kwargs.values()])}
         return any(_address(tensor) not in given for tensor in tensors(self.out))
@@ -73,7 +75,7 @@ class Recorder(TorchDispatchMode):
         written = list(_written(func, args, kwargs))
         for tensor in written:
             self._remember(tensor.untyped_storage())
-        out = func(*args, **kwargs)
+        out: Any = None if func._schema.name in HOST_EFFECTS else func(*args, **kwargs)
         if func._schema.name == "aten::empty_like":
             # Note [Capture on real values]
             # TorchAir captures on empty clones of the inputs (clone_input), because a device does not execute while

@@ -1,0 +1,254 @@
+"""`expect:` against what came out, each miss with its evidence; and which expectations a run could not judge at all.
+
+An expectation that this experiment cannot judge (a speed-up where nothing is measured, a GE graph in a mode without
+GE) is a ConfigError before anything runs: a run that goes wrong only because of its own question has wasted its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from npucompose.errors import ConfigError, listed
+from npucompose.schema.experiment import Expect, Experiment
+from npucompose.schema.record import Expectation, Recompile, Report
+from npucompose.schema.sinking import SinkingFacts
+
+EVIDENCE_KEPT = 5
+"""Sentences of evidence for one expectation; the report holds the rest in its own fields."""
+
+JUDGED_BY: Mapping[str, str] = {
+    "fx_graph": "compile",
+    "ge_graph": "compile",
+    "ge_build": "compile",
+    "path": "compile",
+    "recompiles": "replay",
+    "captures": "capture",
+    "streams": "compile",
+    "events": "compile",
+    "bitwise": "replay",
+    "speedup": "benchmark",
+    "rules": "compile",
+    "permutes": "compile",
+}
+"""{expectation: the stage whose facts it is judged by}."""
+OF_GE = ("ge_graph", "ge_build", "path")
+OF_EAGER = ("recompiles", "bitwise")
+"""What can be asked of a run that compiles nothing."""
+
+
+def check(experiment: Experiment, stages: Sequence[str]) -> None:
+    """Raise ConfigError with every expectation that a run of these stages could not judge."""
+    problems = [
+        f"expect.{name} cannot be judged: {why}."
+        for name in _asked(experiment.expect)
+        if (why := _why_not(name, experiment.mode.name, experiment.pipeline.name, stages))
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _why_not(name: str, mode: str, pipeline: str, stages: Sequence[str]) -> str | None:
+    stage = JUDGED_BY[name]
+    if stage not in stages:
+        return f"it needs the stage {stage}, and pipeline={pipeline} runs {listed(stages)}"
+    if mode == "eager" and name not in OF_EAGER:
+        return "mode=eager compiles nothing and is the baseline itself"
+    if mode != "max-autotune" and name in OF_GE:
+        return f"GE builds a graph in mode=max-autotune only, not in mode={mode}"
+    return None
+
+
+def judged(expect: Expect, report: Report) -> tuple[Expectation, ...]:
+    """Every expectation that was given, beside what the report says; what was not reached does not hold."""
+    return tuple(_judged(name, wanted, _FINDERS[name](report)) for name, wanted in _asked(expect).items())
+
+
+def missed(expectations: Sequence[Expectation]) -> str | None:
+    """What did not hold, in one paragraph; None where all did."""
+    sentences = [
+        f"expect.{e.name} wanted {e.wanted}, got {e.got}" + (f" ({'; '.join(e.evidence)})" if e.evidence else "")
+        for e in expectations
+        if not e.held
+    ]
+    return "; ".join(sentences) + "." if sentences else None
+
+
+def _asked(expect: Expect) -> dict[str, Any]:
+    return {name: wanted for name, wanted in attrs.asdict(expect).items() if wanted is not None}
+
+
+@frozen
+class Found:
+    """What came out, None where nothing did, and where that comes from."""
+
+    got: Any
+    evidence: tuple[str, ...] = ()
+
+
+def _judged(name: str, wanted: Any, found: Found) -> Expectation:
+    got = found.got
+    if got is None:
+        held = False
+    elif name == "recompiles":
+        held = got <= wanted
+    elif name == "speedup":
+        held = got >= wanted
+    else:
+        held = got == wanted
+    more = len(found.evidence) - EVIDENCE_KEPT
+    evidence = found.evidence[:EVIDENCE_KEPT] + ((f"and {more} more",) if more > 0 else ())
+    return Expectation(name=name, wanted=wanted, got=got, held=held, evidence=evidence)
+
+
+# What came out, one function for each expectation.
+
+
+def _fx_graph(report: Report) -> Found:
+    if not report.graphs:
+        return Found(None, ("no graph was compiled",))
+    dynamic = [g for g in report.graphs if g.fx == "dynamic"]
+    if not dynamic:
+        return Found("static", (f"no symbol in {listed(g.id for g in report.graphs)}",))
+    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in dynamic]
+    return Found("dynamic", (*symbols, *_blamed(report.sinking), *map(_told, report.recompiles)))
+
+
+def _verdict(name: str) -> Callable[[Report], Found]:
+    def find(report: Report) -> Found:
+        facts = report.sinking
+        if facts is None:
+            return Found(None, ("no verdict: nothing was compiled",))
+        evidence = facts.evidence.get(name, ())
+        sure = facts.certainty.get(name, "unknown")
+        return Found(
+            getattr(facts, name), (f"{sure}: {listed(evidence)}" if evidence else sure, *_blamed(facts), *_steps(facts))
+        )
+
+    return find
+
+
+def _path(report: Report) -> Found:
+    facts = report.sinking
+    if facts is None:
+        return Found(None, ("no verdict: nothing was compiled",))
+    if facts.path is None:
+        return Found(None, ("no operator of the graph takes its tiling from values, or nobody can tell",))
+    verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
+    return Found(facts.path, (", ".join(verdicts), *_blamed(facts), *_steps(facts)))
+
+
+def _blamed(facts: SinkingFacts | None) -> tuple[str, ...]:
+    """The first node to blame, with its line."""
+    if facts is None or not facts.blame:
+        return ()
+    first = facts.blame[0]
+    return (f"{first.node} ({first.operator}): {first.reason}" + (f" at {first.source}" if first.source else ""),)
+
+
+def _steps(facts: SinkingFacts) -> tuple[str, ...]:
+    """The steps of the diagnosis that found a problem, with what mends it."""
+    problems = [step for step in facts.steps if step.status == "problem"]
+    return tuple(f"{s.id} {s.title}: {'; '.join(s.evidence)}" + (f"; fix: {s.fix}" if s.fix else "") for s in problems)
+
+
+def _recompiles(report: Report) -> Found:
+    if report.stages.replay is None:
+        return Found(None, ("the stage replay was not reached",))
+    if _not_reached(report):
+        return Found(None, ("the stage sequence was not reached",))
+    return Found(len(report.recompiles), tuple(map(_told, report.recompiles)))
+
+
+def _not_reached(report: Report) -> bool:
+    """Calls were declared and not made, because the comparison before them failed."""
+    model = report.experiment.get("model", {})
+    return bool(model.get("sequence")) and report.stages.sequence is None
+
+
+def _told(again: Recompile) -> str:
+    where = f" in {again.call}" if again.call else ""
+    avoid = f"; avoid it: {again.avoid}" if again.avoid else ""
+    return f"{again.compile_id}{where}: {again.reason}{avoid}"
+
+
+def _captures(report: Report) -> Found:
+    if report.stages.sequence is not None:
+        made = report.stages.sequence.captures
+        return Found(made, (f"over all calls of model.sequence; {report.stages.sequence.graphs} graphs",))
+    if "capture" not in {record.stage for record in report.records}:
+        return Found(None, ("the stage capture was not reached",))
+    capture = report.stages.capture
+    if capture is None:
+        return Found(0, ("this mode records nothing on this target",))
+    return Found(capture.captures, (f"{len(report.graphs)} graphs, {capture.kernels} kernel calls",))
+
+
+def _plan(name: str, without: int) -> Callable[[Report], Found]:
+    """Streams or events of the plan; `without` is their number where no plan was made."""
+
+    def find(report: Report) -> Found:
+        if not report.graphs:
+            return Found(None, ("no graph was compiled",))
+        plan = report.streams
+        if plan is None:
+            planned = any(p.name == "stream_plan" for p in report.passes)
+            why = "the pass stream_plan found nothing to plan" if planned else "passes holds no stream_plan"
+            return Found(without, (why,))
+        nodes = list(plan.nodes.values())
+        return Found(getattr(plan, name), (listed(f"{s}: {nodes.count(s)} nodes" for s in dict.fromkeys(nodes)),))
+
+    return find
+
+
+def _bitwise(report: Report) -> Found:
+    found = report.numerics
+    if found is None:
+        return Found(None, ("the stage replay was not reached",))
+    if found.bitwise:
+        return Found(True, (f"{found.compared} values compared",))
+    inexact = [f"max. absolute error {found.max_abs_err}"] if found.max_abs_err is not None else []
+    why = "mode=max-autotune fuses" if report.experiment["mode"]["name"] == "max-autotune" else ""
+    return Found(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
+
+
+def _speedup(report: Report) -> Found:
+    measured = report.stages.benchmark
+    if measured is None or "eager" not in measured.speedup:
+        return Found(None, ("the stage benchmark was not reached",))
+    eager = measured.baselines["eager"]
+    medians = f"p50 eager {eager.p50_us:.1f} us, {measured.candidate} {measured.p50_us:.1f} us"
+    return Found(measured.speedup["eager"], (f"{medians}, {len(measured.samples_us)} samples",))
+
+
+def _rules(report: Report) -> Found:
+    """How often each rule was applied, over all graphs."""
+    found: dict[str, int] = {}
+    for rule in (rule for one in report.passes for rule in one.rules):
+        found[rule.rule] = found.get(rule.rule, 0) + rule.matches
+    return Found(found, () if found else ("passes holds no adapt, or none of its rules was asked",))
+
+
+def _permutes(report: Report) -> Found:
+    """What the last clean-up left in each graph, together."""
+    last = {one.graph: one.moves.permutes_after for one in report.passes if one.moves is not None}
+    return Found(sum(last.values())) if last else Found(None, ("passes holds no cancel_moves",))
+
+
+_FINDERS: Mapping[str, Callable[[Report], Found]] = {
+    "fx_graph": _fx_graph,
+    "ge_graph": _verdict("ge_graph"),
+    "ge_build": _verdict("ge_build"),
+    "path": _path,
+    "recompiles": _recompiles,
+    "captures": _captures,
+    "streams": _plan("streams", 1),
+    "events": _plan("events", 0),
+    "bitwise": _bitwise,
+    "speedup": _speedup,
+    "rules": _rules,
+    "permutes": _permutes,
+}

@@ -1,0 +1,97 @@
+"""recipe.lock.yaml: an experiment with all that its result depended on, and the result. Data only; it names no code.
+
+It is made of the same ingredients as the keys of the store, so nothing can count there and be missing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import yaml
+from attrs import frozen
+
+from airflow_free import safe_yaml
+from airflow_free.keys import Ingredients, digest
+from npucompose.errors import ConfigError
+from npucompose.report.files import write_atomically
+from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, facts_of, of_facts
+
+SCHEMA = 1
+FILE_NAME = "recipe.lock.yaml"
+EXCLUDED = frozenset({"trust", "debug"})
+"""Fields of an experiment that do not belong to a recipe, by name; every other one counts. Trust is never shared."""
+
+
+@frozen(kw_only=True)
+class Result:
+    """What came of it, in the words of the report; samples where something was measured."""
+
+    status: Literal["ok", "expect_failed", "numerics_failed"]
+    numerics: Numerics | None = None
+    benchmark: BenchmarkFacts | None = None
+
+
+@frozen(kw_only=True)
+class Locked:
+    """One lock file."""
+
+    schema: int = SCHEMA
+    configuration: str
+    """sha256 of `experiment`: tells whether it was changed after locking."""
+    experiment: Mapping[str, Any]
+    versions: Mapping[str, str]
+    device: Mapping[str, str]
+    sources: Mapping[str, str]
+    """{module: sha256} of the rooms that decide a result, of the passes, of the model."""
+    graphs: tuple[GraphFacts, ...] = ()
+    result: Result
+
+    @staticmethod
+    def of(ingredients: Ingredients, report: Report) -> Locked:
+        experiment = {k: v for k, v in ingredients.values.items() if k not in EXCLUDED}
+        return Locked(
+            configuration=digest(experiment),
+            experiment=experiment,
+            versions=ingredients.versions,
+            device=ingredients.device,
+            sources=ingredients.code,
+            graphs=report.graphs,
+            result=Result(
+                status=cast("Any", report.status), numerics=report.numerics, benchmark=report.stages.benchmark
+            ),
+        )
+
+    def text(self) -> str:
+        about = "# What was run and what came of it. `npucompose recipe verify` on another machine says what differs.\n"
+        return about + yaml.safe_dump(
+            facts_of(self), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+        )
+
+    def write(self, folder: Path) -> Path:
+        path = folder / FILE_NAME
+        write_atomically(path, self.text())
+        return path
+
+
+def read(place: Path) -> Locked:
+    """The lock in a file or a run directory. ConfigError when it is none, or was changed after it was locked."""
+    path = place / FILE_NAME if place.is_dir() else place
+    data = safe_yaml.load(path)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise ConfigError(f"{path} is no recipe of schema {SCHEMA}: {found!r}.")
+    try:
+        locked = of_facts(Locked, data, where=str(path))
+    except ConfigError as error:
+        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from error
+    named = sorted(EXCLUDED.intersection(locked.experiment))
+    if named:
+        raise ConfigError(f"{path}: experiment.{named[0]} is not a recipe's to say.")
+    if digest(locked.experiment) != locked.configuration:
+        raise ConfigError(
+            f"{path}: its experiment was changed after it was locked. Lock the changed experiment instead: "
+            "npucompose recipe lock …"
+        )
+    return locked

@@ -1,0 +1,145 @@
+"""What became of every point that was ever swept, by the content of its key: one SQLite file beside the store.
+
+    .npucompose/sweeps.sqlite
+
+Only ends are written, each in one transaction: a sweep that is killed leaves the points that it ended and no trace of
+the others, so that "not in the ledger" and "still to be run" are the same thing. Reports are not in it, but where they
+are, and the few figures that a table of many points needs.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+
+import attrs
+from attrs import field, frozen
+
+from npucompose.errors import ConfigError, NpuComposeError, unknown
+from npucompose.schema.figures import MEASURED, Figures
+from npucompose.schema.record import Status
+
+FILE_NAME = "sweeps.sqlite"
+SCHEMA = 1
+AT_ONCE = 500
+"""Keys in one question; an older SQLite takes 999 variables."""
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@frozen(kw_only=True)
+class Entry:
+    """The end of one point."""
+
+    key: str
+    status: Status
+    overrides: tuple[str, ...]
+    error: str | None = None
+    exit_signal: str | None = None
+    run_dir: str | None = None
+    """From the ledger's folder; None for an illegal point, which has none."""
+    seconds: float = 0.0
+    ended: str = field(factory=_now)
+    figures: Figures = field(factory=Figures)
+
+
+OWN = tuple(f.name for f in attrs.fields(Entry) if f.name != "figures")
+COLUMNS = (*OWN, *(f.name for f in attrs.fields(Figures)))
+
+
+class Ledger:
+    """`with Ledger.open(folder) as ledger`; several sweeps may write at the same time."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self.connection = path, connection
+
+    @staticmethod
+    def open(folder: Path) -> Ledger:
+        """The ledger in `folder`, made where there is none; NpuComposeError when what is there is none of ours."""
+        path = folder / FILE_NAME
+        with _told(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version not in (0, SCHEMA):
+                raise sqlite3.DatabaseError(f"it has schema {version}, and this version reads {SCHEMA}")
+            columns = ", ".join(COLUMNS[1:])
+            connection.execute(f"CREATE TABLE IF NOT EXISTS points (key PRIMARY KEY, {columns}) WITHOUT ROWID")
+            connection.execute(f"PRAGMA user_version={SCHEMA}")
+        return Ledger(path, connection)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.connection.close()
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """All of them or none; an earlier end of the same point is replaced."""
+        rows = [_as_row(entry) for entry in entries]
+        with _told(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                marks = ",".join("?" * len(COLUMNS))
+                self.connection.executemany(f"INSERT OR REPLACE INTO points VALUES ({marks})", rows)
+            except BaseException:
+                self.connection.execute("ROLLBACK")
+                raise
+            self.connection.execute("COMMIT")
+
+    def of(self, keys: Sequence[str]) -> dict[str, Entry]:
+        """{key: its end} of those that have ended."""
+        found: dict[str, Entry] = {}
+        with _told(self.path):
+            for start in range(0, len(keys), AT_ONCE):
+                some = keys[start : start + AT_ONCE]
+                marks = ",".join("?" * len(some))
+                rows = self.connection.execute(f"SELECT * FROM points WHERE key IN ({marks})", some)
+                found.update((entry.key, entry) for entry in map(_of_row, rows))
+        return found
+
+    def entries(self, *, by: str = "p50_us", descending: bool = False, limit: int | None = None) -> list[Entry]:
+        """The first `limit` in the order of a figure; points without it come last."""
+        if by not in (*MEASURED, "ended", "status"):
+            raise ConfigError(unknown("figure", by, (*MEASURED, "ended", "status"), "--sort"))
+        order = f"{by} IS NULL, {by} {'DESC' if descending else 'ASC'}, key"
+        with _told(self.path):
+            rows = self.connection.execute(f"SELECT * FROM points ORDER BY {order} LIMIT ?", (limit or -1,))
+            return [_of_row(row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """{status: how many}."""
+        with _told(self.path):
+            return dict(self.connection.execute("SELECT status, count(*) FROM points GROUP BY status ORDER BY 2 DESC"))
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise NpuComposeError(f"the ledger {path} cannot be used: {error}.") from error
+
+
+def _as_row(entry: Entry) -> tuple[object, ...]:
+    own = {name: getattr(entry, name) for name in OWN}
+    own["overrides"] = json.dumps(entry.overrides)
+    return (*own.values(), *attrs.astuple(entry.figures))
+
+
+def _of_row(row: Sequence[object]) -> Entry:
+    values = dict(zip(COLUMNS, row, strict=True))
+    own = {name: values.pop(name) for name in OWN}
+    own["overrides"] = tuple(json.loads(str(own["overrides"])))
+    return Entry(**own, figures=Figures(**values))  # pyright: ignore[reportArgumentType]  as _as_row wrote it

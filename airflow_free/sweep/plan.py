@@ -1,0 +1,137 @@
+"""The points of a sweep: every combination of the values on the command line, composed and checked before any runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from airflow_free.experiment import NOT_IN_A_KEY, Job, Surroundings
+from airflow_free.keys import digest
+from npucompose.compose.overrides import in_our_words, parsed_overrides
+from npucompose.compose.tree import Composer
+from npucompose.errors import ConfigError, listed
+from npucompose.schema.experiment import Executor
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+MOST_POINTS = 100_000
+
+
+@frozen(kw_only=True)
+class Point:
+    """One combination. A legal one has a job; an illegal one has `problems`, a sentence each, and never runs."""
+
+    number: int
+    overrides: tuple[str, ...]
+    job: Job | None
+    problems: tuple[str, ...] = ()
+    key: str
+
+
+@frozen(kw_only=True, slots=False)
+class Plan:
+    points: tuple[Point, ...]
+    executor: Executor
+    retry_failed: bool
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """The overrides that not every point has."""
+        counts = Counter(text for point in self.points for text in point.overrides)
+        return frozenset(text for text, times in counts.items() if times < len(self.points))
+
+    def name(self, point: Point) -> str:
+        """What tells the point from the others: `model=add seed=3`."""
+        return " ".join(text for text in point.overrides if text in self.varying) or f"point {point.number}"
+
+    @property
+    def illegal(self) -> tuple[Point, ...]:
+        return tuple(point for point in self.points if point.job is None)
+
+    @staticmethod
+    def of(overrides: Sequence[str], composer: Composer) -> Plan:
+        """All points; ConfigError when the command line cannot be read, or when no point of it is legal."""
+        around = Surroundings()
+        points = tuple(_point(n, texts, composer, around) for n, texts in enumerate(expanded(overrides, composer)))
+        jobs = [point.job for point in points if point.job is not None]
+        if not jobs:
+            raise ConfigError(*dict.fromkeys(problem for point in points for problem in point.problems))
+        executor = _the_same([job.checked.experiment.executor for job in jobs], "executor")
+        retry = _the_same([job.checked.experiment.retry for job in jobs], "retry")
+        return Plan(points=points, executor=executor, retry_failed=retry == "failed")
+
+
+def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ...]]:
+    """`["mode=eager,reduce-overhead", "seed=1"]` is `[("mode=eager", "seed=1"), ("mode=reduce-overhead", "seed=1")]`.
+
+    The first override varies slowest. Takes lists, choice(…), range(…) and glob(…).
+    """
+    parsed = parsed_overrides(overrides)
+    problems = [problem for o in parsed if (problem := _unsweepable(o)) is not None]
+    if problems:
+        raise ConfigError(*problems)
+    with in_our_words():
+        ways = [_ways(o, composer) for o in parsed]
+    if math.prod(map(len, ways)) > MOST_POINTS:
+        raise ConfigError(f"this sweep has more than {MOST_POINTS:,} points, and no more are planned at once.")
+    return list(product(*ways))
+
+
+def _unsweepable(o: Override) -> str | None:
+    if not o.is_sweep_override():
+        return None
+    if o.is_hydra_override():
+        return f"'{o.input_line}' sweeps over a setting of Hydra, which says nothing of the experiment."
+    if not o.is_discrete_sweep():
+        return f"'{o.input_line}' names an interval; a sweep takes values: a,b or choice(a,b) or range(1,9) or glob(*)."
+    return None
+
+
+def _ways(o: Override, composer: Composer) -> list[str]:
+    if not o.is_sweep_override():
+        return [str(o.input_line)]
+    o.config_loader = composer.loader  # glob(…) asks it for the choices of the group
+    ways = [f"{o.get_key_element()}={value}" for value in islice(o.sweep_string_iterator(), MOST_POINTS + 1)]
+    if not ways:
+        raise ConfigError(f"'{o.input_line}' stands for no value at all.")
+    return ways
+
+
+def _point(number: int, texts: tuple[str, ...], composer: Composer, around: Surroundings) -> Point:
+    try:
+        job = Job.of(composer.compose(texts), around)
+        _check_device(job)
+    except ConfigError as error:
+        return Point(number=number, overrides=texts, job=None, problems=error.problems, key=_key_of_illegal(texts))
+    return Point(number=number, overrides=texts, job=job, key=job.key)
+
+
+def _key_of_illegal(texts: Sequence[str]) -> str:
+    """Of what was asked for: there is no experiment. Where and when it would have run is left out, as in other keys."""
+    elsewhere = (*NOT_IN_A_KEY, "hydra")
+    return digest(["illegal", [t for t in texts if re.split(r"[.=/]", t.lstrip("+~"))[0] not in elsewhere]])
+
+
+def _check_device(job: Job) -> None:
+    target = job.checked.target
+    devices = job.checked.experiment.executor.devices
+    if devices and target.device_variable is not None and target.device_index != 0:
+        raise ConfigError(
+            f"executor.devices={list(devices)} hands out devices, of which each point sees one, as number 0; "
+            f"target.index={target.device_index} would be another: leave it out."
+        )
+
+
+def _the_same(values: Sequence[Any], name: str) -> Any:
+    """Where a sweep runs is not part of a point."""
+    if any(value != values[0] for value in values):
+        raise ConfigError(f"'{name}' differs between the points of the sweep ({listed(map(str, set(values)))}).")
+    return values[0]

@@ -1,0 +1,79 @@
+"""One call in both worlds, eager and ours: do they agree, how long did ours take, what was compiled again for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+from attrs import frozen
+
+from npucompose.compose import shapes
+from npucompose.compose.session import Session
+from npucompose.schema.record import Numerics, Recompile
+from npucompose.schema.sequence import Call, told
+from npucompose.sinking.recompiles import Asked, explained, watched
+
+
+@frozen(kw_only=True)
+class Compared:
+    numerics: Numerics
+    took_us: float
+    recompiles: tuple[Recompile, ...]
+
+
+def compared(session: Session, function: Callable[..., Any], step: int, call: Call, *, name: str) -> Compared:
+    """`function` and the reference on the inputs of a step, changed as `call` says.
+
+    Outputs, buffers and inputs afterwards must agree; step 0 starts from the models' first state. `name` is what the
+    call is called in the report.
+    """
+    import torch
+
+    from npucompose.measure.numerics import compare
+
+    if step == 0:
+        session.rewind()
+    ours, theirs = session.inputs(step, call), session.inputs(step, call)
+    asked = _asked(session, ours)
+    seed = session.experiment.seed + step
+    torch.manual_seed(seed)
+    expected = session.call(session.reference, theirs)
+    torch.manual_seed(seed)
+    with watched() as again:
+        begun = perf_counter()
+        got = session.call(function, ours)
+        took = (perf_counter() - begun) * 1e6
+    world = [(expected, got), (dict(theirs), dict(ours))]
+    world += list(zip(session.reference.buffers(), session.built.module.buffers(), strict=True))
+    return Compared(
+        numerics=compare(
+            [w[0] for w in world], [w[1] for w in world], exact=session.promises_bits, declared=session.declared
+        ),
+        took_us=took,
+        recompiles=tuple(explained(one, asked, call=call, name=name) for one in again()),
+    )
+
+
+def named(at: int, call: Call) -> str:
+    """`call 2 of model.sequence (x.0: 6)`; the first call, with the example inputs, is call 0."""
+    return f"call {at} of model.sequence ({told(call)})"
+
+
+def _asked(session: Session, inputs: Mapping[str, Any]) -> Asked:
+    policy = session.experiment.shapes
+    marked = [name for name in inputs if any(shapes.matches(pattern, name) for pattern in policy.mark_static)]
+    numbers = [name for name, value in inputs.items() if _is_numbers(value)]
+    return Asked(
+        shapes=policy,
+        mode=session.experiment.mode.name,
+        static=frozenset(marked),
+        numbers=frozenset(numbers),
+        arguments=tuple(inputs),
+    )
+
+
+def _is_numbers(value: Any) -> bool:
+    """Ints and floats can become symbols, alone or in a list; a bool cannot."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    return bool(values) and all(type(one) in (int, float) for one in values)

@@ -1,0 +1,101 @@
+"""The question of sinking, asked of a session: what of the experiment and of its calls decides the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from npucompose.compose import sequence
+from npucompose.compose.check import TILING_SINK, Checked
+from npucompose.compose.shapes import matches
+from npucompose.schema.sequence import Call
+from npucompose.schema.sinking import SinkingFacts
+from npucompose.sinking import Change, Question, diagnose
+
+if TYPE_CHECKING:
+    from npucompose.compose.session import Session
+
+LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
+
+
+def sinking_of(session: Session) -> SinkingFacts | None:
+    """Verdicts and steps on every graph that the session has compiled so far; None when there is none."""
+    backend = session.materialised.backend
+    graphs = [c.facts for c in backend.compilations if c.facts is not None]
+    if not graphs:
+        return None
+    target = session.checked.target
+    return diagnose(question_of(session), graphs, target.ge_facts(backend), session.checked.operators)
+
+
+def question_of(session: Session) -> Question:
+    """What was asked, with what changes between the calls of the model."""
+    checked, experiment = session.checked, session.experiment
+    inputs = session.built.inputs(0)
+    return Question(
+        mode=experiment.mode.name,
+        target=checked.target.name,
+        dynamic=experiment.shapes.dynamic,
+        fullgraph=experiment.compile.fullgraph,
+        mark_static=experiment.shapes.mark_static,
+        marked=tuple(name for name in inputs if _is_marked(checked, name)),
+        gears=experiment.shapes.gears,
+        sink=bool(experiment.compiler[TILING_SINK]),
+        ops_lower_limit=experiment.compiler[LOWER_LIMIT],
+        product=checked.operators.product(checked.target.soc),
+        arguments=tuple(name for name, value in inputs.items() if any(True for _ in _tensors(value))),
+        changes=tuple(_changes(session, checked, inputs)),
+        genuine=session.materialised.genuine is not None,
+    )
+
+
+def _changes(session: Session, checked: Checked, first: Mapping[str, Any]) -> Iterator[Change]:
+    """The first difference of each argument, over the model's own steps and then the calls of `model.sequence`."""
+    told: set[str] = set()
+    for at, call in _calls(session):
+        for name, value in sequence.varied(call, session.built.inputs(at)).items():
+            differs = None if name in told else _difference(first.get(name), value)
+            if differs is None:
+                continue
+            told.add(name)
+            what, before, after = differs
+            marked = _is_marked(checked, name) and name not in sequence.unmarked(call)
+            yield Change(argument=name, what=what, before=before, after=after, call=at, marked=marked)
+
+
+def _calls(session: Session) -> Iterator[tuple[int, Call]]:
+    """Every call after the first, with its number: the declared ones, or else those of the comparison."""
+    declared = session.calls
+    if len(declared) > 1:
+        yield from list(enumerate(declared))[1:]
+    else:
+        yield from ((step, {}) for step in range(1, session.built.steps))
+
+
+def _is_marked(checked: Checked, name: str) -> bool:
+    return any(matches(pattern, name) for pattern in checked.experiment.shapes.mark_static)
+
+
+def _difference(before: Any, after: Any) -> tuple[Any, str, str] | None:
+    """What of two values of an argument torch would compile anew for, and both in words."""
+    import torch
+    from torch.utils._pytree import tree_flatten
+
+    leaves, tree = tree_flatten(before)
+    others, other_tree = tree_flatten(after)
+    if tree != other_tree:
+        return "length", f"{len(leaves)} values", f"{len(others)} values"
+    for one, other in zip(leaves, others, strict=True):
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            if one.shape != other.shape:
+                return "shape", str(list(one.shape)), str(list(other.shape))
+        elif one != other:
+            return "value", str(before), str(after)
+    return None
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))

@@ -1,0 +1,33 @@
+"""Arithmetic of constants in a script: its value is known without running anything."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from npucompose.recipe.values import Const, Unknown, Value
+
+
+def computed(e: ast.expr) -> Value:
+    """Arithmetic of constants (`2 ** 20`, `-1`, `"a" + "b"`) is their value; all else is not known."""
+    parts = [node for node in ast.walk(e) if not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context))]
+    if not all(isinstance(node, (ast.Constant, ast.BinOp, ast.UnaryOp)) for node in parts):
+        return Unknown(why="its value is not a constant")
+    try:
+        return Const(value=_arithmetic(e))
+    except (ArithmeticError, TypeError, KeyError, ValueError):
+        return Unknown(why="its value is not a constant")
+
+
+def _arithmetic(e: Any) -> Any:
+    if isinstance(e, ast.Constant):
+        return e.value
+    if isinstance(e, ast.UnaryOp):
+        inner = _arithmetic(e.operand)
+        return {ast.USub: lambda: -inner, ast.UAdd: lambda: inner, ast.Not: lambda: not inner}[type(e.op)]()
+    left, right = _arithmetic(e.left), _arithmetic(e.right)
+    small = isinstance(right, int) and abs(right) <= 64
+    acts: dict[Any, Any] = {ast.Add: lambda: left + right, ast.Sub: lambda: left - right}
+    if small:  # a script cannot make the reader compute for hours
+        acts |= {ast.Mult: lambda: left * right, ast.Pow: lambda: left**right, ast.LShift: lambda: left << right}
+    return acts[type(e.op)]()

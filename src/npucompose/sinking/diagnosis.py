@@ -1,0 +1,115 @@
+"""Verdicts and steps of a run become its SinkingFacts; so does a model that could not be made one graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from npucompose.schema.sinking import (
+    KINDS,
+    STEP_IDS,
+    Blame,
+    GraphKind,
+    SinkingFacts,
+    Step,
+    StepId,
+    StepStatus,
+    Verdict,
+    VerdictName,
+)
+from npucompose.sinking.facts import FxFacts, GeFacts, Question
+from npucompose.sinking.steps import TITLES, Case, steps
+from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.verdicts import Judged, judged, path
+
+LEAST_STATIC: tuple[GraphKind, ...] = ("dynamic", "mixed", "unknown", "static")
+assert set(LEAST_STATIC) == set(KINDS)
+_DATA_DECIDE = re.compile(
+    r"Dynamic shape operator|output shape depends on input Tensor data|aten\.nonzero|unbacked", re.I
+)
+_OPERATOR = re.compile(r"\b(aten\.\w+(?:\.\w+)?)")
+
+
+def diagnose(
+    question: Question, graphs: Sequence[FxFacts], ge_graphs: Sequence[GeFacts], table: OperatorTable
+) -> SinkingFacts:
+    """The report's `sinking`: FX graphs in the order of their compilation, beside each the GE graph it became.
+
+    Where the numbers differ nobody knows which belongs to which, and no GE graph counts.
+    """
+    paired: Sequence[GeFacts | None] = ge_graphs if len(ge_graphs) == len(graphs) else [None] * len(graphs)
+    found = tuple(judged(graph, ge, question, table) for graph, ge in zip(graphs, paired, strict=True))
+    took = path(found, question)
+    return SinkingFacts.of(
+        path=took,
+        fx_graph=_least_static(found, "fx_graph"),
+        ge_graph=_least_static(found, "ge_graph"),
+        ge_build=_least_static(found, "ge_build"),
+        product=question.product,
+        blame=tuple(blame for one in found for blame in one.blame),
+        steps=steps(Case(question=question, table=table, graphs=found, path=took)),
+    )
+
+
+def _least_static(graphs: Sequence[Judged], which: VerdictName) -> Verdict:
+    verdicts: list[tuple[str, Verdict]] = [(one.graph.id, getattr(one, which)) for one in graphs]
+    graph_id, worst = min(verdicts, key=lambda named: LEAST_STATIC.index(named[1].value))
+    if len(verdicts) == 1:
+        return worst
+    return Verdict(
+        value=worst.value, certainty=worst.certainty, evidence=tuple(f"{graph_id}: {line}" for line in worst.evidence)
+    )
+
+
+def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> SinkingFacts:
+    """What logs and dumps prove takes the place of what was derived; None: there is nothing but them.
+
+    Of two files that prove different things the less static one counts.
+    """
+    verdicts = dict((facts if facts is not None else told[0]).verdicts())
+    for name in verdicts:
+        proven = [one.verdicts()[name] for one in told if one.certainty[name] == "proven"]
+        if proven:
+            verdicts[name] = min(proven, key=lambda verdict: LEAST_STATIC.index(verdict.value))
+    found = {step.id: step for step in (facts.steps if facts is not None else ())}
+    for step in (step for one in told for step in one.steps):
+        if step.status != "skipped" or step.id not in found:
+            found[step.id] = step
+    return SinkingFacts.of(
+        path=facts.path if facts is not None else None,
+        fx_graph=verdicts["fx_graph"],
+        ge_graph=verdicts["ge_graph"],
+        ge_build=verdicts["ge_build"],
+        product=facts.product if facts is not None else None,
+        blame=(*(blame for one in told for blame in one.blame), *(facts.blame if facts is not None else ())),
+        steps=tuple(found[step_id] for step_id in STEP_IDS if step_id in found),
+    )
+
+
+def not_compiled(question: Question, error: str) -> SinkingFacts:
+    """What can be said of a model that torch.compile could not make one graph of; `error` is its paragraph."""
+    data = _DATA_DECIDE.search(error) is not None
+    guilty: StepId = "S3" if data else "S1"
+    operator = _OPERATOR.search(error)
+    fix = "take what breaks the graph out of forward(); with compile.fullgraph=false each part is a graph of its own"
+    if data:
+        fix = "torch.where(condition, a, b), or torch.nonzero_static(x, size=N): a result of fixed size"
+    unknown = Verdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
+    name = operator.group(1) if operator is not None else "torch.compile"
+    told = [_not_reached(step_id, guilty, error, fix) for step_id in TITLES]
+    blame = Blame(node=name, operator=name, reason=error, rule="row 3" if data else None)
+    return SinkingFacts.of(
+        fx_graph=unknown,
+        ge_graph=unknown,
+        ge_build=unknown,
+        product=question.product,
+        blame=(blame,),
+        steps=tuple(told),
+    )
+
+
+def _not_reached(step_id: StepId, guilty: StepId, error: str, fix: str) -> Step:
+    status: StepStatus = "problem" if step_id == guilty else "skipped"
+    found = step_id == guilty
+    evidence = (error,) if found else ("there is no graph to look at",)
+    return Step(id=step_id, title=TITLES[step_id], status=status, evidence=evidence, fix=fix if found else None)

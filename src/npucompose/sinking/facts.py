@@ -1,0 +1,121 @@
+"""What is known before anything is judged: the graph as it was read, the question, what a target saw. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import field, frozen
+
+ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]
+
+
+@frozen(kw_only=True)
+class Input:
+    """A placeholder: `Input(name="arg3_1", sizes={0: "s31"}, argument="key", …)`."""
+
+    name: str
+    argument: str | None = None
+    """What the model calls it: `key`, `caches[1]`; None for what it does not name, a parameter or a buffer included."""
+    shape: tuple[str, ...] | None = None
+    """None for a number."""
+    sizes: Mapping[int, str] = field(factory=dict[int, str])
+    """{dimension: the symbol or expression there}."""
+    symbol: str | None = None
+    """Of a number that is a symbol."""
+
+
+@frozen(kw_only=True)
+class Argument:
+    """What an operator was given for one argument of its schema."""
+
+    kind: ArgumentKind
+    symbols: tuple[str, ...] = ()
+    """Free symbols of the numbers in it."""
+
+
+@frozen(kw_only=True)
+class Op:
+    """A call in the FX graph that becomes an operator of GE."""
+
+    name: str
+    overload: str
+    """`aten.view.default`."""
+    schema: str
+    """`aten::view`."""
+    source: str | None = None
+    arguments: Mapping[str, Argument] = field(factory=dict[str, Argument])
+    reads: tuple[str, ...] = ()
+    """Names of the operators whose results it reads."""
+    unknown_in: tuple[str, ...] = ()
+    """Symbols in the shapes of its tensor inputs."""
+    unknown_out: tuple[str, ...] = ()
+    """Symbols in the shapes of its results."""
+    unbacked: tuple[str, ...] = ()
+    """Those of them that only the data decide."""
+    view: bool = False
+    """It moves no data: GE computes nothing for it."""
+    subgraphs: tuple[FxFacts, ...] = ()
+
+
+@frozen(kw_only=True)
+class FxFacts:
+    """One FX graph, read."""
+
+    id: str
+    compile_id: str | None = None
+    """Dynamo's: `0/1` is the second compilation of the first frame; a second frame is what follows a graph break."""
+    inputs: tuple[Input, ...] = ()
+    ops: tuple[Op, ...] = ()
+    symbols: Mapping[str, str | None] = field(factory=dict[str, "str | None"])
+    """{symbol: where it comes from}: `key.size()[2]`, `lens[0]`; None where only data decide."""
+
+
+@frozen(kw_only=True)
+class GeFacts:
+    """One graph as it was handed to GE."""
+
+    name: str
+    data: Mapping[str, tuple[int, ...]] = field(factory=dict[str, "tuple[int, ...]"])
+    """{Data node: shape}; -1 is an unknown size, -2 an unknown number of dimensions."""
+    inputs: Mapping[str, tuple[str, Mapping[str, str]]] = field(factory=dict[str, "tuple[str, Mapping[str, str]]"])
+    """{node: (operator type, {input name: type of the node that feeds it})}."""
+    options: Mapping[str, str] = field(factory=dict[str, str])
+
+
+@frozen(kw_only=True)
+class Change:
+    """An argument that is not the same in every call of the model: `Change(argument="lens", what="value", …)`."""
+
+    argument: str
+    what: Literal["shape", "value", "length"]
+    before: str
+    after: str
+    call: int
+    """The first call that differs."""
+    marked: bool
+    """mark_static had been said of the tensor in that call."""
+
+
+@frozen(kw_only=True)
+class Question:
+    """What was asked: the part of an experiment that decides whether a graph can sink."""
+
+    mode: str
+    target: str
+    dynamic: bool | None
+    fullgraph: bool = True
+    mark_static: tuple[str, ...] = ()
+    """As written: names and patterns."""
+    marked: tuple[str, ...] = ()
+    """The arguments that they name."""
+    gears: Mapping[str, tuple[int, ...]] = field(factory=dict[str, "tuple[int, ...]"])
+    sink: bool = False
+    ops_lower_limit: int | None = None
+    product: str | None = None
+    """Family of the product, as in the operator table."""
+    arguments: tuple[str, ...] = ()
+    """Names of the model's arguments that hold tensors."""
+    changes: tuple[Change, ...] = ()
+    genuine: bool = False
+    """The FX graphs went through TorchAir itself."""

@@ -1,0 +1,181 @@
+"""An FX graph -> FxFacts: plain values, so that nothing of torch has to be kept. Judges nothing."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from npucompose.errors import traced_line
+from npucompose.graphs.describe import op_name
+from npucompose.graphs.scopes import control
+from npucompose.sinking.facts import Argument, FxFacts, Input, Op
+
+VIEWS = frozenset(
+    f"aten::{name}"
+    for name in ("view", "_unsafe_view", "reshape", "t", "unsqueeze", "squeeze", "expand", "alias", "detach", "flatten")
+)
+"""Operators that GE folds away or turns into a note on the next one; `t` goes into the matmul."""
+_LOCAL = re.compile(r"L\['(\w+)'\]")
+
+
+def argument_of(source: str) -> str | None:
+    """`key.size()[2]` of torch's `L['key'].size()[2]`; None for what is no argument (a parameter)."""
+    if not _LOCAL.match(source) or "._parameters" in source or "._buffers" in source or "._modules" in source:
+        return None
+    return _LOCAL.sub(r"\1", source, count=1).replace("._base", "")
+
+
+def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = (), compile_id: str | None = None) -> FxFacts:
+    """The facts of an AOT graph. `sources`: torch's names of the Dynamo graph's placeholders, in order (`L['x']`)."""
+    inputs = tuple(_inputs(graph, sources))
+    known: dict[str, str | None] = {
+        symbol: f"{one.argument}.size()[{at}]" for one in inputs if one.argument for at, symbol in one.sizes.items()
+    }
+    for node in graph.nodes:
+        for number in _numbers(node.meta.get("val")):
+            known.update({str(s): _origin(number, s) for s in number.node.expr.free_symbols if str(s) not in known})
+    return FxFacts(id=graph_id, compile_id=compile_id, inputs=inputs, ops=tuple(_ops(graph, graph_id)), symbols=known)
+
+
+def _inputs(graph: fx.Graph, sources: Sequence[str | None]) -> Iterator[Input]:
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        place = getattr(node.meta.get("desc"), "idx", position if len(sources) == len(placeholders) else None)
+        source = sources[place] if place is not None and place < len(sources) else None
+        argument = argument_of(source) if source else None
+        if isinstance(value, torch.Tensor):
+            sizes = {at: str(size) for at, size in enumerate(value.shape) if _free(size)}
+            shape = tuple(str(size) for size in value.shape)
+            yield Input(name=node.name, argument=argument, shape=shape, sizes=sizes)
+        else:
+            symbol = str(value) if _free(value) else None
+            yield Input(name=node.name, argument=argument, symbol=symbol)
+
+
+def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
+    """Calls that give tensors. Arithmetic on sizes and picking one of several results are part of what reads them."""
+    for node in graph.nodes:
+        if node.op != "call_function" or control(node) is not None or not _computes(node):
+            continue
+        unknown = _symbols(_sizes(node.meta.get("val")))
+        inside = _symbols(size for n in node.all_input_nodes for size in _sizes(n.meta.get("val")))
+        target = node.target
+        yield Op(
+            name=node.name,
+            overload=op_name(node),
+            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else op_name(node),
+            source=traced_line(node.meta.get("stack_trace") or ""),
+            arguments=_arguments(node),
+            reads=tuple(dict.fromkeys(_computed(node))),
+            unknown_in=inside,
+            unknown_out=unknown,
+            unbacked=tuple(symbol for symbol in _unbacked(node) if symbol not in inside),
+            view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
+            subgraphs=tuple(_subgraphs(node, graph, graph_id)),
+        )
+
+
+def _computes(node: fx.Node) -> bool:
+    picked = node.target is operator.getitem
+    return not picked and any(True for _ in _tensors(node.meta.get("val")))
+
+
+def _computed(node: fx.Node) -> Iterator[str]:
+    """The operators behind a node's inputs, seen through what `_ops` leaves out."""
+    for before in node.all_input_nodes:
+        if before.op != "call_function":
+            continue
+        if control(before) is None and _computes(before):
+            yield before.name
+        else:
+            yield from _computed(before)
+
+
+def _arguments(node: fx.Node) -> dict[str, Argument]:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    names = [a.name for a in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return {name: _argument(value) for name, value in given.items()}
+
+
+def _argument(value: Any) -> Argument:
+    nodes = list(_nodes(value))
+    if value is None:
+        return Argument(kind="nothing")
+    numbers = [number for node in nodes for number in _numbers_only(node.meta.get("val"))]
+    if any(_symbols([number]) for number in numbers):
+        return Argument(kind="symbols", symbols=_symbols(numbers))
+    constant = bool(numbers) or all(node.op == "get_attr" for node in nodes)
+    return Argument(kind="constant" if constant else "tensor")
+
+
+def _nodes(value: Any) -> Iterator[fx.Node]:
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _nodes(item)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _sizes(value: Any) -> Iterator[torch.SymInt]:
+    """Sizes of tensors that are symbols."""
+    return (size for tensor in _tensors(value) for size in tensor.shape if isinstance(size, torch.SymInt))
+
+
+def _numbers_only(value: Any) -> Iterator[Any]:
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        yield value
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    yield from _numbers_only(value)
+    yield from _sizes(value)
+
+
+def _free(number: Any) -> bool:
+    """A symbol may have been found to be a constant since it was made."""
+    return isinstance(number, torch.SymInt) and bool(number.node.expr.free_symbols)
+
+
+def _symbols(numbers: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(s) for n in numbers for s in sorted(n.node.expr.free_symbols, key=str)))
+
+
+def _unbacked(node: fx.Node) -> Iterator[str]:
+    """Symbols of the node's sizes that no caller knows: the data decide."""
+    for size in _sizes(node.meta.get("val")):
+        for symbol in size.node.expr.free_symbols:
+            if size.node.shape_env.is_unbacked_symint(symbol):
+                yield str(symbol)
+
+
+def _origin(number: Any, symbol: Any) -> str | None:
+    """What torch wrote down as the symbol's first source, in the model's words."""
+    sources = number.node.shape_env.var_to_sources.get(symbol) or ()
+    for source in sources:
+        name = source.name if isinstance(source.name, str) else source.name()
+        return argument_of(name)
+    return None
+
+
+def _subgraphs(node: fx.Node, graph: fx.Graph, graph_id: str) -> Iterator[FxFacts]:
+    """Branches and bodies of cond, while_loop and their like."""
+    for inner in _nodes(list(node.args)):
+        module = getattr(graph.owning_module, str(inner.target), None) if inner.op == "get_attr" else None
+        if isinstance(module, fx.GraphModule):
+            yield read(module.graph, f"{graph_id}.{inner.target}")

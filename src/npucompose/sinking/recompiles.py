@@ -1,0 +1,208 @@
+"""Why Dynamo compiled again, about which argument, and what would have avoided it. Counts nothing itself.
+
+The advice follows the table of docs/calls.md (calls × dynamic); tests compare each sentence with torch's own count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import frozen
+
+from npucompose.schema.experiment import ModeName, Shapes
+from npucompose.schema.record import Recompile
+from npucompose.schema.sequence import WORDS, Call, dimension_of
+from npucompose.sinking.guards import Guard, Kind, parsed
+
+CONSTANT_SIZES = ("0", "1")
+"""Sizes that torch never makes a symbol of."""
+
+
+OF_A_SIZE: tuple[Kind, ...] = ("size", "least", "equal_sizes", "size_value")
+
+
+@frozen(kw_only=True)
+class Asked:
+    """What was asked for: the background of every advice."""
+
+    shapes: Shapes
+    mode: ModeName
+    static: frozenset[str] = frozenset()
+    """Arguments whose tensors `shapes.mark_static` marks."""
+    numbers: frozenset[str] = frozenset()
+    """Arguments that are an int, a float or a list of ints, and not a bool."""
+    arguments: Collection[str]
+
+
+@frozen(kw_only=True)
+class Again:
+    """One recompilation: Dynamo's id, and for each entry of its cache, the newest first, why that did not fit."""
+
+    compile_id: str
+    reasons: tuple[str, ...]
+
+
+def explained(again: Again, asked: Asked, *, call: Call, name: str) -> Recompile:
+    """The report's entry for a recompilation in a call; `name` is what the call is called there."""
+    guard = _decisive([parsed(reason, asked.arguments) for reason in again.reasons], call)
+    return Recompile(
+        compile_id=again.compile_id,
+        reason=guard.text + (f"  # {guard.source}" if guard.source else ""),
+        argument=guard.argument,
+        call=name,
+        avoid=_ADVICE[guard.kind](guard, asked),
+    )
+
+
+def _decisive(guards: Sequence[Guard], call: Call) -> Guard:
+    """The guard that what the call changed has failed.
+
+    A call does not fit *any* entry, and torch tells of the newest: after a call with another `x`, one with another
+    `times` is told to have failed on `x`. The declared change says which entry is the telling one; where it says
+    nothing, torch's own choice stands.
+    """
+    return next((guard for guard in guards if _is_about(guard, call)), guards[0])
+
+
+def _is_about(guard: Guard, call: Call) -> bool:
+    for key, change in call.items():
+        name, dimension = dimension_of(key)
+        if name not in (guard.argument, guard.other):
+            continue
+        if dimension is not None and guard.kind in OF_A_SIZE and guard.dimension == dimension:
+            return True
+        if change == "transposed" and guard.kind == "stride":
+            return True
+        if dimension is None and change not in WORDS and guard.kind in ("value", "length"):
+            return True
+    return False
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], list[Again]]]:
+    """`with watched() as again: model(x)`; then `again()` lists what was compiled *again* inside.
+
+    Reads Dynamo's own record, which holds the last 64 compilations of the process, and empties it first. The record
+    keeps the newest entry's reason only; all of them pass through one function, which is listened to.
+    """
+    from torch._dynamo import convert_frame
+    from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
+
+    teller: Any = convert_frame
+    genuine = teller.get_and_maybe_log_recompilation_reasons
+    heard: list[tuple[str, ...]] = []
+
+    def listen(*args: Any, **kwargs: Any) -> list[str]:
+        reasons = genuine(*args, **kwargs)
+        heard.append(tuple(reasons))
+        return reasons
+
+    def again() -> list[Again]:
+        newest = [(str(m.compile_id), m.recompile_reason) for m in get_compilation_metrics() if m.recompile_reason]
+        return [
+            Again(compile_id=compile_id, reasons=next((known for known in heard if reason in known[:1]), (reason,)))
+            for compile_id, reason in newest
+        ]
+
+    clear_compilation_metrics()
+    teller.get_and_maybe_log_recompilation_reasons = listen
+    try:
+        yield again
+    finally:
+        teller.get_and_maybe_log_recompilation_reasons = genuine
+
+
+# What would have avoided it.
+
+
+def _size(guard: Guard, asked: Asked) -> str:
+    if guard.argument is None:
+        return "nothing in the shape policy: it is the size of no argument, but of a parameter, a buffer or a global"
+    name, at = guard.argument, guard.dimension
+    if guard.actual in CONSTANT_SIZES or guard.expected in CONSTANT_SIZES:
+        return f"{_pad(name, at)}: torch keeps the sizes 0 and 1 as constants under every policy"
+    gear = f", or {_pad_to_gear(name, at)}" if asked.mode == "max-autotune" else ""
+    if name in asked.static:
+        return (
+            f"leave '{name}' out of shapes.mark_static, which makes each of its shapes a constant{_dynamic(asked)}; "
+            f"or pad its dimension {at} to one size{gear}"
+        )
+    return f"shapes=dynamic, or shapes.mark_dynamic: {{{name}: [{at}]}}: a symbol from the first call on{gear}"
+
+
+def _dynamic(asked: Asked) -> str:
+    return "" if asked.shapes.dynamic else ", and write shapes=dynamic"
+
+
+def _least(guard: Guard, asked: Asked) -> str:
+    return f"{_pad(guard.argument or 'the tensor', guard.dimension)}: torch keeps the sizes 0 and 1 as constants"
+
+
+def _pad(name: str, dimension: int | None) -> str:
+    return f"pad dimension {dimension} of '{name}' to at least 2"
+
+
+def _pad_to_gear(name: str, dimension: int | None) -> str:
+    return f"pad it to a gear (shapes.gears: {{{name}.{dimension}: […]}}, with shapes=dynamic, on an NPU)"
+
+
+def _equal_sizes(guard: Guard, asked: Asked) -> str:
+    names = [name for name in (guard.argument, guard.other) if name]
+    if "duck" not in (guard.source or "") or len(set(names)) < 2:
+        return "nothing in the shape policy: the model itself needs these sizes to be equal"
+    marks = ", ".join(f"{name}: [{guard.dimension}]" for name in names)
+    return (
+        f"shapes.mark_dynamic: {{{marks}}}, or a first call whose sizes differ: torch gave one symbol to sizes that "
+        "were equal in the first call"
+    )
+
+
+def _size_value(guard: Guard, asked: Asked) -> str:
+    return (
+        "nothing in the shape policy: the size is a symbol and the model's code turned it into a constant"
+        f"{_at(guard)}; change the code, or pad the dimension to one size"
+    )
+
+
+def _value(guard: Guard, asked: Asked) -> str:
+    if guard.argument is None:
+        return "nothing in the shape policy: it is the value of no argument"
+    if guard.argument not in asked.numbers or asked.shapes.dynamic:
+        return f"nothing in the shape policy: the value of '{guard.argument}' is part of the program{_at(guard)}"
+    return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on"
+
+
+def _at(guard: Guard) -> str:
+    return f" ({guard.source})" if guard.source else ""
+
+
+def _length(guard: Guard, asked: Asked) -> str:
+    return f"pad '{guard.argument}' to one length ({guard.expected}): no policy makes the length of a list a symbol"
+
+
+def _stride(guard: Guard, asked: Asked) -> str:
+    return f"pass tensors of one stride order: {guard.argument or 'it'}.contiguous() before the call"
+
+
+def _same(what: str) -> Callable[[Guard, Asked], str]:
+    return lambda guard, asked: f"give '{guard.argument or 'the tensor'}' one {what} in every call"
+
+
+def _other(guard: Guard, asked: Asked) -> str:
+    return "nothing that is known here: the guard's text says what must stay as it was"
+
+
+_ADVICE: Mapping[Kind, Callable[[Guard, Asked], str]] = {
+    "size": _size,
+    "stride": _stride,
+    "dtype": _same("dtype"),
+    "rank": _same("rank"),
+    "value": _value,
+    "length": _length,
+    "least": _least,
+    "equal_sizes": _equal_sizes,
+    "size_value": _size_value,
+    "other": _other,
+}

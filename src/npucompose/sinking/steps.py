@@ -1,0 +1,293 @@
+"""The numbered steps S0 to S8: each looks at one thing and says status, evidence and the line that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from attrs import frozen
+
+from npucompose.schema.sinking import Step, StepId, StepStatus
+from npucompose.sinking.facts import Change, Op, Question
+from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.values import Use, geared, sentence, shapes_made_of_values
+from npucompose.sinking.verdicts import SHOWN, Judged, numbers, unknown_sizes
+
+TITLES: dict[StepId, str] = {
+    "S0": "what TorchAir would log",
+    "S1": "configuration",
+    "S2": "sizes of the tensor inputs",
+    "S3": "numbers that change, and results whose size the data decide",
+    "S4": "operators whose tiling reads values",
+    "S5": "the graph as GE builds it",
+    "S6": "the graph as it was handed to GE",
+    "S7": "calls that compile again",
+    "S8": "what to send along when this does not explain it",
+}
+LOG = "{fx} FX graph compiled to {ge} Ascend GE graph"
+"""TorchAir's sentence (concrete_graph.cpp). Its `FX` looks at tensor sizes only, so that path 4 is logged as Static."""
+
+
+@frozen(kw_only=True)
+class Case:
+    """All that the steps look at."""
+
+    question: Question
+    table: OperatorTable
+    graphs: tuple[Judged, ...]
+    path: int | None
+
+
+def steps(case: Case) -> tuple[Step, ...]:
+    """S0 to S8, in order."""
+    told = [_step(step_id, act(case)) for step_id, act in _STEPS.items()]
+    return (*told, _step("S8", _bundle(told)))
+
+
+@frozen(kw_only=True)
+class _Told:
+    status: StepStatus
+    evidence: Sequence[str] = ()
+    fix: str | None = None
+
+
+def _step(step_id: StepId, told: _Told) -> Step:
+    evidence = list(told.evidence)
+    if len(evidence) > SHOWN:
+        evidence = [*evidence[:SHOWN], f"and {len(evidence) - SHOWN} more"]
+    return Step(id=step_id, title=TITLES[step_id], status=told.status, evidence=tuple(evidence), fix=told.fix)
+
+
+def _log(case: Case) -> _Told:
+    """S0: derived from the verdicts; a log given as a file takes its place."""
+    lines: list[str] = []
+    status: StepStatus = "ok"
+    for one in case.graphs:
+        build = one.ge_build.value
+        if build == "unknown":
+            status = "unknown" if status == "ok" else status
+            continue
+        fx = "Dynamic" if one.ge_graph.value == "dynamic" else "Static"
+        lines.append(f"{one.graph.id}: {LOG.format(fx=fx, ge='static' if build == 'static' else 'dynamic')}")
+        status = status if build == "static" else "problem"
+    fix = _remedy(case) if status == "problem" else None
+    return _Told(status=status, evidence=lines or ["nobody can tell which sentence it would be"], fix=fix)
+
+
+def _remedy(case: Case) -> str | None:
+    """What mends the first of S2 to S4 that has a problem: a step that sees only the outcome has no line of its own."""
+    told = (act(case) for act in (_sizes, _numbers, _operators))
+    return next((one.fix for one in told if one.status == "problem"), None)
+
+
+def _configuration(case: Case) -> _Told:
+    question = case.question
+    dynamic = {True: "true", False: "false", None: "null"}[question.dynamic]
+    evidence = [
+        f"mode={question.mode}, shapes.dynamic={dynamic}, compile.fullgraph={str(question.fullgraph).lower()}, "
+        f"tiling sink {'on' if question.sink else 'off'}, product {question.product or 'not named'}"
+    ]
+    if question.mode != "max-autotune":
+        evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
+    evidence.append(f"path {case.path}" if case.path is not None else "no path of the document: see S4")
+    frames = {one.graph.compile_id.split("/")[0] for one in case.graphs if one.graph.compile_id}
+    if len(frames) > 1:
+        broken = f"{len(frames)} frames were compiled: the model broke into parts, and each part is a graph of its own"
+        return _Told(
+            status="problem",
+            evidence=[*evidence, broken],
+            fix="compile.fullgraph=true  # the error then names the line that breaks the graph",
+        )
+    return _Told(status="ok", evidence=evidence)
+
+
+def _sizes(case: Case) -> _Told:
+    found = [(one, size) for one in case.graphs for size in one.graph.inputs if size.sizes]
+    bad = [(one, size) for one, size in found if not set(size.sizes.values()) <= geared(one.graph, case.question)]
+    if not found:
+        return _Told(status="ok", evidence=["every size of every tensor input is a constant"])
+    if not bad:
+        gears = ", ".join(f"{key} has the gears {list(sizes)}" for key, sizes in case.question.gears.items())
+        return _Told(status="ok", evidence=[gears])
+    evidence = [line for one in case.graphs for line in unknown_sizes(one.graph)]
+    arguments = tuple(dict.fromkeys(size.argument for _, size in bad if size.argument is not None))
+    return _Told(status="problem", evidence=evidence, fix=_mark(arguments, case.question))
+
+
+def _mark(arguments: Sequence[str], question: Question) -> str:
+    names = [argument.partition("[")[0].partition(".")[0] for argument in arguments]
+    if names and set(names) <= set(question.marked):
+        return _mark_again(names)
+    marks = list(dict.fromkeys([*question.mark_static, *names]))
+    calls = "; ".join(f"torch._dynamo.mark_static({argument})" for argument in arguments)
+    return f"shapes.mark_static=[{','.join(marks)}]  # in Python: {calls}"
+
+
+def _mark_again(names: Sequence[str]) -> str:
+    calls = "; ".join(f"torch._dynamo.mark_static({name})" for name in dict.fromkeys(names))
+    return f"{calls}  # in Python, before every call and not before the first only"
+
+
+def _numbers(case: Case) -> _Told:
+    evidence: list[str] = []
+    fixes: list[str] = []
+    for one in case.graphs:
+        for op, symbols in shapes_made_of_values(one.graph, case.question):
+            origins = [one.graph.symbols.get(s) or s for s in symbols]
+            evidence.append(f"{op.name} ({op.overload}): {', '.join(origins)} makes a size of its result{_at(op)}")
+            fixes.append(_fixed_size(op, origins))
+    if evidence:
+        return _Told(status="problem", evidence=evidence, fix="; ".join(dict.fromkeys(fixes)))
+    told = [line for one in case.graphs for line in numbers(one.graph)]
+    if not told:
+        return _Told(status="ok", evidence=["no number of the caller is a symbol"])
+    return _Told(status="ok", evidence=[*told, "none of them reaches a shape"])
+
+
+def _fixed_size(op: Op, origins: Sequence[str]) -> str:
+    if op.schema == "aten::nonzero":
+        return "torch.nonzero_static(x, size=N)  # or torch.where(condition, a, b), whose size is that of its inputs"
+    if op.unbacked:
+        return f"replace {op.overload} by an operator whose result has a fixed size (torch.where, a mask, a top-k)"
+    return (
+        f"give {op.overload} a size that is no argument of the call: a constant of the module instead of {origins[0]}"
+    )
+
+
+def _operators(case: Case) -> _Told:
+    found = [use for one in case.graphs for use in one.uses]
+    if not found:
+        return _Told(status="ok", evidence=["no operator of the table, and none that is given numbers which change"])
+    evidence = [f"{use.op.name} ({use.op.overload}): {sentence(use, case.question)}{_at(use.op)}" for use in found]
+    bad = [use for use in found if use.static is not True]
+    if not bad:
+        return _Told(status="ok", evidence=evidence)
+    status: StepStatus = "problem" if any(use.static is False for use in bad) else "unknown"
+    first = next((use for use in bad if use.static is False), bad[0])
+    ordered = [evidence[found.index(use)] for use in (first, *(u for u in found if u is not first))]
+    return _Told(status=status, evidence=ordered, fix=_sink_fix(first, case))
+
+
+def _sink_fix(use: Use, case: Case) -> str:
+    products = [name for name, product in case.table.products.items() if product.sinks]
+    if use.sink == "switched_off":
+        python = "config.experimental_config.tiling_schedule_optimize = True"
+        mode = "" if case.question.mode == "max-autotune" else "mode=max-autotune "
+        return f"{mode}tiling=sink  # in Python: {python}"
+    if use.sink == "operator_cannot":
+        sinking = " or ".join(name.partition("::")[2] for name, row in case.table.operators.items() if row.sinks)
+        return f"use {sinking} where the model allows; or shapes=static when {' and '.join(use.changing)} do not change"
+    if use.sink == "product_cannot":
+        return f"target.soc={products[0]}  # products that sink tiling: {', '.join(products)}"
+    if use.sink == "product_unknown":
+        return f"target.soc={products[0]}  # name the product; those that sink tiling: {', '.join(products)}"
+    row = f"{{ge: …, slots: [{', '.join(use.changing)}], sinks: true, source: …}}"
+    return f"sinking: {{operators: {{'{use.op.schema}': {row}}}}}  # what its tiling registration says"
+
+
+def _build(case: Case) -> _Told:
+    evidence = [
+        f"{one.graph.id}: {one.ge_build.value}: {line}" for one in case.graphs for line in one.ge_build.evidence
+    ]
+    values = {one.ge_build.value for one in case.graphs}
+    status: StepStatus = "problem" if values & {"dynamic", "mixed"} else "unknown" if "unknown" in values else "ok"
+    return _Told(status=status, evidence=evidence, fix=_remedy(case) if status == "problem" else None)
+
+
+def _handed_over(case: Case) -> _Told:
+    """S6: what the genuine package handed over, where that was seen."""
+    seen = [one for one in case.graphs if one.ge is not None]
+    if not seen:
+        return _Told(
+            status="skipped",
+            evidence=["no GE graph was seen: target=npu_offline mode=max-autotune shows it, or --dump FILE"],
+        )
+    evidence: list[str] = []
+    for one in seen:
+        assert one.ge is not None
+        sink = one.ge.options.get("ge.tiling_schedule_optimize")
+        evidence.append(f"{one.graph.id}: option ge.tiling_schedule_optimize = {sink}")
+        evidence += [f"{one.graph.id}: {line}" for line in slots(one, case.table)]
+        evidence.append(f"{one.graph.id}: {', '.join(one.ge_graph.evidence)}")
+    bad = [one for one in seen if one.ge_graph.value == "dynamic" and not geared(one.graph, case.question)]
+    return _Told(status="problem" if bad else "ok", evidence=evidence, fix=_remedy(case) if bad else None)
+
+
+def slots(one: Judged, table: OperatorTable) -> Iterator[str]:
+    """`FusedInferAttentionScore: actual_seq_lengths_kv is fed by Data`, for every operator of the table."""
+    for ge_type, fed in one.ge.inputs.values() if one.ge is not None else ():
+        row = table.of_ge(ge_type)
+        for slot in row.ge_slots().values() if row is not None else ():
+            if slot in fed:
+                yield f"{ge_type}: {slot} is fed by {fed[slot]}"
+
+
+def _again(case: Case) -> _Told:
+    changes = case.question.changes
+    if not changes:
+        return _Told(status="ok", evidence=["the calls differ in nothing that a compilation depends on"])
+    told = [(change, _recompiles(change, case.question)) for change in changes]
+    evidence = [f"{_changed(change)}: {words}" for change, (_, words, _) in told]
+    bad = [fix for _, (often, _, fix) in told if often and fix]
+    return _Told(status="problem" if bad else "ok", evidence=evidence, fix=bad[0] if bad else None)
+
+
+def _changed(change: Change) -> str:
+    return f"{change.argument} changes its {change.what} from {change.before} to {change.after} in call {change.call}"
+
+
+def _recompiles(change: Change, question: Question) -> tuple[bool, str, str | None]:
+    """(does it compile again, the words, the line that mends it)."""
+    if change.what == "length":
+        return True, "a list of another length is another compilation, whatever `dynamic` says", "pad it to one length"
+    every = {"value": "value", "shape": "shape"}[change.what]
+    if change.what == "shape" and change.marked:
+        fix = "leave it unmarked and give it gears: shapes.gears={ARGUMENT.DIMENSION: [sizes]}"
+        return (
+            True,
+            "it is marked static, so that each shape is a compilation",
+            fix.replace("ARGUMENT", change.argument),
+        )
+    if question.dynamic is False:
+        return True, f"shapes.dynamic=false makes it a constant: one compilation for each {every}", _general(question)
+    if question.dynamic is None:
+        return (
+            True,
+            f"shapes.dynamic=null finds out: one more compilation, then the {every} is a symbol",
+            _general(question),
+        )
+    if change.what == "shape" and change.argument in question.marked:
+        words = "the first call's tensor was marked and this one is not: the next graph has symbols (path 6)"
+        return True, words, _mark_again([change.argument])
+    return False, f"the {every} is a symbol: nothing is compiled again", None
+
+
+def _general(question: Question) -> str:
+    marks = ",".join(question.arguments)
+    return f"shapes=dynamic shapes.mark_static=[{marks}]  # tensors stay constants, numbers become symbols"
+
+
+def _bundle(told: Sequence[Step]) -> _Told:
+    unsure = [step.id for step in told if step.status == "unknown"]
+    if not unsure:
+        return _Told(status="skipped", evidence=["the steps above explain it"])
+    return _Told(
+        status="unknown",
+        evidence=[f"{', '.join(unsure)} could not tell; send report.json, graphs/, the GE dump and the log"],
+        fix="compiler.debug.graph_dump.type=pbtxt  # on the device; then npucompose explain --dump FILE",
+    )
+
+
+def _at(op: Op) -> str:
+    return f" ({op.source})" if op.source else ""
+
+
+_STEPS: dict[StepId, Callable[[Case], _Told]] = {
+    "S0": _log,
+    "S1": _configuration,
+    "S2": _sizes,
+    "S3": _numbers,
+    "S4": _operators,
+    "S5": _build,
+    "S6": _handed_over,
+    "S7": _again,
+}

@@ -1,0 +1,95 @@
+"""The operator table: which operators' tiling reads values, and where it can sink. Loads no torch."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import evolve, frozen
+
+from npucompose.errors import ConfigError, unknown
+from npucompose.schema.options import option
+from npucompose.schema.sinking import Operator
+from npucompose.schema.structure import structure
+
+FILE = Path(__file__).with_name("operators.yaml")
+
+
+@frozen(kw_only=True)
+class Product:
+    """A family of devices: `sinks` is None where no document tells."""
+
+    title: str
+    names: tuple[str, ...]
+    """Globs on the lower-case name."""
+    sinks: bool | None = None
+    source: str
+
+
+@frozen(kw_only=True)
+class OperatorTable:
+    """The rows of operators.yaml and those that an experiment adds."""
+
+    version: int
+    products: Mapping[str, Product] = option(factory=dict)
+    operators: Mapping[str, Operator] = option(factory=dict)
+
+    @staticmethod
+    def own() -> OperatorTable:
+        """The table that this version ships."""
+        return _own()
+
+    def with_rows(self, rows: Mapping[str, Operator]) -> OperatorTable:
+        """The table with an experiment's rows, which replace those of the same name; ConfigError for a wrong one."""
+        problems = [
+            f"'{name}' @ sinking.operators is no operator's name: write it as torch does, namespace::operator."
+            for name in rows
+            if "::" not in name
+        ]
+        for name, row in rows.items():
+            for product in row.products or ():
+                if product not in self.products:
+                    where = f"sinking.operators.{name}.products"
+                    problems.append(unknown("product", product, tuple(self.products), where))
+        if problems:
+            raise ConfigError(*problems)
+        return evolve(self, operators={**self.operators, **rows}) if rows else self
+
+    def row(self, operator: str) -> Operator | None:
+        """`row("npu::npu_incre_flash_attention")`; None when the table does not know the operator."""
+        return self.operators.get(operator)
+
+    def of_ge(self, ge_type: str) -> Operator | None:
+        """The first row whose GE operator this is."""
+        return next((row for row in self.operators.values() if row.ge == ge_type), None)
+
+    def product(self, soc: str | None) -> str | None:
+        """The family of a device's name: `product("Ascend910B3")` is "ascend910b"; ConfigError for an unknown name."""
+        if soc is None:
+            return None
+        name = soc.lower()
+        for family, product in self.products.items():
+            if name == family or any(fnmatch.fnmatchcase(name, pattern) for pattern in product.names):
+                return family
+        raise ConfigError(unknown("product", soc, tuple(self.products), "target.soc"))
+
+    def sinks(self, row: Operator, family: str | None) -> bool | None:
+        """Whether this operator's tiling sinks on this product; None where nobody can tell."""
+        if row.sinks is False:
+            return False
+        if family is None:
+            return None
+        if row.products is not None and family not in row.products:
+            return False
+        of_product = self.products[family].sinks
+        return False if of_product is False else None if None in (of_product, row.sinks) else True
+
+
+@cache
+def _own() -> OperatorTable:
+    data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return structure(OperatorTable, data, "sinking/operators.yaml")

@@ -1,0 +1,227 @@
+"""The three verdicts on one graph: FX, GE as handed over, GE as built; the path that a run took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from npucompose.schema.sinking import Blame, Certainty, Verdict
+from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
+from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.values import Use, dynamic_ops, geared, uses
+
+STATIC_PART_LIMIT = 4
+"""GE's default of ge.exec.static_model_ops_lower_limit: a static part with fewer operators is scheduled dynamically."""
+HOST_SCHEDULING = "ge.exec.hostSchedulingMaxThreshold"
+UNKNOWN_SIZES = (-1, -2)
+SHOWN = 6
+"""Sentences of one verdict; a graph may have hundreds of symbols."""
+
+
+@frozen(kw_only=True)
+class Judged:
+    """One graph with its verdicts; `blame` says why GE's build is not static."""
+
+    graph: FxFacts
+    ge: GeFacts | None
+    fx_graph: Verdict
+    ge_graph: Verdict
+    ge_build: Verdict
+    blame: tuple[Blame, ...]
+    uses: tuple[Use, ...]
+
+
+def judged(graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable) -> Judged:
+    """The verdicts on a graph; `ge` is what was handed to GE for it, where somebody saw that."""
+    build, blame = _ge_build(graph, ge, question, table)
+    return Judged(
+        graph=graph,
+        ge=ge,
+        fx_graph=fx_graph(graph, question),
+        ge_graph=_ge_graph(graph, ge),
+        ge_build=build,
+        blame=blame,
+        uses=uses(graph, question, table),
+    )
+
+
+def fx_graph(graph: FxFacts, question: Question) -> Verdict:
+    """Static when no shape and no number of it is a symbol."""
+    certainty: Certainty = "proven" if question.genuine else "derived"
+    if not graph.symbols:
+        sentence = f"no symbol among the {len(graph.inputs)} inputs and {len(graph.ops)} operators of {graph.id}"
+        return Verdict(value="static", certainty=certainty, evidence=(sentence,))
+    sentences = [*unknown_sizes(graph), *numbers(graph)]
+    sentences += [f"{s} is known only when the graph runs" for s, origin in graph.symbols.items() if origin is None]
+    return Verdict(value="dynamic", certainty=certainty, evidence=_short(sentences))
+
+
+def unknown_sizes(graph: FxFacts) -> list[str]:
+    """`key: dimension 2 is s0 (placeholder arg4_1)` for each unknown size of an input."""
+    return [
+        f"{one.argument or one.name}: dimension {dimension} is {symbol} (placeholder {one.name})"
+        for one in graph.inputs
+        for dimension, symbol in one.sizes.items()
+    ]
+
+
+def numbers(graph: FxFacts) -> list[str]:
+    """`lens[0] is the number s97 (placeholder arg3_1)` for each number of the model's caller that is a symbol."""
+    return [
+        f"{one.argument} is the number {one.symbol} (placeholder {one.name})"
+        for one in graph.inputs
+        if one.symbol is not None and one.argument is not None and ".size()[" not in one.argument
+    ]
+
+
+def _ge_graph(graph: FxFacts, ge: GeFacts | None) -> Verdict:
+    """Dynamic exactly when a Data node has an unknown size: TorchAir's own test (GeConcreteGraph.is_dynamic)."""
+    if ge is not None:
+        unknown = {name: shape for name, shape in ge.data.items() if any(size in UNKNOWN_SIZES for size in shape)}
+        shown = [f"Data {name} {list(shape)}" for name, shape in (unknown or ge.data).items()]
+        return Verdict(value="dynamic" if unknown else "static", certainty="proven", evidence=_short(shown))
+    unknown_here = unknown_sizes(graph)
+    if unknown_here:
+        return Verdict(value="dynamic", certainty="derived", evidence=_short(unknown_here))
+    sentence = "every size of every tensor input is a constant; a number becomes a Data node of fixed shape"
+    return Verdict(value="static", certainty="derived", evidence=(sentence,))
+
+
+def _ge_build(
+    graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable
+) -> tuple[Verdict, tuple[Blame, ...]]:
+    host = _host_scheduled(graph, ge)
+    if host is not None:
+        return host, ()
+    dynamic, unsure = dynamic_ops(graph, question, table)
+    blame = (*_inputs_to_blame(graph, question), *_roots(graph, dynamic, unsure))
+    gears = _gears(graph, question)
+    if not dynamic and unsure:
+        reasons = tuple(f"{b.node}: {b.reason}" for b in unsure.values())
+        return Verdict(value="unknown", certainty="unknown", evidence=_short(list(reasons))), blame
+    if not dynamic:
+        said = gears or "row 7: no operator of the graph is dynamic"
+        sunk = [
+            f"row 5: {use.op.name}: its tiling sinks" for use in uses(graph, question, table) if use.sink == "sinks"
+        ]
+        return Verdict(value="static", certainty="derived", evidence=(said, *_short(sunk))), ()
+    parts = static_parts(graph.ops, {*dynamic, *unsure})
+    limit = STATIC_PART_LIMIT if question.ops_lower_limit is None else question.ops_lower_limit
+    kept = [size for size in parts if limit >= 0 and size >= limit]
+    first = next(iter(dynamic.values()))
+    evidence = [f"{first.rule}: {first.node}: {first.reason}", _parts(parts, kept, limit)]
+    return Verdict(value="mixed" if kept else "dynamic", certainty="derived", evidence=tuple(evidence)), blame
+
+
+def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> Verdict | None:
+    """Row 8, where the option was handed over: GE's default is 0, which no graph is below."""
+    threshold = int((ge.options.get(HOST_SCHEDULING) if ge is not None else None) or 0)
+    if ge is None or len(ge.inputs) >= threshold:
+        return None
+    sentence = f"row 8: the graph has {len(ge.inputs)} nodes and {HOST_SCHEDULING} is {threshold}"
+    return Verdict(value="dynamic", certainty="derived", evidence=(sentence,))
+
+
+def _gears(graph: FxFacts, question: Question) -> str | None:
+    if not geared(graph, question):
+        return None
+    return "row 10: each gear is a static graph: " + ", ".join(f"{k}={list(v)}" for k, v in question.gears.items())
+
+
+def _inputs_to_blame(graph: FxFacts, question: Question) -> tuple[Blame, ...]:
+    """A tensor with an unknown size is the first node of the graph that has one."""
+    known = geared(graph, question)
+    return tuple(
+        Blame(
+            node=one.name,
+            operator="placeholder",
+            reason=f"dimension {dimension} of the input is the symbol {symbol}, not a constant",
+            graph=graph.id,
+            argument=one.argument,
+            dimension=dimension,
+            symbol=symbol,
+            rule="row 3",
+        )
+        for one in graph.inputs
+        for dimension, symbol in one.sizes.items()
+        if symbol not in known
+    )
+
+
+def _roots(graph: FxFacts, dynamic: Mapping[str, Blame], unsure: Mapping[str, Blame]) -> list[Blame]:
+    """Operators that bring something unknown in; one that only reads it is not to blame."""
+    ops = {op.name: op for op in graph.ops}
+    sizes = {symbol for one in graph.inputs for symbol in one.sizes.values()}
+    found: list[Blame] = []
+    for op in ops.values():
+        blame = dynamic.get(op.name) or unsure.get(op.name)
+        if blame is None:
+            continue
+        brought = [s for s in op.unknown_out if s not in op.unknown_in and s not in sizes]
+        if blame.rule != "row 3" or brought:
+            found.append(blame)
+    return found
+
+
+def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
+    """How many operators each static part has, in order, when the `dynamic` ones are cut out.
+
+    Two static operators share a part when an edge joins them and no dynamic operator lies between: both have the same
+    number of dynamic ones before them on the longest way. Views are not counted, GE folds them.
+    """
+    depth: dict[str, int] = {}
+    part: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+
+    def root(name: str) -> str:
+        while part[name] != name:
+            name = part[name]
+        return name
+
+    for op in ops:
+        before = [name for name in op.reads if name in depth]
+        depth[op.name] = max((depth[n] + (n in dynamic) for n in before), default=0)
+        if op.name in dynamic:
+            continue
+        part[op.name] = op.name
+        sizes[op.name] = 0 if op.view else 1
+        for name in before:
+            if name in part and depth[name] == depth[op.name] and root(name) != root(op.name):
+                theirs, ours = root(name), root(op.name)
+                part[ours] = theirs
+                sizes[theirs] += sizes.pop(ours)
+    return [size for size in sizes.values() if size]
+
+
+def _parts(parts: Sequence[int], kept: Sequence[int], limit: int) -> str:
+    if not parts:
+        return "row 9: no static part is left"
+    told = f"row 9: static parts of {', '.join(map(str, parts))} operators (views not counted)"
+    if limit < 0:
+        return f"{told}; static_model_ops_lower_limit={limit} makes all of them dynamic"
+    return f"{told}, of which {len(kept)} reach static_model_ops_lower_limit={limit}"
+
+
+def path(graphs: Sequence[Judged], question: Question) -> int | None:
+    """Which compile path a run took, by its graphs in the order of their compilation."""
+    reading = [one for one in graphs if one.uses]
+    if not reading:
+        return None
+    dynamic = [one for one in reading if one.ge_graph.value == "dynamic" and not geared(one.graph, question)]
+    if dynamic:
+        return 2 if reading[0] in dynamic else 6
+    changing = [use for one in reading for use in one.uses if use.sink != "constant"]
+    if not changing:
+        return 1
+    if not question.sink:
+        return 3
+    if any(use.static is None for use in changing):
+        return None
+    return 4 if all(use.static for use in changing) else 5
+
+
+def _short(sentences: Sequence[str]) -> tuple[str, ...]:
+    if len(sentences) <= SHOWN:
+        return tuple(sentences)
+    return (*sentences[:SHOWN], f"and {len(sentences) - SHOWN} more")

@@ -1,0 +1,131 @@
+"""From a plan to its predicted time, the memory it holds, and a timeline that can be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from attrs import frozen
+
+from npucompose.graphs.effects import written_by
+from npucompose.schema.streams import Prediction, Timeline
+from npucompose.streams import dag
+from npucompose.streams.order import fewest_events, in_runs
+from npucompose.streams.problem import Problem
+from npucompose.streams.simulate import Simulation, simulate
+
+Pairs = Sequence[tuple[int, int]]
+
+
+@frozen(kw_only=True, eq=False)
+class Drawn:
+    """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
+
+    problem: Problem
+    streams: Sequence[int]
+    order: Sequence[int]
+    events: Pairs
+    simulation: Simulation
+
+    @classmethod
+    def of(cls, problem: Problem, streams: Sequence[int], ranked: Sequence[int]) -> Drawn:
+        order = in_runs(streams, problem.then, ranked)
+        events = fewest_events(order, streams, problem.edges)
+        simulation = simulate(order, streams, events, problem.work, problem.model)
+        return cls(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
+        return self.simulation.makespan, len(self.events), len(set(self.streams))
+
+
+def prediction(drawn: Drawn, stream_names: Sequence[str]) -> Prediction:
+    problem, simulation = drawn.problem, drawn.simulation
+    times = [item.us for item in problem.work]
+    busy = dict.fromkeys(stream_names, 0.0)
+    for index, stream in enumerate(drawn.streams):
+        busy[stream_names[stream]] += simulation.end[index] - simulation.start[index]
+    lives = _lives(problem)
+    in_a_row = list(accumulate(times))
+    return Prediction(
+        device=problem.model.name,
+        cost=problem.wanted.cost,
+        plan_us=simulation.makespan,
+        serial_us=sum(times),
+        critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
+        busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
+        peak_bytes=_peak(_living(lives, simulation.start, simulation.end)),
+        serial_peak_bytes=_peak(_living(lives, [end - us for end, us in zip(in_a_row, times, strict=True)], in_a_row)),
+    )
+
+
+def timeline(drawn: Drawn, stream_names: Sequence[str]) -> Timeline:
+    problem, simulation = drawn.problem, drawn.simulation
+    names, start, end = problem.names, simulation.start, simulation.end
+    counters = {"bytes alive": tuple(_living(_lives(problem), start, end))}
+    for kind, used in (
+        ("cube cores", [item.cube for item in problem.work]),
+        ("vector cores", [item.vector for item in problem.work]),
+    ):
+        if any(used):
+            counters[kind] = tuple(_changes([(start[i], end[i], count) for i, count in enumerate(used) if count]))
+    return Timeline(
+        source="predicted",
+        nodes=tuple(names[index] for index in drawn.order),
+        streams=tuple(stream_names[drawn.streams[index]] for index in drawn.order),
+        start_us=tuple(start[index] for index in drawn.order),
+        end_us=tuple(end[index] for index in drawn.order),
+        events=tuple((names[first], names[then]) for first, then in drawn.events),
+        counters=counters,
+    )
+
+
+@frozen
+class _Life:
+    """A kernel's results: how many bytes, and the kernels that read them; None for what the graph returns."""
+
+    made_by: int
+    nbytes: float
+    readers: Sequence[int] | None
+
+
+def _lives(problem: Problem) -> list[_Life]:
+    number = {kernel: index for index, kernel in enumerate(problem.kernels)}
+    readers: list[list[int]] = [[] for _ in number]
+    returned: set[int] = set()
+    for node in problem.needed.origins:
+        if node.op == "output":
+            returned |= {number[k] for source in node.all_input_nodes for k in problem.needed.origins[source]}
+        elif node in number:
+            for source in node.all_input_nodes:
+                for kernel in problem.needed.origins[source]:
+                    readers[number[kernel]].append(number[node])
+    return [
+        _Life(index, problem.sizes.of(kernel)[1], None if index in returned else readers[index])
+        for index, kernel in enumerate(problem.kernels)
+        if not written_by(kernel)
+    ]
+
+
+def _living(lives: Sequence[_Life], start: Sequence[float], end: Sequence[float]) -> list[tuple[float, float]]:
+    last = max(end, default=0.0)
+    spans: list[tuple[float, float, float]] = []
+    for life in lives:
+        gone = last if life.readers is None else max([end[r] for r in life.readers], default=end[life.made_by])
+        spans.append((start[life.made_by], gone, life.nbytes))
+    return _changes(spans)
+
+
+def _changes(spans: Sequence[tuple[float, float, float]]) -> list[tuple[float, float]]:
+    """[(time, sum of what covers it from then on)] of spans (from, to, how much)."""
+    steps: dict[float, float] = {}
+    for begin, stop, amount in spans:
+        steps[begin] = steps.get(begin, 0.0) + amount
+        steps[stop] = steps.get(stop, 0.0) - amount
+    times = sorted(steps)
+    return list(zip(times, accumulate(steps[time] for time in times), strict=True))
+
+
+def _peak(changes: Sequence[tuple[float, float]]) -> int:
+    return int(max((amount for _, amount in changes), default=0.0))

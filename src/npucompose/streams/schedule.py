@@ -1,0 +1,73 @@
+"""List scheduling: which stream each kernel goes to when it is known how long each one takes.
+
+The most urgent kernel (the heaviest path to the end begins with it) goes where it can start first, on streams that
+work through their kernels in order, with a price for every event and for waking a side stream. Cores are left to the
+simulation: kernels share them, so keeping two that want all of them apart only leaves the others' streams idle (tried:
+2 to 7 % slower in the simulation). Knows only numbers; loads no torch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from npucompose.schema.device_model import DeviceModel
+from npucompose.streams import dag
+from npucompose.streams.work import Work
+
+
+def by_urgency(
+    work: Sequence[Work], then: dag.Successors, streams: int, model: DeviceModel
+) -> tuple[list[int], list[int]]:
+    """(stream of each kernel, the kernels in the order in which they were scheduled, a legal one); edges go forward.
+
+    Two kernels of 5 µs and their sum, an event of 1 µs: ([0, 1, 0], [0, 1, 2]).
+    """
+    count = len(work)
+    urgency = dag.longest_paths([item.us for item in work], then)
+    before = dag.predecessors(then)
+    missing = [len(sources) for sources in before]
+    ready = [(-urgency[index], index) for index in range(count) if not missing[index]]
+    heapq.heapify(ready)
+    free = [0.0, *[model.stream_us] * (streams - 1)]
+    tail = [-1] * streams
+    end = [0.0] * count
+    result = [0] * count
+    order: list[int] = []
+    while ready:
+        _, index = heapq.heappop(ready)
+        stream, start = _place(before[index], result, end, free, tail, model.event_us)
+        result[index], end[index] = stream, start + work[index].us
+        free[stream], tail[stream] = end[index], index
+        order.append(index)
+        for target in then[index]:
+            missing[target] -= 1
+            if not missing[target]:
+                heapq.heappush(ready, (-urgency[target], target))
+    return result, order
+
+
+def _place(
+    sources: Sequence[int],
+    result: Sequence[int],
+    end: Sequence[float],
+    free: Sequence[float],
+    tail: Sequence[int],
+    event_us: float,
+) -> tuple[int, float]:
+    """(stream, start): the earliest start; among equals the stream that ends with what is needed, then the first."""
+    best, chosen = (float("inf"), True, 0), 0
+    for stream, at in enumerate(free):
+        start, follows = at, False
+        for source in sources:
+            there = end[source] if result[source] == stream else end[source] + event_us
+            if there > start:
+                start = there
+            if tail[stream] == source:
+                follows = True
+        rank = (start, not follows, stream)
+        if rank < best:
+            best, chosen = rank, stream
+        if tail[stream] < 0 and stream:
+            break  # all further streams are as empty as this one
+    return chosen, best[0]

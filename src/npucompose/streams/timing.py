@@ -1,0 +1,115 @@
+"""How far every stream is known to be when a kernel of a planned graph starts: vector clocks over one walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import define, field, frozen
+from torch import fx
+
+from npucompose.errors import PlanError
+from npucompose.graphs import Dependence
+from npucompose.graphs.effects import nodes_in
+from npucompose.graphs.scopes import LABEL, Scope, control
+from npucompose.schema.streams import DEFAULT_STREAM, Event
+
+
+@frozen
+class Moment:
+    """A point on a stream: the last kernel before it, and how far every stream is known to be by then."""
+
+    kernel: str
+    clock: Mapping[str, int]
+
+
+@define
+class Timing:
+    """One walk over a planned graph with a clock for each stream: {other stream: number of its last known kernel}."""
+
+    streams: dict[str, str] = field(factory=dict)
+    events: list[Event] = field(factory=list)
+    number: dict[fx.Node, int] = field(factory=dict)
+    clocks: dict[fx.Node, Mapping[str, int]] = field(factory=dict)
+    now: dict[str, Moment] = field(factory=dict)
+    moments: dict[fx.Node, Moment] = field(factory=dict)
+    waiting: dict[str, list[Moment]] = field(factory=dict)
+    seen: set[fx.Node] = field(factory=set)
+
+    @classmethod
+    def of(cls, graph: fx.Graph, dependence: Dependence) -> Timing:
+        timing = cls()
+        kernels = set(dependence.kernels)
+        stack: list[tuple[fx.Node, str | None]] = []
+        for node in graph.nodes:
+            stream = next((label for _, label in reversed(stack) if label), DEFAULT_STREAM)
+            kind = control(node)
+            if kind == "scope_enter":
+                stack.append((node, timing.enter(node, stream)))
+            elif kind == "scope_exit":
+                if not stack:
+                    raise PlanError("scope_unpaired", f"'{node.name}' leaves a scope that was never entered.")
+                stack.pop()
+            elif kind == "record":
+                timing.record(node, stream)
+            elif kind == "wait":
+                timing.wait(node, stream)
+            elif node in kernels:
+                timing.kernel(node, stream)
+            timing.seen.add(node)
+        if stack:
+            raise PlanError("scope_unpaired", f"'{stack[-1][0].name}' enters a scope that nothing leaves.")
+        return timing
+
+    def enter(self, node: fx.Node, outer: str) -> str | None:
+        scope = Scope.of(node)
+        if scope.stream is None:
+            return None
+        if outer != DEFAULT_STREAM:
+            raise PlanError(
+                "scope_nested",
+                f"'{node.name}' enters stream '{scope.stream}' inside stream '{outer}': scopes must be flat.",
+            )
+        if scope.keys[0] != LABEL:
+            raise PlanError("scope_label", f"'{node.name}': '{LABEL}' must be the first key, not '{scope.keys[0]}'.")
+        return scope.stream
+
+    def kernel(self, node: fx.Node, stream: str) -> None:
+        clock = dict(self.now[stream].clock) if stream in self.now else {}
+        for moment in self.waiting.pop(stream, ()):
+            for other, at in moment.clock.items():
+                clock[other] = max(clock.get(other, -1), at)
+            if self.streams[moment.kernel] != stream:
+                self.events.append(Event(recorder=moment.kernel, waiter=node.name))
+        self.number[node] = clock[stream] = len(self.number)
+        self.streams[node.name] = stream
+        self.clocks[node] = clock
+        self.now[stream] = self.moments[node] = Moment(node.name, clock)
+
+    def record(self, node: fx.Node, stream: str) -> None:
+        if stream not in self.now:
+            raise PlanError(
+                "record_nothing", f"'{node.name}' stands on stream '{stream}' before any kernel: it records nothing."
+            )
+        self.moments[node] = self.now[stream]
+
+    def wait(self, node: fx.Node, stream: str) -> None:
+        for awaited in self._awaited(node, node.args[0]):
+            self.waiting.setdefault(stream, []).append(self.moments[awaited])
+
+    def _awaited(self, wait: fx.Node, value: object) -> Iterable[fx.Node]:
+        """A record itself; for a tensor (TorchAir allows it) the kernel that makes it; an input is always there."""
+        for node in nodes_in(value):
+            if node in self.moments:
+                yield node
+            elif node not in self.seen:
+                raise PlanError(
+                    "deadlock",
+                    f"'{wait.name}' waits for '{node.name}', which comes only after it: {wait.name} -> … -> "
+                    f"{node.name} -> {wait.name}.",
+                )
+            else:
+                yield from self._awaited(wait, node.all_input_nodes)
+
+    def orders(self, first: fx.Node, then: fx.Node) -> bool:
+        stream = self.streams[first.name]
+        return self.number[first] < self.number[then] and self.clocks[then].get(stream, -1) >= self.number[first]

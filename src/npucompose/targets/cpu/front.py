@@ -1,0 +1,93 @@
+"""The way through a recording: its outputs, and the front in Python that portable executors have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from npucompose.targets.cpu.inputs import Inputs
+from npucompose.targets.cpu.memory import Memory, laid_over
+from npucompose.targets.cpu.plan import Buffer, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
+
+_InferenceMode = torch._C._InferenceMode
+Front = Callable[[Sequence[Any]], list[Any] | None]
+"""A replay: the outputs, or None, with nothing done, when the inputs do not have the recording's signature."""
+Maker = Callable[[Sequence[Any], list[Any]], Any]
+
+
+@frozen(kw_only=True, eq=False)
+class Output:
+    """One output of a replay: `make(inputs, the outputs before it)`. The other fields say the same as data."""
+
+    make: Maker
+    tensor: torch.Tensor | None = None
+    """A static buffer: its memory, or with `clone` a copy of it, goes out in a tensor object of the caller's own."""
+    clone: bool = False
+    same_as_input: int | None = None
+    same_as_output: int | None = None
+
+
+def outputs_of(plan: Plan, memory: Memory, clone: bool) -> list[Output]:
+    made: list[Output] = []
+    for output in plan.outputs:
+        if isinstance(output, Buffer):
+            made.append(_from_buffer(output.slot.layout.over(memory.storages[id(output.slot.root)]), clone))
+        elif isinstance(output, SameAsInput):
+            i = output.index
+            made.append(Output(make=lambda inputs, _, i=i: inputs[i], same_as_input=i))
+        elif isinstance(output, SameAsOutput):
+            i = output.index
+            made.append(Output(make=lambda _, outputs, i=i: outputs[i], same_as_output=i))
+        elif isinstance(output, ViewOfInput):
+            made.append(Output(make=_view_of_input(output)))
+        else:
+            made.append(Output(make=_literally(output)))
+    return made
+
+
+def _from_buffer(tensor: torch.Tensor, clone: bool) -> Output:
+    if clone:
+        return Output(make=lambda _inputs, _outputs: tensor.clone(), tensor=tensor, clone=True)
+    # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.
+    return Output(make=lambda _inputs, _outputs: tensor.detach(), tensor=tensor)
+
+
+def _view_of_input(output: ViewOfInput) -> Maker:
+    return lambda inputs, _outputs: laid_over(inputs[output.index], output.layout)
+
+
+def _literally(output: Literally) -> Maker:
+    return lambda _inputs, _outputs: output.value
+
+
+class PythonFront:
+    """Replays one at a time: admit the inputs, run, give back what was written, make the outputs."""
+
+    def __init__(self, inputs: Inputs, run: Callable[[], None], outputs: Sequence[Output]) -> None:
+        self._inputs = inputs
+        self._run = run
+        self._makers = [output.make for output in outputs]
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any] | None:
+        if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
+            with torch._C._DisableAutocast():
+                return self._replay(inputs)
+        return self._replay(inputs)
+
+    def _replay(self, inputs: Sequence[Any]) -> list[Any] | None:
+        with self._lock:
+            # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
+            with _InferenceMode(True):
+                if not self._inputs.admit(inputs):
+                    return None
+                self._run()
+                self._inputs.give_back(inputs)
+            outputs: list[Any] = []
+            for make in self._makers:
+                outputs.append(make(inputs, outputs))
+        return outputs

@@ -1,0 +1,124 @@
+"""Executor: the plan in C++. What pays is held set up or calls BLAS; every other operator goes through the dispatcher.
+
+The plan is the same as for the portable executors and so are the bits. `build.load()` brings the extension.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from npucompose.targets.cpu.front import Output
+from npucompose.targets.cpu.inputs import Inputs
+from npucompose.targets.cpu.memory import Memory
+from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, leaves
+from npucompose.targets.cpu.straight_line import dying_registers
+
+
+class Refused(Exception):
+    """A step that cannot be handed to C++; the text says which and why."""
+
+
+class Native:
+    """`front(…)` makes the callable that replays; `move(i, tensor)` lets all of input i lie where `tensor` does."""
+
+    name = "native"
+
+    def __init__(
+        self,
+        extension: ModuleType,
+        plan: Plan,
+        memory: Memory,
+        *,
+        direct: bool = True,
+    ) -> None:
+        """Without `direct` every step goes through the dispatcher: what `direct` is compared with."""
+        self._extension = extension
+        self._direct = direct
+        self.recording = extension.Recording()
+        self._tensors = {id(slot): tensor for slot, tensor in zip(memory.slots, memory.tensors, strict=True)}
+        for root in plan.roots:
+            if root.kind == "input":
+                assert root.tensor is not None
+                self.recording.set_input(root.index, Layout.of(root.tensor).over(memory.storages[id(root)]))
+        dying = dying_registers(plan.steps)
+        self.ways = [self._add(step, dying[i]) for i, step in enumerate(plan.steps)]
+        """How each step runs: "held", "blas" or "boxed"."""
+
+    def facts(self) -> Mapping[str, int]:
+        """How many steps run in which way: `{"held": 150, "blas": 50}`."""
+        return dict(Counter(self.ways))
+
+    # -- what Inputs needs
+
+    def copies_rather(self, index: int, nbytes: int) -> bool:
+        """Never: however many slots lie over an input, moving it changes one address."""
+        return False
+
+    def move(self, index: int, tensor: torch.Tensor) -> None:
+        self.recording.move(index, tensor.data_ptr())
+
+    # -- the front
+
+    def front(
+        self, given: Sequence[Any], inputs: Inputs, outputs: Sequence[Output], spans: Sequence[tuple[int, int]]
+    ) -> Callable[[Sequence[Any]], list[Any] | None]:
+        return self._extension.make_front(
+            self.recording,
+            [inputs.described(i, value) for i, value in enumerate(given)],
+            [_output(output) for output in outputs],
+            list(spans),
+            inputs.admit_from,
+            inputs.give_back,
+        )
+
+    # -- one step
+
+    def _add(self, step: Step, dying: Sequence[int]) -> str:
+        schema = step.op._schema
+        filled = {i: _filled(value, self._tensors) for i, value in enumerate(step.args) if _has_register(value)}
+        args = [None if i in filled else self._value(value) for i, value in enumerate(step.args)]
+        results = [
+            result.number if isinstance(result, Register) else [r.number for r in result] if result else None
+            for result in step.results
+        ]
+        while results and results[-1] is None:
+            results.pop()
+        try:
+            return self.recording.add(
+                schema.name, schema.overload_name, args, filled, results, list(dying), self._direct
+            )
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise Refused(f"{step.op}: {str(error).splitlines()[0]}") from error
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Slot):
+            return self._tensors[id(value)]
+        if isinstance(value, (list, tuple)):
+            return [self._value(part) for part in value]
+        return value
+
+
+def _has_register(value: Any) -> bool:
+    return any(isinstance(leaf, Register) for leaf in leaves(value))
+
+
+def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
+    """A register's number, or a list of numbers, tensors and None."""
+    if isinstance(value, (list, tuple)):
+        return [_filled(part, tensors) for part in value]
+    return value.number if isinstance(value, Register) else tensors[id(value)] if isinstance(value, Slot) else value
+
+
+def _output(output: Output) -> tuple[Any, ...]:
+    if output.tensor is not None:
+        return ("clone" if output.clone else "buffer", output.tensor)
+    if output.same_as_input is not None:
+        return ("input", output.same_as_input)
+    if output.same_as_output is not None:
+        return ("output", output.same_as_output)
+    return ("made", output.make)

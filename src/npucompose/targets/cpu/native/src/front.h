@@ -1,0 +1,25 @@
+// What stands before a replay: is this the call that was recorded, and where do its inputs lie today? A few microseconds.
+#pragma once
+
+#include <memory>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "recording.h"
+
+namespace npucompose {
+
+// A callable: front(inputs) -> the list of outputs, or None when `admit` says that these inputs are not the recording's.
+//
+// Every input is looked at on every call. Nothing moved, or something that may move did: all is decided here. Anything
+// else is for admit(inputs, addresses) -> None, or (addresses, again): where the inputs lie now, and whether admit and
+// give_back(inputs) have to be called each time from now on, because something is copied.
+//
+// inputs: for each, a dict(tensor, fixed, written, from_zero) or dict(value). outputs: ("buffer", tensor), ("input", i),
+// ("output", i), ("clone", tensor) or ("made", function of inputs and the outputs before it). spans: where the static
+// output buffers lie, as (begin, end).
+pybind11::object make_front(
+    std::shared_ptr<Recording> recording, const pybind11::list& inputs, const pybind11::list& outputs,
+    const pybind11::list& spans, pybind11::object admit, pybind11::object give_back);
+
+}  // namespace npucompose

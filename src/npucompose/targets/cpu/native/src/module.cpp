@@ -1,0 +1,88 @@
+// The Python module: Recording, and the front that replays it.
+
+#include <ATen/ScalarOps.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/version.h>
+
+#include "front.h"
+#include "held_kernels.inc"
+
+namespace py = pybind11;
+
+// From torch/csrc/jit/python/pybind_utils.h, which takes longer to compile than all of this. Another signature is an
+// error of the linker, and the portable replayer is used.
+namespace torch::jit {
+TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& type, std::optional<int32_t> length);
+}
+
+namespace npucompose {
+namespace {
+
+// A Python number where the schema wants a tensor takes less part in type promotion than a tensor does.
+c10::IValue value_of(const c10::FunctionSchema& schema, size_t position, py::handle given) {
+  const c10::Argument& argument = schema.arguments()[position];
+  const bool number = PyBool_Check(given.ptr()) || PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr()) ||
+      PyComplex_Check(given.ptr());
+  if (number && argument.type()->kind() == c10::TypeKind::TensorType)
+    return at::native::wrapped_scalar_tensor(torch::jit::toIValue(given, c10::NumberType::get(), {}).toScalar());
+  return torch::jit::toIValue(given, argument.real_type(), argument.N());
+}
+
+Filled filled_of(int position, const py::object& made_of) {
+  Filled filled;
+  filled.position = position;
+  filled.is_list = py::isinstance<py::list>(made_of);
+  const py::list parts = filled.is_list ? made_of.cast<py::list>() : py::list(py::make_tuple(made_of));
+  for (const auto& part : parts) {
+    const bool is_register = PyLong_Check(part.ptr());
+    filled.registers.push_back(is_register ? part.cast<int>() : -1);
+    filled.fixed.push_back(is_register || part.is_none() ? at::Tensor() : part.cast<at::Tensor>());
+  }
+  return filled;
+}
+
+Result result_of(py::handle given) {
+  Result result;
+  if (PyLong_Check(given.ptr())) result.reg = given.cast<int>();
+  else if (!given.is_none()) result.list = given.cast<std::vector<int>>();
+  return result;
+}
+
+// args: one for each of the schema, None where `filled` ({position: register or list}) says what goes there.
+std::string add(
+    Recording& recording, const std::string& name, const std::string& overload, const py::list& args,
+    const py::dict& filled, const py::list& results, std::vector<int> dying, bool direct) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  std::vector<Filled> fills;
+  for (const auto& [position, made_of] : filled)
+    fills.push_back(filled_of(position.cast<int>(), py::reinterpret_borrow<py::object>(made_of)));
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < args.size(); ++i)
+    stack.push_back(filled.contains(py::int_(i)) ? c10::IValue() : value_of(op.schema(), i, args[i]));
+  std::vector<Result> kept;
+  for (const auto& result : results) kept.push_back(result_of(result));
+  return recording.add(
+      op, std::move(stack), std::move(fills), std::move(kept), std::move(dying), direct);
+}
+
+}  // namespace
+}  // namespace npucompose
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using npucompose::Recording;
+  m.attr("torch_version") = TORCH_VERSION;
+  m.attr("lacking") = py::str(NPUCOMPOSE_LACKING);
+  m.def("make_front", &npucompose::make_front);
+  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
+      .def(py::init<>())
+      .def("add", &npucompose::add)
+      .def("set_input", &Recording::set_input)
+      .def("move", [](Recording& self, int64_t index, uintptr_t address) {
+        self.move(index, reinterpret_cast<const void*>(address));
+      })
+      .def("times", [](Recording& self, const std::vector<int64_t>& steps, int64_t rounds) {
+        const py::gil_scoped_release release;
+        const c10::InferenceMode inference(true);
+        return self.times(steps, rounds);
+      });
+}

@@ -1,0 +1,156 @@
+#include "recording.h"
+
+#include <chrono>
+
+#include "torch_internal.h"
+
+namespace npucompose {
+namespace {
+
+// Any operator, through torch's dispatcher.
+class Boxed final : public Kernel {
+ public:
+  Boxed(
+      Recording& owner, c10::OperatorHandle op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
+      std::vector<int> dying)
+      : owner_(owner), op_(std::move(op)), args_(std::move(args)), filled_(std::move(filled)),
+        results_(std::move(results)), dying_(std::move(dying)) {}
+
+  void run() override {
+    Stack& stack = owner_.stack;
+    stack.assign(args_.begin(), args_.end());
+    for (const Filled& filled : filled_) stack[filled.position] = value_of(filled);
+    op_.callBoxed(stack);
+    for (size_t i = 0; i < results_.size(); ++i) keep(results_[i], stack[i]);
+    stack.clear();
+    for (int number : dying_) owner_.registers[number] = c10::IValue();
+  }
+
+ private:
+  c10::IValue value_of(const Filled& filled) const {
+    if (!filled.is_list) return owner_.registers[filled.registers[0]];
+    auto type = op_.schema().arguments()[filled.position].type();
+    if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+    c10::impl::GenericList list(type->expectRef<c10::ListType>().getElementType());
+    for (size_t i = 0; i < filled.registers.size(); ++i) {
+      const int number = filled.registers[i];
+      const at::Tensor& fixed = filled.fixed[i];
+      list.push_back(number >= 0 ? owner_.registers[number] : fixed.defined() ? c10::IValue(fixed) : c10::IValue());
+    }
+    return list;
+  }
+
+  void keep(const Result& result, c10::IValue& value) {
+    if (result.reg >= 0) owner_.registers[result.reg] = std::move(value);
+    if (result.list.empty()) return;
+    const auto tensors = value.toTensorVector();
+    TORCH_CHECK(
+        tensors.size() == result.list.size(), op_.operator_name(), " was captured with ", result.list.size(),
+        " results and now returns ", tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) owner_.registers[result.list[i]] = tensors[i];
+  }
+
+  Recording& owner_;
+  c10::OperatorHandle op_;
+  Stack args_;
+  std::vector<Filled> filled_;
+  std::vector<Result> results_;
+  std::vector<int> dying_;
+};
+
+// A BLAS call for as long as torch would make the same one.
+class Product final : public Kernel {
+ public:
+  Product(const Recording& owner, KernelPtr blas, KernelPtr boxed)
+      : owner_(owner), blas_(std::move(blas)), boxed_(std::move(boxed)) {}
+
+  void run() override { (owner_.products_as_captured ? blas_ : boxed_)->run(); }
+  void moved() override { blas_->moved(); }
+
+ private:
+  const Recording& owner_;
+  KernelPtr blas_, boxed_;
+};
+
+bool lies_in(const c10::IValue& value, const c10::StorageImpl* storage) {
+  if (value.isTensor())
+    return value.toTensor().defined() && value.toTensor().storage().unsafeGetStorageImpl() == storage;
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector())
+      if (lies_in(tensor, storage)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Recording::Recording() : settings_(product_settings()) {}
+
+std::string Recording::add(
+    const c10::OperatorHandle& op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
+    std::vector<int> dying, bool direct) {
+  const auto grow = [this](int number) {
+    if (number >= static_cast<int>(registers.size())) registers.resize(number + 1);
+  };
+  for (const Result& result : results) {
+    grow(result.reg);
+    for (int number : result.list) grow(number);
+  }
+  KernelPtr kernel;
+  std::string name = "boxed";
+  if (direct && filled.empty() && results.empty()) {
+    if (KernelPtr blas = blas_kernel(op, args)) {
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying);
+      kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
+      name = "blas";
+    } else if ((kernel = held_kernel(op, args))) {
+      name = "held";
+    }
+  }
+  if (kernel) {
+    for (auto& [index, input] : inputs_)
+      for (const c10::IValue& value : args)
+        if (lies_in(value, input.whole.storage().unsafeGetStorageImpl())) {
+          input.users.push_back(kernel.get());
+          break;
+        }
+  } else {
+    kernel = std::make_unique<Boxed>(
+        *this, op, std::move(args), std::move(filled), std::move(results), std::move(dying));
+  }
+  steps_.push_back(std::move(kernel));
+  return name;
+}
+
+void Recording::set_input(int64_t index, const at::Tensor& whole) {
+  inputs_[index] = Input{whole, static_cast<int64_t>(whole.storage_offset() * whole.element_size()), {}};
+}
+
+void Recording::move(int64_t index, const void* address) {
+  auto found = inputs_.find(index);
+  if (found == inputs_.end()) return;  // no step reads it
+  Input& input = found->second;
+  move_storage(
+      *input.whole.storage().unsafeGetStorageImpl(),
+      const_cast<char*>(static_cast<const char*>(address)) - input.offset);
+  for (Kernel* kernel : input.users) kernel->moved();
+}
+
+void Recording::run() {
+  products_as_captured = product_settings() == settings_;
+  for (const KernelPtr& step : steps_) step->run();
+}
+
+std::vector<double> Recording::times(const std::vector<int64_t>& steps, int64_t rounds) {
+  std::vector<double> nanoseconds;
+  nanoseconds.reserve(rounds);
+  for (int64_t round = 0; round < rounds; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t step : steps) steps_.at(step)->run();
+    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+    nanoseconds.push_back(took.count());
+  }
+  return nanoseconds;
+}
+
+}  // namespace npucompose

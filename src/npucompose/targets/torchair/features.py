@@ -1,0 +1,122 @@
+"""TorchAir's functions beside torch.compile: cache_compile, dynamo_export, patch_for_hcom. Knows no platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from npucompose.errors import ConfigError
+from npucompose.schema.compiler import LEAVES
+from npucompose.schema.leaf import NPUGRAPH_EX
+from npucompose.targets.torchair.config import package, read
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from npucompose.targets.compilation import Backend
+
+CACHE_FILE = "compiled_module"
+"""What cache_compile calls the file of a compiled function, in a folder of its own (`CompiledModel.FILE`)."""
+PATCHED = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "all_to_all_single", "all_to_all",
+)  # fmt: skip
+"""Functions of torch.distributed that patch_for_hcom replaces."""
+
+
+class Cached:
+    """`module.forward` through cache_compile: compiled and saved at its first call, or loaded.
+
+    TorchAir's own key leaves out shapes and the model's source, so the folder must belong to one experiment alone.
+    """
+
+    def __init__(
+        self, backend: Backend, module: nn.Module, decompositions: dict[Any, Any], dynamic: bool | None
+    ) -> None:
+        folder, genuine = backend.folders.cache, backend.genuine
+        assert genuine is not None
+        if folder is None:
+            raise ConfigError("compile.cache=true needs a folder to keep graphs in: `npucompose run` has one.")
+        self._backend, self._folder = backend, folder
+        name = "npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair"
+        self._call = package(name).inference.cache_compile(
+            module.forward,
+            config=genuine.config,
+            dynamic=bool(dynamic),
+            cache_dir=str(folder),
+            custom_decompositions=decompositions,
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        if self._backend.cache is not None:
+            return self._call(*args)
+        had = self._saved()
+        self._backend.entered_at.append(perf_counter())
+        result = self._call(*args)
+        loaded = had and not self._backend.compilations
+        self._backend.cache = "loaded" if loaded else "saved" if self._saved() else "not saved"
+        return result
+
+    def _saved(self) -> bool:
+        return any(self._folder.rglob(CACHE_FILE))
+
+
+def export(backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
+    """torchair.dynamo_export with the experiment's configuration: export_path_dir and export_name say where to."""
+    genuine = backend.genuine
+    assert genuine is not None
+    backend.entered_at.append(perf_counter())
+    package("torchair").dynamo_export(
+        *inputs,
+        model=module,
+        export_path=read(genuine.config, LEAVES["export.export_path_dir"]),
+        export_name=read(genuine.config, LEAVES["export.export_name"]) or "export",
+        dynamic=bool(dynamic),
+        config=genuine.config,
+    )
+
+
+def patch_for_hcom() -> None:
+    """Collectives written with torch.distributed become operators of the graph. For the whole process."""
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        raise ConfigError(
+            "target.patch_for_hcom=true replaces functions of torch.distributed, and this torch is built without it."
+        )
+    package("torchair").patch_for_hcom()
+
+
+def dump_options_into(folder: Path) -> None:
+    """TorchAir writes GE's dump options to a file in the working folder, whatever `dump_config.dump_path` says.
+
+    Its module gets a `Path` whose working folder is `folder`; it asks for the working folder there and nowhere else.
+    """
+    from torchair._ge_concrete_graph import fx2ge_converter  # pyright: ignore[reportMissingImports]
+
+    class Below(type(Path())):
+        @classmethod
+        def cwd(cls) -> Path:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return folder
+
+    fx2ge_converter.Path = Below
+
+
+def patched() -> tuple[str, ...]:
+    """Which functions of torch.distributed are TorchAir's by now."""
+    import torch.distributed
+
+    found: list[Callable[..., Any]] = [getattr(torch.distributed, name, None) for name in PATCHED]  # pyright: ignore[reportAssignmentType]
+    return tuple(
+        name
+        for name, function in zip(PATCHED, found, strict=True)
+        if str(getattr(function, "__module__", "")).startswith("torchair.")
+    )
+
+
+def written(folder: Path | None) -> tuple[str, ...]:
+    """The files below `folder`, by their path in it."""
+    if folder is None or not folder.is_dir():
+        return ()
+    return tuple(sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()))

@@ -1,0 +1,96 @@
+"""What the ledger keeps, and what it says of a file that is no ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_free.sweep.ledger import FILE_NAME, Entry, Ledger
+from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.schema.figures import Figures
+
+
+def entry(number: int, **changes: object) -> Entry:
+    values: dict[str, object] = {
+        "key": f"{number:064x}",
+        "status": "ok",
+        "overrides": (f"seed={number}", "passes=[a,b]"),
+        "run_dir": f"multirun/{number}",
+        "figures": Figures(model="add", p50_us=float(100 - number), pool_bytes=64),
+    }
+    return Entry(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    written = [entry(1), entry(2, status="crashed", error="it died", exit_signal="SIGKILL", figures=Figures())]
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write(written)
+    with Ledger.open(tmp_path) as ledger:
+        assert ledger.of([e.key for e in written]) == {e.key: e for e in written}
+        assert ledger.of(["0" * 64]) == {}
+        assert ledger.counts() == {"crashed": 1, "ok": 1}
+
+
+def test_a_later_end_of_the_same_point_replaces_the_earlier(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(1, status="timeout")])
+        ledger.write([entry(1)])
+        assert [e.status for e in ledger.entries()] == ["ok"]
+
+
+def test_entries_come_in_the_order_of_a_figure_those_without_it_last(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(1), entry(2), entry(3, figures=Figures())])
+        assert [e.overrides[0] for e in ledger.entries(by="p50_us")] == ["seed=2", "seed=1", "seed=3"]
+        assert [e.overrides[0] for e in ledger.entries(by="p50_us", descending=True, limit=1)] == ["seed=1"]
+        with pytest.raises(ConfigError, match=r"unknown figure 'p50' @ --sort. Did you mean 'p50_us'"):
+            ledger.entries(by="p50")
+
+
+def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write(entry(n) for n in range(1200))
+        assert len(ledger.of([entry(n).key for n in range(1500)])) == 1200
+
+
+def test_what_is_no_ledger_is_told_in_a_paragraph(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("no database at all, but long enough to be looked at " * 20)
+    with pytest.raises(NpuComposeError, match=r"the ledger .*sweeps.sqlite cannot be used: file is not a database"):
+        Ledger.open(tmp_path)
+
+
+def test_a_ledger_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.connection.execute("PRAGMA user_version=9")
+    with pytest.raises(NpuComposeError, match="it has schema 9, and this version reads 1"):
+        Ledger.open(tmp_path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from airflow_free.sweep.ledger import Entry, Ledger
+with Ledger.open(Path(sys.argv[1])) as ledger:
+    for n in range(100000):
+        ledger.write([Entry(key=f"{n:064x}", status="ok", overrides=(f"seed={n}",))])
+        print(n, flush=True)
+"""
+
+
+def test_what_was_told_as_written_is_there_after_a_kill(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
+        assert writer.stdout is not None
+        told = [int(writer.stdout.readline()) for _ in range(40)]
+        writer.send_signal(signal.SIGKILL)
+        told += [int(line) for line in writer.stdout.readlines() if line.endswith("\n")]
+    with Ledger.open(tmp_path) as ledger:
+        keys = {e.key for e in ledger.entries()}
+        assert keys >= {f"{n:064x}" for n in told}
+        ledger.write([entry(1)])

@@ -1,0 +1,200 @@
+"""Configuration from a stranger runs no code, reads no secret and leaves nothing behind: exit 2, and a sentence why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npucompose.cli import run
+
+TOUCH = "{_target_: pathlib.Path.touch, self: {_target_: pathlib.Path, _args_: [executed]}}"
+CALLBACK = "{_target_: subprocess.run, args: [touch, executed]}"
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
+    # what: ({file: text}, command, words)
+    "_target_ among a model's options": (
+        {"model/evil.yaml": f"name: add\nhook: {TOUCH}\n"},
+        ["model=evil"],
+        ["model/evil: 'hook._target_' would name code to run"],
+    ),
+    "_target_ in an experiment": (
+        {"experiment/evil.yaml": f"# @package _global_\nlogs:\n  levels: {TOUCH}\n"},
+        ["experiment=evil"],
+        ["would name code to run"],
+    ),
+    "hydra.callbacks": (
+        {"experiment/evil.yaml": f"# @package _global_\nhydra:\n  callbacks:\n    c: {CALLBACK}\n"},
+        ["experiment=evil"],
+        ["experiment/evil: a file may not hold hydra.*"],
+    ),
+    "hydra.callbacks by package": (
+        {"experiment/evil.yaml": f"# @package hydra.callbacks\nc: {CALLBACK}\n"},
+        ["experiment=evil"],
+        ["a file may not hold hydra.*"],
+    ),
+    "hydra.callbacks by the package of another group": (
+        {
+            "experiment/evil.yaml": "# @package _global_\ndefaults:\n  - /stranger@hydra.callbacks.c: touch\n",
+            "stranger/touch.yaml": "_target_: subprocess.run\n",
+        },
+        ["experiment=evil"],
+        ["the defaults list may not name '/stranger@hydra.callbacks.c'"],
+    ),
+    "hydra.job_logging of one's own": (
+        {
+            "experiment/evil.yaml": "# @package _global_\ndefaults:\n  - override /hydra/job_logging: evil\n",
+            "hydra/job_logging/evil.yaml": "version: 1\nhandlers: {h: {class: subprocess.Popen, args: [touch, x]}}\n",
+        },
+        ["experiment=evil"],
+        ["the defaults list may not name 'override /hydra/job_logging'"],
+    ),
+    "a hydra group on the command line from a stranger's folder": (
+        {"hydra/job_logging/evil.yaml": "version: 1\nhandlers: {h: {class: subprocess.Popen, args: [touch, x]}}\n"},
+        ["hydra/job_logging=evil", "model=add"],
+        ["hydra/job_logging/evil: a file may not hold hydra.*"],
+    ),
+    "hydra.sweeper.params that sets trust": (
+        {
+            "experiment/evil.yaml": "# @package _global_\nhydra:\n  sweeper:\n    params: {trust: 'true'}\n",
+        },
+        ["-m", "experiment=evil", "model=add,mlp"],
+        ["a file may not hold hydra.*"],
+    ),
+    "a primary file of one's own with hydra in it": (
+        {"mine.yaml": "defaults: [config, _self_]\nhydra: {run: {dir: ../../outside}}\n"},
+        ["--config-name", "mine"],
+        ["mine: a file may not hold hydra.*"],
+    ),
+    "trust in a file": (
+        {"experiment/evil.yaml": "# @package _global_\ntrust: true\n"},
+        ["experiment=evil", "model=python", "model.factory=os:getcwd"],
+        ["trust=true comes from conf/experiment/evil.yaml"],
+    ),
+    "oc.env": (
+        {"model/evil.yaml": "name: ${oc.env:SECRET}\n"},
+        ["model=evil"],
+        ["model/evil: 'name' uses a resolver (${oc.env:SECRET})"],
+    ),
+    "oc.env inside of a longer text": (
+        {"streams/evil.yaml": "name: 'of ${ oc.env : SECRET}'\nkind: none\n"},
+        ["streams=evil"],
+        ["uses a resolver"],
+    ),
+    "a resolver in a list": (
+        {"pipeline/evil.yaml": "name: evil\nstages: ['${oc.decode:x}']\n"},
+        ["pipeline=evil"],
+        ["'stages.0' uses a resolver"],
+    ),
+    "a path with .. as a choice": (
+        {"model/x.yaml": "name: add\n"},
+        ["model=../model/x"],
+        ["unknown model '../model/x'"],
+    ),
+    "a path with .. in a defaults list": (
+        {"experiment/evil.yaml": "# @package _global_\ndefaults:\n  - override /model: ../../secret\n"},
+        ["experiment=evil"],
+        ["lies outside of the folder"],
+    ),
+    "a link out of the folder": (
+        {"model/link.yaml": "->../../secret.yaml"},
+        ["model=link"],
+        ["lies outside of the folder"],
+    ),
+    "an absolute path": ({}, ["model=/etc/passwd"], ["unknown model"]),
+    "a billion laughs": ({"model/evil.yaml": LAUGHS}, ["model=evil"], ["evil.yaml holds more than 20,000 values"]),
+    "deep nesting": ({"model/evil.yaml": "a: " + "[" * 60 + "]" * 60}, ["model=evil"], ["nested more than 40 deep"]),
+    "no text": ({"model/evil.yaml": "\udcff\udcfe"}, ["model=evil"], ["evil.yaml is not text in UTF-8"]),
+    "a Python object": (
+        {"model/evil.yaml": "name: !!python/object/apply:os.system ['touch executed']\n"},
+        ["model=evil"],
+        ["could not determine a constructor"],
+    ),
+    "a resolver on the command line": ({}, ["seed=${oc.env:SECRET}"], ["uses a resolver"]),
+    "another search path": ({}, ["hydra.searchpath=[file:///tmp]"], ["add a folder of choices with --config-dir"]),
+    "a pickle of an earlier run": ({}, ["--experimental-rerun", "job.pickle"], ["would unpickle a file"]),
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a secret file beside the stranger's folder and a secret variable."""
+    monkeypatch.setenv("SECRET", "hunter2")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.yaml").write_text("name: add\n")
+    return tmp_path
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text.startswith("->"):
+            path.symlink_to(text[2:])
+        else:
+            path.write_text(text, errors="surrogateescape")
+
+
+@pytest.mark.parametrize(("files", "command", "words"), FILES.values(), ids=FILES.keys())
+def test_a_hostile_configuration_is_refused_and_nothing_is_executed(
+    files: dict[str, str],
+    command: list[str],
+    words: list[str],
+    elsewhere: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = elsewhere / "theirs"
+    folder.mkdir()
+    written(folder, files)
+    status = run(["--config-dir", str(folder), *command], program="run.py")
+    told = capsys.readouterr()
+    assert status == 2, told
+    for word in words:
+        assert word in told.err
+    assert "Traceback" not in told.err
+    assert "hunter2" not in told.err + told.out
+    assert sorted(p.name for p in elsewhere.iterdir()) == ["secret.yaml", "theirs"]
+
+
+@pytest.mark.parametrize("question", [["--cfg", "job", "--resolve"], ["--info", "config"], ["--help"]], ids=str)
+def test_questions_to_hydra_are_answered_after_the_same_look(
+    question: list[str], elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(elsewhere / "theirs", {"model/evil.yaml": "name: ${oc.env:SECRET}\n"})
+    assert run(["--config-dir", "theirs", "model=evil", *question], program="run.py") == 2
+    told = capsys.readouterr()
+    assert "uses a resolver" in told.err
+    assert "hunter2" not in told.out + told.err
+
+
+def test_a_huge_file_is_refused_unread(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "theirs" / "model").mkdir(parents=True)
+    with (elsewhere / "theirs" / "model" / "huge.yaml").open("wb") as huge:
+        huge.truncate(1 << 30)
+    assert run(["--config-dir", "theirs", "model=huge"], program="run.py") == 2
+    assert "huge.yaml has 1,073,741,824 bytes" in capsys.readouterr().err
+
+
+def test_a_harmless_folder_is_taken(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Negative control: references, anchors, comments and packages are not refused."""
+    folder = elsewhere / "theirs"
+    written(
+        folder,
+        {
+            "model/mine.yaml": "# mine\nname: mlp\nhidden: 8\n",
+            "experiment/mine.yaml": (
+                "# @package _global_\ndefaults:\n  - override /model: mine\n  - override /mode: eager\n"
+                "seed: &n 3\nbenchmark:\n  warmup: *n\n  min_calls: ${benchmark.warmup}\n"
+            ),
+        },
+    )
+    assert run(["--config-dir", str(folder), "experiment=mine", "--cfg", "job", "--resolve"], program="run.py") == 0
+    from npucompose.compose.check import check
+    from npucompose.compose.tree import compose
+
+    checked = check(compose(["experiment=mine"], config_dirs=[str(folder)]))
+    assert (checked.experiment.seed, checked.experiment.benchmark.min_calls) == (3, 3)
+    assert "min_calls: 3" in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""Many points from one Composer are what each would be alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from npucompose.compose import tree
+from npucompose.compose.tree import COMMAND_LINE, Composer, compose
+from npucompose.errors import ConfigError
+
+CHOICES = {
+    "mode": ["eager", "reduce-overhead", "max-autotune"],
+    "passes": ["[]", "[cse]", "[cse,stream_plan]", "clean"],
+    "model": ["add", "mlp", "gpt_decode"],
+    "streams": ["auto", "none"],
+}
+VALUES = {
+    "seed": ["1", "-3", "null", "text", "[1,2]"],
+    "streams.max_streams": ["2", "three"],
+    "benchmark.min_calls": ["5", "1.5"],
+    "pipeline.stages": ["[]", "[compile]"],
+    "logs.levels": ["{torch: INFO}"],
+    "compiler.ge_config.oo_level": ["O1", "null"],
+    "compiler.ge_config": ["{oo_level: O3}"],
+    "+passes.cse.stage": ["post"],
+    "+compile.nothing": ["1"],
+    "expect.speedup": ["${benchmark.min_seconds}", "2"],
+    "++streams.max_streams": ["4"],
+    "~expect.fx_graph": [""],
+    "streams.plan": ["[{stream: a, match: {target: aten.mm.default}}]"],
+}
+
+
+def _texts(choices: dict[str, list[str]]) -> st.SearchStrategy[list[str]]:
+    one = st.sampled_from([f"{key}={value}".rstrip("=") for key, values in choices.items() for value in values])
+    return st.lists(one, max_size=4, unique_by=lambda text: text.partition("=")[0])
+
+
+SHARED = Composer()
+
+
+def _outcome(make: object, texts: list[str]) -> object:
+    try:
+        composed = make(texts)  # type: ignore[operator]
+    except ConfigError as error:
+        return error.problems
+    return composed.tree, composed.provenance, composed.problems
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=_texts(CHOICES), values=_texts(VALUES))
+def test_merging_values_gives_what_hydra_gives(
+    chosen: list[str], values: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = _outcome(SHARED.compose, [*chosen, *values])
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "_is_replacement", lambda *_: False)
+        slow = _outcome(SHARED.compose, [*chosen, *values])
+    assert quick == slow
+
+
+def test_a_value_does_not_leak_into_the_next_point() -> None:
+    composer = Composer()
+    first = composer.compose(["model=add", "seed=7", "streams.max_streams=3"])
+    second = composer.compose(["model=add"])
+    assert (first.tree["seed"], first.provenance["seed"]) == (7, COMMAND_LINE)
+    assert second.tree == compose(["model=add"]).tree
+    assert second.provenance == compose(["model=add"]).provenance
+
+
+def test_hydra_runs_once_for_each_combination_of_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[object] = []
+    made = tree._Combination.of
+
+    def counted(*arguments: object) -> object:
+        composed.append(arguments)
+        return made(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tree._Combination, "of", counted)
+    composer = Composer()
+    for model in ("add", "mlp"):
+        for seed in range(5):
+            composer.compose([f"model={model}", f"seed={seed}"])
+    assert len(composed) == 2
+
+
+def test_a_reference_to_another_value_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "benchmark").mkdir()
+    (tmp_path / "benchmark" / "mine.yaml").write_text("warmup: ${seed}\n")
+    composer = Composer(config_dirs=[str(tmp_path)])
+    assert composer.compose(["benchmark=mine", "seed=3"]).tree["benchmark"]["warmup"] == 3
+    assert composer.compose(["benchmark=mine", "seed=4"]).tree["benchmark"]["warmup"] == 4

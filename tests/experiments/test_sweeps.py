@@ -1,0 +1,225 @@
+"""Whole sweeps through the command line: points that die, a parent that dies, and what the next command does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_free.sweep.ledger import Entry, Ledger
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FACTORIES = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from npucompose.models.base import Built
+
+
+class Small(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x @ x.T) + 1
+
+
+def fine():
+    return Small(), {"x": torch.ones(4, 4)}
+
+
+def fault(act):
+    # acts in the first process that asks for inputs; the points after it go well
+    def make():
+        def inputs(step):
+            try:
+                os.close(os.open(act.__name__, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                act()
+            return {"x": torch.ones(4, 4)}
+        return Built(module=Small(), inputs=inputs, steps=1)
+    return make
+
+
+@fault
+def kills():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@fault
+def kills_too():
+    os.abort()
+
+
+@fault
+def hangs():
+    time.sleep(3600)
+
+
+@fault
+def raises():
+    raise RuntimeError("out of tea")
+
+
+def __getattr__(name):
+    if name.startswith("fine"):
+        return fine
+    raise AttributeError(name)
+"""
+
+
+def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    (folder / "points.py").write_text(FACTORIES)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), "-m", *overrides],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def entries(folder: Path) -> list[Entry]:
+    with Ledger.open(folder / ".npucompose") as ledger:
+        return ledger.entries(by="ended")
+
+
+def statuses(folder: Path) -> dict[str, int]:
+    return dict(Counter(entry.status for entry in entries(folder)))
+
+
+def check_folders(folder: Path) -> None:
+    """Every end that has a folder has a whole report of the same point there."""
+    for entry in entries(folder):
+        if entry.run_dir is not None:
+            report = json.loads((folder / ".npucompose" / entry.run_dir / "report.json").read_text())
+            assert (report["key"], report["status"]) == (entry.key, entry.status)
+
+
+def in_folder(folder: Path) -> list[int]:
+    """Processes that work in the folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if Path(os.readlink(process / "cwd")) == folder.resolve():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def none_left(folder: Path) -> bool:
+    for _ in range(200):
+        if not in_folder(folder):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+TRUSTED = ["model=python", "trust=true", "pipeline=check"]
+FAULTY = ("kills", "kills_too", "hangs", "raises")
+
+
+def faulty_sweep(folder: Path, modes: int, fine: int, time_limit_s: float) -> None:
+    """In each mode `fine` points go well and one is illegal; four points in all do not end well."""
+    factories = [f"points:{name}" for name in (*FAULTY, *(f"fine{n}" for n in range(fine)))]
+    swept = [
+        *TRUSTED,
+        f"mode={','.join(['reduce-overhead', 'eager', 'npugraph_ex'][:modes])}",
+        f"model.factory={','.join([*factories, 'illegal'])}",
+        "passes=[stream_plan]",
+        f"pipeline.time_limit_s={time_limit_s}",
+    ]
+    well = (fine + 4) * modes - 4
+    first = sweep(folder, *swept)
+    assert first.returncode == 3, first.stdout + first.stderr
+    assert f"{modes} of {(fine + 5) * modes} points are illegal and not run" in first.stderr
+    assert first.stderr.count("'illegal'; it needs the form module:function") == modes
+    assert statuses(folder) == {"ok": well, "illegal": modes, "crashed": 2, "timeout": 1, "failed": 1}
+    signals = Counter(entry.exit_signal for entry in entries(folder) if entry.exit_signal)
+    assert signals == {"SIGKILL": 2, "SIGABRT": 1}  # one of them is ours, for the point that hung
+    check_folders(folder)
+    for name in FAULTY:
+        (folder / name).unlink()
+    second = sweep(folder, *swept)
+    assert second.returncode == 3
+    assert f"{well + 4} were done before" in second.stdout
+    assert not any((folder / name).exists() for name in FAULTY)
+    for name in FAULTY:
+        (folder / name).touch()
+    healed = sweep(folder, *swept, "retry=failed")
+    assert healed.returncode == 2, healed.stdout + healed.stderr
+    assert f"{well} were done before" in healed.stdout
+    assert statuses(folder) == {"ok": well + 4, "illegal": modes}
+    check_folders(folder)
+    assert none_left(folder)
+
+
+def test_points_that_die_hang_or_raise_end_alone_and_only_they_are_run_again(tmp_path: Path) -> None:
+    faulty_sweep(tmp_path, modes=1, fine=1, time_limit_s=6)
+
+
+@pytest.mark.slow
+def test_a_sweep_of_sixty_points_of_which_seven_do_not_end_well(tmp_path: Path) -> None:
+    faulty_sweep(tmp_path, modes=3, fine=15, time_limit_s=20)
+
+
+def test_a_point_that_only_the_worker_sees_to_be_illegal_leaves_no_folder(tmp_path: Path) -> None:
+    plan = "streams.plan=[{stream: s1, match: {target: aten.mm.default}}]"
+    swept = ["model=add", "pipeline=compile_only", "passes=[],[stream_plan]", "streams.kind=explicit", plan]
+    done = sweep(tmp_path, *swept)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert statuses(tmp_path) == {"ok": 1, "illegal": 1}
+    assert [p.parent.name for p in tmp_path.glob("multirun/*/*/*/report.json")] == ["0"]
+    assert not list(tmp_path.glob("multirun/*/*/1"))
+
+
+def test_ctrl_c_ends_a_sweep_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "points.py").write_text(FACTORIES)
+    swept = [*TRUSTED, "model.factory=points:fine,points:hangs", "executor.jobs=1"]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "run.py"), "-m", *swept], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "hangs").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert none_left(tmp_path)
+    assert statuses(tmp_path) == {"ok": 1}
+    assert sweep(tmp_path, *swept).returncode == 0
+    assert statuses(tmp_path) == {"ok": 2}
+
+
+@pytest.mark.slow
+def test_a_parent_that_is_killed_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    moments = random.Random(8)
+    swept = ["model=add", "pipeline=compile_only", "seed=range(0,40)"]
+    for _ in range(20):
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "run.py"), "-m", *swept], cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
+        try:
+            process.wait(moments.uniform(0.3, 8.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert none_left(tmp_path)
+        check_folders(tmp_path)
+    assert sweep(tmp_path, *swept).returncode == 0
+    assert statuses(tmp_path) == {"ok": 40}
+    assert sorted(int(entry.overrides[2].removeprefix("seed=")) for entry in entries(tmp_path)) == list(range(40))
+    check_folders(tmp_path)
+    again = sweep(tmp_path, *swept)
+    assert "40 were done before" in again.stdout
