@@ -37,8 +37,8 @@ def define() -> None:
         library = torch.library.Library("npu", "FRAGMENT")
         _LIBRARIES.append(library)  # a library's operators live as long as the object
         library.define(SCHEMAS[name])
-        # One kernel for every device, meta and fake tensors too: it only calls operators that have meta functions.
         library.impl(name, kernel, "CompositeExplicitAutograd")
+        library.impl(name, _METAS[name], "Meta")
 
 
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,4 +86,37 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "npu_add_rms_norm": _add_rms_norm,
     "npu_swiglu": _swiglu,
     "npu_rotary_mul": _rotary_mul,
+}
+
+
+def _rms_norm_meta(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
+    lead = x.dim() - gamma.dim()
+    shape = [*x.shape[:lead], *(1 for _ in range(gamma.dim()))]
+    accuracy = x.dtype if x.dtype == torch.float64 else torch.float32
+    return torch.empty_like(x), x.new_empty(shape, dtype=accuracy)
+
+
+def _add_rms_norm_meta(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return *_rms_norm_meta(x1, gamma, epsilon), torch.empty_like(x1)
+
+
+def _swiglu_meta(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    shape = list(x.shape)
+    shape[dim] = shape[dim] // 2
+    return x.new_empty(shape)
+
+
+def _rotary_mul_meta(
+    x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half", rotate: torch.Tensor | None = None
+) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+_METAS: dict[str, Callable[..., Any]] = {
+    "npu_rms_norm": _rms_norm_meta,
+    "npu_add_rms_norm": _add_rms_norm_meta,
+    "npu_swiglu": _swiglu_meta,
+    "npu_rotary_mul": _rotary_mul_meta,
 }

@@ -29,8 +29,8 @@ class Search:
     """Its calls that are no outputs: nobody else may read what they stand for."""
 
     @classmethod
-    def of(cls, pattern: Pattern, find: Callable[..., Any]) -> Search:
-        graph = traced(lambda *given: find(*given, *pattern.scalars.values()), [x.to("meta") for x in pattern.inputs()])
+    def of(cls, pattern: Pattern, find: Callable[..., Any], dtype: torch.dtype) -> Search:
+        graph = traced(lambda *given: find(*given, *pattern.scalars.values()), [x.to("meta", dtype) for x in pattern.inputs()])
         results: Any = next(node for node in graph.nodes if node.op == "output").args[0]
         outputs = tuple(results) if isinstance(results, (list, tuple)) else (results,)
         return cls(
@@ -58,7 +58,7 @@ class Found:
 def searches(pattern: type[Pattern]) -> tuple[Search, ...]:
     """Every way in which a pattern may be written, traced once in a process."""
     made = pattern()
-    return tuple(Search.of(made, find) for find in made.finds())
+    return tuple(Search.of(made, find, dtype) for find, dtype in made.finds())
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph:

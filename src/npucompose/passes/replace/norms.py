@@ -10,6 +10,7 @@ import torch
 from npucompose.passes.replace.pattern import Pattern
 
 EPSILON = 1.234567e-6
+HALF = (torch.float16, torch.bfloat16)
 
 
 def _plain(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -30,8 +31,8 @@ class RmsNorm(Pattern):
     def inputs(self) -> Sequence[torch.Tensor]:
         return [torch.randn(2, 3, 8), torch.randn(8)]
 
-    def finds(self) -> Sequence[Callable[..., Any]]:
-        return [_plain, _in_float]
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_plain, torch.float32), *((_in_float, dtype) for dtype in HALF)]
 
     def replace(self, *arguments: Any) -> Any:
         x, weight, epsilon = arguments
@@ -51,8 +52,8 @@ class AddRmsNorm(Pattern):
     def inputs(self) -> Sequence[torch.Tensor]:
         return [torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(8)]
 
-    def finds(self) -> Sequence[Callable[..., Any]]:
-        return [_added(_plain), _added(_in_float)]
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_added(find), dtype) for find, dtype in RmsNorm().finds()]
 
     def replace(self, *arguments: Any) -> Any:
         x, y, weight, epsilon = arguments

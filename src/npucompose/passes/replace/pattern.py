@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ class Pattern(ABC):
 
     @abstractmethod
     def inputs(self) -> Sequence[torch.Tensor]:
-        """Example tensors; only ranks and dtypes matter, and only to `find`."""
+        """Example tensors; only their ranks matter."""
 
     @abstractmethod
-    def finds(self) -> Sequence[Any]:
-        """The ways in which models write it, each a function."""
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        """The ways in which models write it: functions, each with the dtype of the tensors it is traced on.
+
+        A dtype is only seen where a function casts: it then finds that dtype and no other.
+        """
 
     @abstractmethod
     def replace(self, *arguments: Any) -> Any:

@@ -27,8 +27,8 @@ class RotaryMul(Pattern):
     def inputs(self) -> Sequence[torch.Tensor]:
         return [torch.empty(2, 3, 5, 2 * HALF), torch.empty(1, 1, 5, 2 * HALF), torch.empty(1, 1, 5, 2 * HALF)]
 
-    def finds(self) -> Sequence[Callable[..., Any]]:
-        return [_find]
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_find, torch.float32)]
 
     def replace(self, *arguments: Any) -> Any:
         x, cos, sin, _ = arguments

@@ -22,8 +22,8 @@ class SwiGlu(Pattern):
     def inputs(self) -> Sequence[torch.Tensor]:
         return [torch.randn(2, 3, 8), torch.randn(2, 3, 8)]
 
-    def finds(self) -> Sequence[Callable[..., Any]]:
-        return [_find]
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_find, torch.float32)]
 
     def replace(self, *arguments: Any) -> Any:
         gate, up = arguments
