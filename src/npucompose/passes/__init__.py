@@ -17,6 +17,7 @@ PASSES: Registry[Pass] = Registry(
         ("cancel_moves", "npucompose.passes.cancel_moves:CancelMoves"),
         ("cse", "npucompose.passes.cse:Cse"),
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
+        ("python", "npucompose.passes.python:Python"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
         ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
         ("core_limit", "npucompose.passes.core_limit:CoreLimit"),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from attrs import frozen
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
 
@@ -44,8 +45,15 @@ def copied(graph: fx.Graph) -> fx.GraphModule:
 
 
 def prove(before: fx.GraphModule, after: fx.Graph, *, exact: bool, rtol: float, atol: float) -> Proof:
-    """Compare on every kind of inputs; the first difference that the promise does not allow ends it."""
-    then = copied(after)
+    """Compare on every kind of inputs; the first difference that the promise does not allow ends it.
+
+    Passes run while torch traces, where every new tensor would be a fake one: that is put away meanwhile.
+    """
+    with _disable_current_modes():
+        return _proven(before, copied(after), exact, Tolerance(rtol, atol))
+
+
+def _proven(before: fx.GraphModule, then: fx.GraphModule, exact: bool, declared: Tolerance) -> Proof:
     worst, taken = 0.0, 0
     for kind, inputs in _kinds(before):
         old = _run(before, inputs)
@@ -55,7 +63,7 @@ def prove(before: fx.GraphModule, after: fx.Graph, *, exact: bool, rtol: float, 
         new = _run(then, inputs)
         if new is None:
             return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} the graph raises, which it did not before")
-        found = _differences(old, new, exact, Tolerance(rtol, atol))
+        found = _differences(old, new, exact, declared)
         if kind != EDGE:  # a last bit of 3e38 says nothing
             worst = max(worst, found.max_abs_err)
         if found.broken is not None:

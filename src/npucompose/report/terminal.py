@@ -101,6 +101,10 @@ def _graphs(report: Report) -> Iterator[Row]:
         words = f"{as_count(len(of_kind), f'{kind} graph')} · {before} -> {after} nodes"
         symbols = dict.fromkeys(symbol for graph in of_kind for symbol in graph.symbols)
         yield "graphs", Text(f"{words} · symbols {', '.join(symbols)}" if symbols else words)
+    made = report.stages.sequence
+    if made is not None:
+        words = [as_count(len(made.calls), "declared call"), as_count(made.graphs, "graph")]
+        yield "calls", Text(" · ".join([*words, as_count(made.captures, "recording")]))
     if report.recompiles:
         first = report.recompiles[0]
         words = f"{as_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"

@@ -105,7 +105,7 @@ class Backend:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module), *self.post(graph_module))
+        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
@@ -136,6 +136,11 @@ class Backend:
         compilation.text_after = printed(graph)
         compilation.facts = read(graph, compilation.id, compilation.sources)
         self.compilations.append(compilation)
+
+    def charge(self, known: int, took: float) -> None:
+        """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
+        for compilation in self.compilations[known:]:
+            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
