@@ -206,10 +206,10 @@ def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
 def _parts(parts: Sequence[int], kept: Sequence[int], limit: int) -> str:
     if not parts:
         return "row 9: no static part is left"
-    told = f"row 9: static parts of {', '.join(map(str, parts))} operators (views not counted)"
+    told = f"row 9: operators in each static part, views not counted: {', '.join(map(str, parts))}"
     if limit < 0:
         return f"{told}; static_model_ops_lower_limit={limit} makes all of them dynamic"
-    return f"{told}, of which {len(kept)} reach static_model_ops_lower_limit={limit}"
+    return f"{told}; {len(kept) or 'none'} of them reach static_model_ops_lower_limit={limit}"
 
 
 def path(graphs: Sequence[Judged], question: Question) -> int | None:
