@@ -25,12 +25,12 @@ X = torch.randn(4, 4)
 ALWAYS = Streams(min_gain=0, max_streams=3)
 
 
-def orders(before: dict[fx.Node, set[fx.Node]], done: tuple[fx.Node, ...] = ()) -> Iterator[tuple[fx.Node, ...]]:
+def orders(before: dict[fx.Node, list[fx.Node]], done: tuple[fx.Node, ...] = ()) -> Iterator[tuple[fx.Node, ...]]:
     """Every linear extension."""
     if len(done) == len(before):
         yield done
     for kernel, firsts in before.items():
-        if kernel not in done and firsts <= set(done):
+        if kernel not in done and set(firsts) <= set(done):
             yield from orders(before, (*done, kernel))
 
 

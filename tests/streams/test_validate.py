@@ -16,7 +16,8 @@ from npucompose.graphs import Dependence
 from npucompose.graphs.scopes import control
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
-from npucompose.streams import apply, validate
+from npucompose.schema.structure import structure
+from npucompose.streams import apply, plan_of, validate
 from tests.sample_graphs import CAN, happens_before, mm_abs_sub, seeded_program, traced
 
 BY_SHAPE = Streams(objective="events", cost="none")
@@ -264,3 +265,43 @@ def test_a_hundred_seeded_faults_are_all_caught() -> None:
             codes[code] += 1
     assert set(caught) == {kind.__name__ for kind in KINDS}
     assert {"race", "deadlock", "record_nothing"} <= set(codes)
+
+
+EARLY = attrs.evolve(CAN, frees_early=True)
+
+
+def reused(x: torch.Tensor) -> torch.Tensor:
+    """The side stream makes exp, the main one reads it in mm_1; abs on the side waits for mm only and wants memory."""
+    first = x.exp()
+    product = x.mm(x)
+    return first.mm(product) + product.abs().neg()
+
+
+def test_memory_that_another_stream_still_reads_is_not_given_away() -> None:
+    tree = {"kind": "explicit", "plan": [{"stream": "s", "match": {"target": "re:aten.(exp|abs|neg).*"}}]}
+    wanted = structure(Streams, tree, "streams")
+    module = traced(reused, X)
+    apply(module.graph, wanted, CAN)
+    with pytest.raises(PlanError, match=r"'exp' of stream 's' is read by 'mm_1' on stream 'default', and its memory"):
+        validate(module.graph, can=EARLY)
+    kept = traced(reused, X)
+    apply(kept.graph, wanted, EARLY)
+    assert refused(kept.graph, EARLY) == ""
+    listed = [str(node.target) for node in kept.graph.nodes]
+    mention = listed.index("aten._assert_tensor_metadata.default")
+    assert listed[mention + 1] == "output"  # the side stream never learns that mm_1 is done
+    assert plan_of(kept.graph) == plan_of(module.graph)
+
+
+def test_memory_is_kept_for_every_stream_of_random_graphs() -> None:
+    changed = 0
+    for seed in range(60):
+        module = seeded_program(seed, size=16)
+        before = Dependence.of(module.graph)
+        apply(module.graph, Streams(min_gain=0, max_streams=3), CAN)
+        changed += refused(module.graph, EARLY, before) == "lifetime"
+        again = seeded_program(seed, size=16)
+        apply(again.graph, Streams(min_gain=0, max_streams=3), EARLY)
+        again.graph.lint()
+        assert refused(again.graph, EARLY) == ""
+    assert changed > 5

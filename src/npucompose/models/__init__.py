@@ -19,6 +19,7 @@ MODELS: Registry[Model] = Registry(
         ("gpt_decode", "npucompose.models.gpt_decode:GptDecode"),
         ("gpt_prefill", "npucompose.models.gpt_prefill:GptPrefill"),
         ("moe_shared_expert", "npucompose.models.moe_shared_expert:MoeSharedExpert"),
+        ("mla_prolog", "npucompose.models.mla_prolog:MlaProlog"),
         ("parallel_branches", "npucompose.models.parallel_branches:ParallelBranches"),
         ("conv_nhwc", "npucompose.models.conv_nhwc:ConvNhwc"),
         ("paddle", "npucompose.models.paddle:Paddle"),

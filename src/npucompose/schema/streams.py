@@ -112,7 +112,7 @@ class Streams:
     )
     min_gain: float = option(
         0.02,
-        "an automatic plan must save this share of the predicted time, or it is not applied; 0: always",
+        "an automatic plan must save this share of the predicted time, or it is not applied; 0: always, paying or not",
         ge=0,
         le=1,
     )
@@ -205,5 +205,7 @@ class Decision:
 
     applied: bool
     why: str
+    validated: bool = True
+    """Every order that the kernels need was proven to be kept."""
     prediction: Prediction | None = None
     timeline: Timeline | None = None

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attrs import frozen
+from torch import fx
 
+from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Decision, Event, Plan
+from npucompose.streams.emit import emit
+from npucompose.streams.lifetime import keep_alive
 from npucompose.streams.predict import Drawn, prediction, timeline
 from npucompose.streams.problem import Problem
+from npucompose.streams.validate import validate
 
 
 @frozen(kw_only=True, eq=False)
@@ -34,10 +39,11 @@ class Found:
         serial = sum(item.us for item in self.drawn.problem.work)
         return 1 - self.drawn.simulation.makespan / serial if serial else 0.0
 
-    def decision(self, applied: bool, why: str) -> Decision:
+    def decision(self, *, applied: bool, why: str, validated: bool = True) -> Decision:
         return Decision(
             applied=applied,
             why=why,
+            validated=validated,
             prediction=prediction(self.drawn, self.stream_names),
             timeline=timeline(self.drawn, self.stream_names),
         )
@@ -61,3 +67,12 @@ def with_names(drawn: Drawn, stream_names: Sequence[str], priorities: Mapping[st
         priorities={stream: priority for stream, priority in priorities.items() if stream in used},
     )
     return Found(plan=plan, drawn=drawn, stream_names=stream_names)
+
+
+def write(graph: fx.Graph, found: Found, can: Capabilities) -> None:
+    """The plan into the graph, with what the device needs beside it, proven afterwards (PlanError)."""
+    needed = found.drawn.problem.needed
+    emit(graph, found.plan, needed, can)
+    if can.frees_early:
+        keep_alive(graph, needed)
+    validate(graph, needed, can)

@@ -11,15 +11,15 @@ from npucompose.graphs.scopes import control, stream_labels
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
-def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
+def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     """For each kernel those that must be done right before it: the last of its own stream and of the streams it
     waits for, by scopes, records and waits alone."""
     labels = stream_labels(graph)
     known = frozenset(kernels)
     last: dict[str, fx.Node] = {}
     stands_for: dict[fx.Node, fx.Node | None] = {}
-    waits: dict[str, set[fx.Node]] = {}
-    before: dict[fx.Node, set[fx.Node]] = {}
+    waits: dict[str, list[fx.Node]] = {}
+    before: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
         stream = labels.get(node, DEFAULT_STREAM)
         kind = control(node)
@@ -27,9 +27,10 @@ def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, 
             stands_for[node] = last.get(stream)
         elif kind == "wait":
             for awaited in nodes_in(node.args[0]):
-                waits.setdefault(stream, set()).update(_makers(awaited, stands_for, known))
+                waits.setdefault(stream, []).extend(_makers(awaited, stands_for, known))
         elif node in known:
-            before[node] = waits.pop(stream, set()) | ({last[stream]} if stream in last else set())
+            queue = [last[stream]] if stream in last else []
+            before[node] = list(dict.fromkeys([*queue, *waits.pop(stream, [])]))
             last[stream] = node
     return before
 

@@ -1,14 +1,12 @@
-"""What a device and a mode put up with: streams, events, operators, kernels that want all cores, reuse of memory."""
+"""What a device and a mode put up with: streams, events, operators, kernels that want all cores at once."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import is_collective, written_by
+from npucompose.graphs.effects import is_collective
 from npucompose.graphs.scopes import NAMESPACES, control
 from npucompose.schema.capabilities import Capabilities
 from npucompose.streams.timing import Timing
@@ -81,57 +79,3 @@ def check_gangs(timing: Timing, needed: Dependence, can: Capabilities) -> None:
 def _is_gang(kernel: fx.Node) -> bool:
     packet = getattr(getattr(kernel.target, "overloadpacket", None), "__name__", "")
     return is_collective(kernel) or packet.startswith(GANGS)
-
-
-def check_lifetimes(graph: fx.Graph, timing: Timing, needed: Dependence) -> None:
-    """Memory goes back to its stream where the list names it last; what that stream starts next may write over it."""
-    for hazard in lifetime_hazards(graph, timing, needed):
-        made, reader, reuser = hazard
-        raise PlanError(
-            "lifetime",
-            f"'{made.name}' of stream '{timing.streams[made.name]}' is read by '{reader.name}' on stream "
-            f"'{timing.streams[reader.name]}', and its memory is free for '{reuser.name}' before that is done.",
-        )
-
-
-def lifetime_hazards(graph: fx.Graph, timing: Timing, needed: Dependence) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
-    """(maker, reader on another stream, the maker's stream's next kernel after the last mention) without order."""
-    place = {node: number for number, node in enumerate(graph.nodes)}
-    mentioned, readers, kept = _uses(graph, needed, place)
-    own: dict[str, list[fx.Node]] = {}
-    for kernel in needed.kernels:
-        own.setdefault(timing.streams[kernel.name], []).append(kernel)
-    for kernels in own.values():
-        kernels.sort(key=place.__getitem__)
-    found: list[tuple[fx.Node, fx.Node, fx.Node]] = []
-    for maker, others in readers.items():
-        stream = timing.streams[maker.name]
-        aside = [reader for reader in others if timing.streams[reader.name] != stream]
-        if not aside or maker in kept or written_by(maker):
-            continue
-        reuser = _next(own[stream], place, mentioned[maker])
-        found += [(maker, reader, reuser) for reader in aside if reuser and not timing.orders(reader, reuser)][:1]
-    return found
-
-
-def _uses(
-    graph: fx.Graph, needed: Dependence, place: Mapping[fx.Node, int]
-) -> tuple[dict[fx.Node, int], dict[fx.Node, list[fx.Node]], set[fx.Node]]:
-    """Where each kernel's result is mentioned last, which kernels read it, and which results the graph returns."""
-    mentioned: dict[fx.Node, int] = {}
-    readers: dict[fx.Node, list[fx.Node]] = {}
-    kept: set[fx.Node] = set()
-    kernels = frozenset(needed.kernels)
-    for node in graph.nodes:
-        for source in node.all_input_nodes:
-            for maker in needed.origins.get(source, ()):
-                mentioned[maker] = place[node]
-                if node in kernels:
-                    readers.setdefault(maker, []).append(node)
-                elif node.op == "output":
-                    kept.add(maker)
-    return mentioned, readers, kept
-
-
-def _next(kernels: Sequence[fx.Node], place: Mapping[fx.Node, int], after: int) -> fx.Node | None:
-    return next((kernel for kernel in kernels if place[kernel] > after), None)

@@ -9,13 +9,12 @@ from npucompose.graphs import is_planned
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Decision, Plan, Streams
 from npucompose.streams import auto, explicit
-from npucompose.streams.emit import emit, strip
-from npucompose.streams.found import Found, named, with_names
+from npucompose.streams.emit import strip
+from npucompose.streams.found import Found, named, with_names, write
 from npucompose.streams.predict import Drawn
 from npucompose.streams.problem import Problem
 from npucompose.streams.race import find_races
 from npucompose.streams.source import keep
-from npucompose.streams.validate import validate
 
 DECISION = "npucompose.stream_plan"
 """Where `apply` leaves its Decision: in the meta data of the graph module."""
@@ -60,8 +59,7 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
     if why_not:
         return stripped, found.decision(applied=False, why=why_not)
     moved = found.moved
-    emit(graph, found.plan, problem.needed, can)
-    validate(graph, problem.needed, can)
+    write(graph, found, can)
     if wanted.check:
         find_races(graph, wanted.check)
     return found.aside or moved or stripped, found.decision(applied=True, why=_why(found))
@@ -99,7 +97,10 @@ def _found(problem: Problem, can: Capabilities) -> Found:
         return named(problem, labels, explicit.priorities(wanted))
     limit = min(wanted.max_streams, can.max_streams)
     chosen = auto.candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
-    best = min((Drawn.of(problem, one.streams, one.ranked) for one in chosen), key=lambda drawn: drawn.rank)
+    drawn = [Drawn.of(problem, one.streams, one.ranked) for one in chosen]
+    if not wanted.min_gain:  # a plan is wanted whatever it costs, so one stream is no answer where there is another
+        drawn = [one for one in drawn if any(one.streams)] or drawn
+    best = min(drawn, key=lambda one: one.rank)
     return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
 
 

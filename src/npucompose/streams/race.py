@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ def find_races(graph: fx.Graph, orders: int, seed: int = 0) -> None:
 
 
 def random_order(
-    kernels: Sequence[fx.Node], before: dict[fx.Node, set[fx.Node]], chance: random.Random
+    kernels: Sequence[fx.Node], before: Mapping[fx.Node, Sequence[fx.Node]], chance: random.Random
 ) -> list[fx.Node]:
     """A random linear extension: among those that may start, one by chance, and runs of one stream now and then."""
     missing = {kernel: len(before[kernel]) for kernel in kernels}

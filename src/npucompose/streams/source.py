@@ -9,8 +9,8 @@ from npucompose.graphs.scopes import priorities, stream_labels
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Decision
 from npucompose.streams import explicit
-from npucompose.streams.emit import emit, strip
-from npucompose.streams.found import Found, named
+from npucompose.streams.emit import strip
+from npucompose.streams.found import Found, named, write
 from npucompose.streams.issue import issued_before
 from npucompose.streams.problem import Problem
 from npucompose.streams.validate import validate
@@ -31,7 +31,8 @@ def keep(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int, Dec
     if wanted.plan:
         _same(problem, there)
     if not (can.explicit_events or wanted.edges):
-        return 0, there.decision(applied=True, why="streams of the graph itself; the mode syncs their data")
+        why = "streams of the graph itself; the mode syncs their data"
+        return 0, there.decision(applied=True, why=why, validated=False)
     try:
         validate(graph, problem.needed, can)
     except PlanError as error:
@@ -60,10 +61,9 @@ def _same(problem: Problem, there: Found) -> None:
 def _repaired(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int, Decision]:
     """The same streams, flat and with all events; what records and waits ordered before stays ordered."""
     labels = stream_labels(graph)
-    before = issued_before(graph, problem.kernels)
     asked = [
         (first, kernel)
-        for kernel, firsts in before.items()
+        for kernel, firsts in issued_before(graph, problem.kernels).items()
         for first in firsts
         if labels.get(first) != labels.get(kernel)
     ]
@@ -72,6 +72,5 @@ def _repaired(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int
     strip(graph)
     again = Problem.of(graph, problem.wanted, can, asked)
     found = named(again, [chosen[kernel] for kernel in again.kernels], given)
-    emit(graph, found.plan, again.needed, can)
-    validate(graph, again.needed, can)
+    write(graph, found, can)
     return found.aside, found.decision(applied=True, why="streams of the graph itself, with the events they lacked")

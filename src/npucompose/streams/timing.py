@@ -28,7 +28,6 @@ class Timing:
 
     streams: dict[str, str] = field(factory=dict)
     events: list[Event] = field(factory=list)
-    priorities: dict[str, int] = field(factory=dict)
     number: dict[fx.Node, int] = field(factory=dict)
     clocks: dict[fx.Node, Mapping[str, int]] = field(factory=dict)
     now: dict[str, Moment] = field(factory=dict)
@@ -72,8 +71,6 @@ class Timing:
             )
         if scope.keys[0] != LABEL:
             raise PlanError("scope_label", f"'{node.name}': '{LABEL}' must be the first key, not '{scope.keys[0]}'.")
-        if scope.priority:
-            self.priorities[scope.stream] = scope.priority
         return scope.stream
 
     def kernel(self, node: fx.Node, stream: str) -> None:

@@ -7,16 +7,31 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
 from npucompose.graphs.effects import is_collective
+from npucompose.graphs.scopes import priorities, stream_labels
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import Plan
-from npucompose.streams.limits import check_budget, check_gangs, check_lifetimes, check_operators
+from npucompose.schema.streams import DEFAULT_STREAM, Event, Plan
+from npucompose.streams.issue import issued_before
+from npucompose.streams.lifetime import check_lifetimes
+from npucompose.streams.limits import check_budget, check_gangs, check_operators
 from npucompose.streams.timing import Timing
 
 
 def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> Plan:
-    """The plan that stands in a graph: its kernels' streams and its events; all on the default stream without one."""
-    timing = Timing.of(graph, dependence or Dependence.of(graph))
-    return Plan(nodes=timing.streams, events=tuple(timing.events), priorities=timing.priorities)
+    """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
+    kernels = (dependence or Dependence.of(graph)).kernels
+    labels = stream_labels(graph)
+    before = issued_before(graph, kernels)
+    streams = {kernel: labels.get(kernel, DEFAULT_STREAM) for kernel in before}
+    return Plan(
+        nodes={kernel.name: stream for kernel, stream in streams.items()},
+        events=tuple(
+            Event(recorder=first.name, waiter=kernel.name)
+            for kernel, firsts in before.items()
+            for first in firsts
+            if streams[first] != streams[kernel]
+        ),
+        priorities=priorities(graph),
+    )
 
 
 def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabilities | None = None) -> None:

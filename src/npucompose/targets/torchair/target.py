@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LOGGERS = ("torchair", "npugraph_ex")
 CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
+NOTIFIES = 1024
+"""Events between streams that one graph can have at most (GE's document on stream allocation)."""
 UNMARKED_OUTPUTS = {"TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0"}
 """torch_npu's `.out` operators return a list of outputs that their schemas do not mark as written. torch warns about
 such an operator, and refuses it where the variable CI is set."""
@@ -79,6 +81,8 @@ class TorchairTarget(Target):
             explicit_events=mode != GE,
             asserts=mode != GE,
             captures=mode in CAPTURING,
+            max_events=NOTIFIES,
+            frees_early=mode in CAPTURING,
             core_limits=mode != "eager",
             super_kernels=mode == GE,
         )
@@ -130,6 +134,9 @@ class TorchairTarget(Target):
             self.load_platform(mode)
             if mode == NPUGRAPH_EX:
                 package("npugraph_ex")
+                from npucompose import scope  # after the package, which must define its operators itself
+
+                scope.use("npugraph_ex")
             else:
                 package("torchair")
                 watch_ge()
@@ -173,9 +180,7 @@ class TorchairTarget(Target):
         given = fakes(example_inputs) if backend.options[JOINT] else list(example_inputs)
         with in_our_words(backend), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
-        took = perf_counter() - begun
-        for compilation in backend.compilations[known:]:
-            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+        backend.charge(known, perf_counter() - begun)
         return compiled
 
     def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
