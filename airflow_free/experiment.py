@@ -45,7 +45,8 @@ LOCKED = (0, 1)
 RESULT_ROOMS = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
     "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
-    "npucompose.passes.pipeline", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes",
+    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
@@ -155,10 +156,10 @@ def _options(chosen: Any) -> dict[str, Any]:
 
 def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
     named = {type(p).__module__ for _, p in checked.passes}
-    files: Sequence[str] = ()
+    files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
         named.add(type(checked.model).__module__)
-        files = checked.model.source_files()
+        files = [*files, *checked.model.source_files()]
     return code_digests((*RESULT_ROOMS, *sorted(named)), files, remembered)
 
 

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import yaml
-from attrs import field, frozen
+from attrs import frozen
 
 from airflow_free import safe_yaml
 from airflow_free.keys import Ingredients, digest
 from npucompose.errors import ConfigError
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report, facts_of, of_facts
+from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, facts_of, of_facts
 
 SCHEMA = 1
 FILE_NAME = "recipe.lock.yaml"
 EXCLUDED = frozenset({"trust", "debug"})
 """Fields of an experiment that do not belong to a recipe, by name; every other one counts. Trust is never shared."""
+
+
+@frozen(kw_only=True)
+class Result:
+    """What came of it, in the words of the report; samples where something was measured."""
+
+    status: Literal["ok", "expect_failed", "numerics_failed"]
+    numerics: Numerics | None = None
+    benchmark: BenchmarkFacts | None = None
 
 
 @frozen(kw_only=True)
@@ -36,27 +45,22 @@ class Locked:
     device: Mapping[str, str]
     sources: Mapping[str, str]
     """{module: sha256} of the rooms that decide a result, of the passes, of the model."""
-    graphs: tuple[Mapping[str, Any], ...] = ()
-    """{id, fingerprint, nodes_before, nodes_after, fx} of each graph."""
-    result: Mapping[str, Any] = field(factory=dict[str, Any])
-    """status, numerics, and where something was measured the samples and the speed-up."""
+    graphs: tuple[GraphFacts, ...] = ()
+    result: Result
 
     @staticmethod
     def of(ingredients: Ingredients, report: Report) -> Locked:
         experiment = {k: v for k, v in ingredients.values.items() if k not in EXCLUDED}
-        facts = report.as_dict()
         return Locked(
             configuration=digest(experiment),
             experiment=experiment,
             versions=ingredients.versions,
             device=ingredients.device,
             sources=ingredients.code,
-            graphs=tuple(facts["graphs"]),
-            result={
-                "status": report.status,
-                "numerics": facts["numerics"],
-                "benchmark": facts["stages"]["benchmark"],
-            },
+            graphs=report.graphs,
+            result=Result(
+                status=cast("Any", report.status), numerics=report.numerics, benchmark=report.stages.benchmark
+            ),
         )
 
     def text(self) -> str:

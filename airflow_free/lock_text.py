@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from airflow_free.lock import Locked
 from airflow_free.verify import DECIDING, Verdict
+from npucompose.schema.record import Numerics
 
 CHOICES = ("mode", "shapes", "tiling", "streams", "target", "model")
 
@@ -16,30 +18,33 @@ def described(locked: Locked) -> str:
 
 
 def _lines(locked: Locked) -> Iterator[str]:
-    chosen = {group: locked.experiment.get(group) or {} for group in CHOICES}
-    named = {group: c.get("schedule") if group == "tiling" else c.get("name") for group, c in chosen.items()}
-    yield " · ".join(f"{group}={name}" for group, name in named.items())
-    yield f"passes: {', '.join(locked.experiment.get('passes') or {}) or 'none'}"
+    yield " · ".join(f"{group}={_name(locked.experiment.get(group))}" for group in CHOICES)
+    passes = locked.experiment.get("passes")
+    yield f"passes: {', '.join(map(str, passes)) if isinstance(passes, Mapping) and passes else 'none'}"
     yield f"configuration {locked.configuration[:12]}"
     for graph in locked.graphs:
-        nodes = f"{graph['nodes_before']} -> {graph['nodes_after']} nodes"
-        yield f"graph {graph['id']}: {graph['fx']}, {nodes}, {str(graph['fingerprint'])[:12]}"
-    versions, result = locked.versions, locked.result
-    yield "locked with " + ", ".join(f"{name} {version}" for name, version in versions.items())
+        nodes = f"{graph.nodes_before} -> {graph.nodes_after} nodes"
+        yield f"graph {graph.id}: {graph.fx}, {nodes}, {graph.fingerprint[:12]}"
+    yield "locked with " + ", ".join(f"{name} {version}" for name, version in locked.versions.items())
     yield "on " + ", ".join(f"{name}: {value}" for name, value in locked.device.items())
     yield "sources: " + ", ".join(f"{name} {sha[:12]}" for name, sha in locked.sources.items())
-    numerics = result.get("numerics")
-    yield f"result: {result.get('status')}" + (f", equals eager: {_equal(numerics)}" if numerics else ", not compared")
-    benchmark = result.get("benchmark")
-    if benchmark:
-        speed = ", ".join(f"{value:.2f}x {name}" for name, value in benchmark["speedup"].items())
-        yield f"measured: p50 {benchmark['p50_us']:.1f} µs of {len(benchmark['samples_us'])} samples, {speed}"
+    numerics, benchmark = locked.result.numerics, locked.result.benchmark
+    yield f"result: {locked.result.status}, " + (f"equals eager: {_equal(numerics)}" if numerics else "not compared")
+    if benchmark is not None:
+        speed = ", ".join(f"{value:.2f}x {name}" for name, value in benchmark.speedup.items())
+        yield f"measured: p50 {benchmark.p50_us:.1f} µs of {len(benchmark.samples_us)} samples, {speed}"
 
 
-def _equal(numerics: dict[str, object]) -> str:
-    if numerics["bitwise"]:
+def _name(section: Any) -> str:
+    """Of a choice; tiling calls it its schedule."""
+    found = section.get("name", section.get("schedule")) if isinstance(section, Mapping) else None
+    return str(found)
+
+
+def _equal(numerics: Numerics) -> str:
+    if numerics.bitwise:
         return "bit for bit"
-    return "within its tolerance" if numerics["passed"] else "no"
+    return "within its tolerance" if numerics.passed else "no"
 
 
 def judged(verdict: Verdict, locked: Locked, here: Locked) -> str:
@@ -51,10 +56,10 @@ def judged(verdict: Verdict, locked: Locked, here: Locked) -> str:
         lines += [f"  {difference}" for difference in own]
     for part, words in (("numerics", "hold"), ("speedup", "holds")):
         own = [d for d in verdict.differences if d.part == part]
-        promised = locked.result.get("numerics" if part == "numerics" else "benchmark")
+        promised = locked.result.numerics if part == "numerics" else locked.result.benchmark
         lines.append(f"{part}: {'differ' if own else words if promised else 'not in the recipe'}")
         lines += [f"  {difference}" for difference in own]
     others = sorted({d.part for d in verdict.differences if d.part not in DECIDING})
     also = f" (and {', '.join(others)} differ)" if others else ""
-    lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.get('status')}")
+    lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.status}")
     return "\n".join(lines) + "\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve
 
 from airflow_free.graph import StageGraph
 from airflow_free.stage import Facts, Stage
+from npucompose.errors import SignatureError
 from npucompose.schema.record import (
     BenchmarkFacts,
     CallFacts,
@@ -211,7 +212,7 @@ def _summed(recordings: list[Mapping[str, Any]], name: str) -> int | None:
     return None if None in values else sum(value for value in values if value is not None)
 
 
-def _named(recordings: Sequence[Mapping[str, Any]], name: str) -> str | None:
+def _named(recordings: list[Mapping[str, Any]], name: str) -> str | None:
     """The different words of all recordings, in order; None where none says anything."""
     return ", ".join(dict.fromkeys(str(r[name]) for r in recordings if r.get(name))) or None
 
@@ -236,7 +237,12 @@ class Replay(Stage["Session"]):
         for at, (way, function) in enumerate(ways.items()):
             for step in range(steps):
                 name = f"{way} step {step}"
-                results[name] = compared(live, function, step, {}, name=f"step {step} of the comparison")
+                try:
+                    results[name] = compared(live, function, step, {}, name=f"step {step} of the comparison")
+                except SignatureError:
+                    if way == "compiled" or step == 0:
+                        raise
+                    break  # the model varies a number or a shape, and a recording is good for one signature
                 first_us = results[name].took_us if way == "detached" or first_us is None else first_us
                 progress((at * steps + step + 1) / (len(ways) * steps))
         target, mode = live.checked.target, live.experiment.mode.name
@@ -259,7 +265,7 @@ def _with_order(numerics: Numerics, npu: NpuFacts | None) -> Numerics:
     return evolve(numerics, passed=False, problems=(*numerics.problems, *npu.unordered[:UNORDERED_SHOWN]))
 
 
-class Sequence(Stage["Session"]):
+class DeclaredCalls(Stage["Session"]):
     """The calls of `model.sequence`, the example inputs first, each compared with eager; what each compiled again.
 
     Runs after the benchmark, whose compiled model must not know other shapes yet.
@@ -384,4 +390,4 @@ def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
     )
 
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Sequence()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), DeclaredCalls()])

@@ -9,12 +9,13 @@ from typing import Any
 
 from attrs import frozen
 
-from airflow_free.experiment import Job, run_experiment
+from airflow_free.experiment import LOCKED, Job, run_experiment
 from airflow_free.lock import EXCLUDED, Locked
-from airflow_free.stage import Tell, silent
 from airflow_free.store import Store
 from npucompose.compose.tree import COMMAND_LINE, Composed
+from npucompose.errors import NpuComposeError
 from npucompose.schema.leaf import shown
+from npucompose.schema.record import facts_of
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""
@@ -52,11 +53,19 @@ def job_of(locked: Locked, *, trust: bool = False) -> Job:
     return Job.of(Composed(tree=tree, provenance=provenance))
 
 
-def run_again(locked: Locked, *, trust: bool = False, tell: Tell = silent) -> Locked:
+def run_again(locked: Locked, *, trust: bool = False) -> Locked:
     """The same experiment run here, with a store of its own so that nothing is taken from an earlier run."""
     job = job_of(locked, trust=trust)
     with tempfile.TemporaryDirectory(prefix="npucompose-verify-") as folder:
-        report = run_experiment(job, Path(folder), store=Store(Path(folder) / "store"), tell=tell)
+        return lock(job, store=Store(Path(folder)))
+
+
+def lock(job: Job, *, store: Store) -> Locked:
+    """Run it and lock what came of it; NpuComposeError when it did not go to its end."""
+    with tempfile.TemporaryDirectory(prefix="npucompose-lock-") as folder:
+        report = run_experiment(job, Path(folder), store=store)
+    if report.exit_status not in LOCKED:
+        raise NpuComposeError(f"{report.status}: {report.error}")
     return Locked.of(job.ingredients, report)
 
 
@@ -80,7 +89,7 @@ def _parts(side: Locked) -> dict[str, dict[str, Any]]:
     experiment = {name: value for name, value in side.experiment.items() if name not in EXCLUDED}
     return {
         "configuration": dict(_leaves(experiment)),
-        "graphs": dict(_leaves({str(graph["id"]): dict(graph) for graph in side.graphs})),
+        "graphs": dict(_leaves({graph.id: facts_of(graph) for graph in side.graphs})),
         "versions": dict(side.versions),
         "device": dict(side.device),
         "sources": dict(side.sources),
@@ -101,15 +110,15 @@ def _leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
 
 def _numerics(locked: Locked, here: Locked) -> Iterator[Difference]:
     """What held there has to hold here: the comparison with eager, and equality of bits where there was one."""
-    then, now = (side.result.get("numerics") or {} for side in (locked, here))
     for name in ("passed", "bitwise"):
-        if then.get(name) and not now.get(name):
-            yield Difference(part="numerics", field=name, locked=True, here=now.get(name))
+        then, now = (getattr(side.result.numerics, name, None) for side in (locked, here))
+        if then and not now:
+            yield Difference(part="numerics", field=name, locked=True, here=now)
 
 
 def _speedup(locked: Locked, here: Locked, tolerance: float) -> Iterator[Difference]:
     """A faster machine breaks no promise; what was not measured there promises nothing."""
-    then, now = ((side.result.get("benchmark") or {}).get("speedup") or {} for side in (locked, here))
+    then, now = (b.speedup if (b := side.result.benchmark) is not None else {} for side in (locked, here))
     for name, value in then.items():
         found = now.get(name)
         if found is None or found < value * (1 - tolerance):

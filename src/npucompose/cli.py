@@ -1,4 +1,4 @@
-"""npucompose run | list | doctor | fetch | recipe. Errors are one paragraph on stderr; the exit status says what kind.
+"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch. Errors are one paragraph on stderr, by status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from airflow_free import explain_command
+    from airflow_free.sweep.report_command import add_arguments
     from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    explain_command.declare(commands.add_parser("explain", help="why a graph would sink or not; runs no stage"))
     listing = commands.add_parser("list", help="what can be chosen")
     listing.add_argument("kind", choices=kinds(), help="which choices")
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
@@ -61,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
     fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
     fetch.set_defaults(act=_fetch)
+    bisect = commands.add_parser("bisect", help="the first pass that breaks an experiment")
+    bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+    bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    bisect.set_defaults(act=_bisect)
+    add_arguments(commands.add_parser("report", help="runs beside each other, or what differs between two"))
     _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
     return parser
 
@@ -108,25 +116,20 @@ def _lock_parsers(actions: Any) -> None:
 
 
 def _lock(arguments: argparse.Namespace) -> int:
-    import tempfile
-
-    from airflow_free.experiment import Job, run_experiment
-    from airflow_free.lock import Locked
+    from airflow_free.experiment import Job
     from airflow_free.store import Store
+    from airflow_free.verify import lock
     from npucompose.compose.tree import compose
     from npucompose.report.files import write_atomically
+    from npucompose.schema.record import EXIT_STATUS
 
-    job = Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir))
-    with tempfile.TemporaryDirectory(prefix="npucompose-lock-") as folder:
-        report = run_experiment(job, Path(folder), store=Store.default())
-    if report.exit_status == 3:
-        raise NpuComposeError(f"{report.status}: {report.error}")
+    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=Store.default())
     try:
-        write_atomically(Path(arguments.out), Locked.of(job.ingredients, report).text())
+        write_atomically(Path(arguments.out), locked.text())
     except OSError as error:
         raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
-    print(f"{report.status}; written: {arguments.out}")
-    return report.exit_status
+    print(f"{locked.result.status}; written: {arguments.out}")
+    return EXIT_STATUS[locked.result.status]
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -179,6 +182,20 @@ def _doctor(arguments: argparse.Namespace) -> int:
     diagnosis = diagnose(Store.default().root)
     show(diagnosis, as_json=arguments.json)
     return diagnosis.exit_status
+
+
+def _bisect(arguments: argparse.Namespace) -> int:
+    from airflow_free.bisect import bisect
+    from airflow_free.store import Store
+    from npucompose.compose.tree import compose
+
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir)
+    verdict = bisect(composed, Store.default(), lambda line: print(f"  {line}", flush=True))
+    if verdict.guilty is None:
+        print("it holds with all of its passes.")
+        return 0
+    print(f"passes.{verdict.guilty} is the first pass that breaks it: {verdict.error}")
+    return 1
 
 
 def _fetch(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -151,3 +153,10 @@ def test_eager_can_be_asked_for_bits_and_recompilations() -> None:
 def test_declared_calls_run_last_and_where_results_are_compared(overrides: list[str], stages: list[str]) -> None:
     job = Job.of(compose(["model=add", "model.sequence=[{x.0:6,y.0:6}]", *overrides]))
     assert [stage.name for stage in job.order] == stages
+
+
+def test_every_expectation_can_be_judged_and_is_documented() -> None:
+    names = {field.name for field in attrs.fields(Expect)}
+    assert names == set(expectations.JUDGED_BY) == set(expectations._FINDERS)
+    document = (Path(__file__).parents[2] / "docs" / "calls.md").read_text(encoding="utf-8")
+    assert names <= set(re.findall(r"`(\w+)`", document.partition("## `expect:`")[2]))

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_free import lock, safe_yaml
 from airflow_free.experiment import Job
 from airflow_free.keys import digest
-from airflow_free.lock import EXCLUDED, Locked, read
+from airflow_free.lock import EXCLUDED, Locked, Result, read
 from airflow_free.lock_text import described, judged
 from airflow_free.verify import compared, job_of
 from npucompose.cli import main
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, of_facts
 
 OVERRIDES = ("model=add", "passes=[cse,stream_plan]", "pipeline=check", "compiler.debug.aclgraph.clone_input=false")
-SPEED = {"p50_us": 10.0, "samples_us": [9.0, 10.0], "speedup": {"eager": 2.0}}
+GRAPH = GraphFacts(id="graph_0", fingerprint="f" * 64, nodes_before=4, nodes_after=6, fx="static")
+RESULT = Result(
+    status="ok",
+    numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True),
+    benchmark=BenchmarkFacts(
+        samples_us=(9.0, 10.0), p50_us=9.5, p90_us=10.0, p99_us=10.0, mean_us=9.5, speedup={"eager": 2.0}
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +44,25 @@ def job() -> Job:
 def locked(job: Job) -> Locked:
     parts = job.ingredients
     experiment = {name: value for name, value in parts.values.items() if name not in EXCLUDED}
-    graph = {"id": "graph_0", "fingerprint": "f" * 64, "nodes_before": 4, "nodes_after": 6, "fx": "static"}
     return Locked(
         configuration=digest(experiment),
         experiment=experiment,
         versions=parts.versions,
         device=parts.device,
         sources=parts.code,
-        graphs=(graph,),
-        result={"status": "ok", "numerics": {"passed": True, "bitwise": True}, "benchmark": SPEED},
+        graphs=(GRAPH,),
+        result=RESULT,
     )
 
 
 def changed(locked: Locked, field: str, value: Any, *path: str) -> Locked:
     """The lock with one value changed, locked again."""
-    tree = yaml.safe_load(yaml.safe_dump(attrs.asdict(locked)))
+    tree = yaml.safe_load(locked.text())
     at = tree[field]
     for name in path[:-1]:
         at = at[name]
     at[path[-1]] = value
-    made = attrs.evolve(locked, **{field: tuple(tree[field]) if field == "graphs" else tree[field]})
-    return attrs.evolve(made, configuration=digest(made.experiment))
+    return of_facts(Locked, {**tree, "configuration": digest(tree["experiment"])}, where="a lock")
 
 
 def test_what_is_written_is_read_again_and_is_the_same_job(locked: Locked, job: Job, tmp_path: Path) -> None:
@@ -93,7 +103,7 @@ def test_each_difference_is_named_and_decides_or_does_not(
 
 
 def test_another_graph_is_named(locked: Locked) -> None:
-    other = attrs.evolve(locked, graphs=({**locked.graphs[0], "fingerprint": "0" * 64},))
+    other = attrs.evolve(locked, graphs=(attrs.evolve(GRAPH, fingerprint="0" * 64),))
     verdict = compared(locked, other, tolerance=0.2)
     assert [f"{d.part}.{d.field}" for d in verdict.differences] == ["graphs.graph_0.fingerprint"]
     assert not verdict.holds
@@ -117,9 +127,20 @@ def test_show_says_what_it_is(locked: Locked) -> None:
         assert words in text
 
 
-BOMB = "a: &a [x, x]\n" + "".join(
-    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)
-)
+BROKEN = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def make():
+    return Model(), {"x": torch.ones(2)}
+"""
+LETTERS = "abcdefghijklmnop"
+BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise(LETTERS))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +175,44 @@ def test_a_file_that_is_too_large_is_not_even_read(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "read_text", lambda *_: pytest.fail("read"))
     with pytest.raises(ConfigError, match="has 1073741824 bytes"):
         safe_yaml.load(tmp_path / "big.yaml")
+
+
+@pytest.fixture(scope="module")
+def whole(job: Job) -> str:
+    experiment = {name: value for name, value in job.ingredients.values.items() if name not in EXCLUDED}
+    return Locked(
+        configuration=digest(experiment),
+        experiment=experiment,
+        versions={"torch": "2.13.0"},
+        device={"cpu": "x"},
+        sources={"a": "0" * 64},
+        graphs=(GRAPH,),
+        result=RESULT,
+    ).text()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str) -> None:
+    """A line dropped, or a value of another type in its place, the hash made to fit."""
+    lines = whole.splitlines()
+    at = data.draw(st.integers(0, len(lines) - 1))
+    name = lines[at].partition(":")[0]
+    put = data.draw(st.sampled_from([None, f"{name}: 3", f"{name}: [1]", f"{name}: {{a: 1}}", "- x", "\t"]))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "r.yaml"
+        file.write_text("\n".join([*lines[:at], *([put] if put else []), *lines[at + 1 :]]))
+        problems: tuple[str, ...] = ()
+        try:
+            tree = safe_yaml.load(file)
+            if isinstance(tree, dict) and isinstance(tree.get("experiment"), dict):
+                file.write_text(yaml.safe_dump({**tree, "configuration": digest(tree["experiment"])}))
+            found = read(file)
+            described(found)
+            job_of(found)
+        except ConfigError as error:
+            problems = tuple(error.problems)
+        assert not any("\n" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("named", sorted(EXCLUDED))
@@ -197,6 +256,22 @@ def test_locked_here_verified_here_all_is_equal_and_a_changed_pass_is_named(
     assert "sources.npucompose.passes.cse: locked 000000000000…" in said
     assert "the recipe holds here (and sources differ)" in said
     assert main(["recipe", "verify", "a.yaml", "--against", "b.yaml"]) == 0
+
+
+@pytest.mark.slow
+def test_a_recipe_whose_run_fails_here_ends_with_status_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    chosen = ["model=python", "model.factory=broken:make", "trust=true", "pipeline=check"]
+    assert main(["recipe", "lock", *chosen, "--out", "a.yaml"]) == 0
+    assert main(["recipe", "verify", "a.yaml"]) == 2
+    assert "If you trust that code" in capsys.readouterr().err
+    (tmp_path / "broken.py").write_text(BROKEN.replace("return x + 1", "raise RuntimeError('broken')"))
+    assert main(["recipe", "verify", "a.yaml", "--trust"]) == 3
+    assert "failed: " in capsys.readouterr().err
 
 
 def test_the_file_is_named_as_the_design_names_it() -> None:

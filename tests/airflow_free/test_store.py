@@ -142,3 +142,35 @@ def test_a_file_is_written_with_the_rights_of_any_file(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     write_atomically(tmp_path / "atomic", "")
     assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_files_lie_beside_their_record_and_come_back(tmp_path: Path) -> None:
+    store, made = Store(tmp_path / "store"), tmp_path / "made"
+    (made / "deep").mkdir(parents=True)
+    (made / "deep" / "a.txt").write_text("one")
+    (made / "b.txt").write_text("two")
+    (made / "not_named.txt").write_text("three")
+    key = "0" * 64
+    assert store.has_files("compile", key, [])
+    assert not store.has_files("compile", key, ["b.txt"])
+    store.keep_files("compile", key, made, ["deep/a.txt", "b.txt"])
+    assert store.has_files("compile", key, ["deep/a.txt", "b.txt"])
+    assert not store.has_files("compile", "1" * 64, ["b.txt"])
+    back = tmp_path / "back"
+    store.bring_files("compile", key, back)
+    assert {f.relative_to(back).as_posix(): f.read_text() for f in back.rglob("*") if f.is_file()} == {
+        "deep/a.txt": "one",
+        "b.txt": "two",
+    }
+
+
+def test_a_disk_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr("os.link", refuses)
+    (tmp_path / "b.txt").write_text("two")
+    store = Store(tmp_path / "store")
+    store.keep_files("compile", "0" * 64, tmp_path, ["b.txt"])
+    store.bring_files("compile", "0" * 64, tmp_path / "back")
+    assert (tmp_path / "back" / "b.txt").read_text() == "two"

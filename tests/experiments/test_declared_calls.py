@@ -90,6 +90,18 @@ def test_a_model_that_varies_its_numbers_by_itself_is_counted_as_in_a_process_of
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shapes", ["static", "dynamic"])
+def test_a_recording_is_compared_on_the_calls_it_was_made_for(shapes: str, tmp_path: Path) -> None:
+    status, report, error = run(
+        tmp_path, "model=linear_scalar", "model.vary=true", "pipeline=check", f"shapes={shapes}"
+    )
+    assert status == 0, error
+    assert report["stages"]["capture"]["detached"]
+    assert report["stages"]["replay"]["replays"] == 4  # three steps through torch.compile, one by the handle
+    assert len(report["recompiles"]) == (2 if shapes == "static" else 0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", ["static", "auto", "dynamic"])
 @pytest.mark.parametrize("mode", ["eager", "reduce-overhead", "max-autotune"])
 def test_declared_calls_equal_eager_in_every_mode_and_policy(mode: str, shapes: str, tmp_path: Path) -> None:
@@ -108,9 +120,9 @@ def test_declared_calls_equal_eager_in_every_mode_and_policy(mode: str, shapes: 
 @pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead", "npugraph_ex"])
 def test_constant_lengths_compile_once_per_value_and_symbols_once(mode: str, tmp_path: Path) -> None:
     chosen = (f"mode={mode}", "model=attention_decode", LENGTHS, "expect.recompiles=0")
-    status, report, _ = run_offline(tmp_path, *chosen, "hydra.run.dir=static")
+    (tmp_path / "static").mkdir()
+    status, report, _ = run_offline(tmp_path / "static", *chosen)
     assert status == 1
-    report = json.loads((tmp_path / "static" / "report.json").read_text())
     assert [r["argument"] for r in report["recompiles"]] == ["actual_seq_lengths_kv"] * 2
     assert report["npu"]["fx_graphs"] == 3
     status, report, error = run_offline(tmp_path, *chosen, *MARKED)

@@ -20,6 +20,7 @@ from npucompose.schema.leaf import GE, NPUGRAPH_EX
 from npucompose.schema.versions import genuine_tree, nearest
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.option_trees import read_tree
+from tests.npu.features import FEATURES
 from tests.npu.place import Place
 from tests.recipe.experiments import EXPERIMENTS
 
@@ -240,6 +241,7 @@ def _claims() -> list[Claim]:
         "ge[sink]": ("tiling=sink reaches GE with a static graph", ge_sink),
         "ge[decomposition]": ("operators are taken apart where that is asked for", ge_decomposition),
         "ge[no converter]": ("an operator without a GE converter is named with its line", no_converter),
+        **FEATURES,
     }
     claims += [Claim(name=name, says=says, prove=prove) for name, (says, prove) in facts.items()]
     for mode in CAPTURING:

@@ -68,6 +68,7 @@ def test_every_pass_leaves_a_record_and_the_code_is_made_once() -> None:
         "atol",
         "rules",
         "moves",
+        "max_abs_err",
     }
     assert set(records[0].as_dict()) == told
     assert module.code.count("aten.abs") == 1
@@ -159,7 +160,8 @@ def test_naming_and_building_passes_loads_no_torch() -> None:
         "from npucompose.passes import PASSES\n"
         "from npucompose.passes.pipeline import build\n"
         "from npucompose.schema.experiment import Choice\n"
-        "build({n: Choice(name=n) for n in PASSES.names()}, {})\n"
+        "given = {'python': {'function': 'm:f'}}\n"
+        "build({n: Choice(name=n, options=given.get(n, {})) for n in PASSES.names()}, {})\n"
         "sys.exit('torch' in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

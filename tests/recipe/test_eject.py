@@ -15,6 +15,7 @@ import attrs
 import pytest
 import torch
 from attrs import frozen
+from targets.npu_offline.needs import offline
 from torch import fx
 
 from npucompose import api
@@ -268,6 +269,8 @@ def test_every_kind_of_edit_is_repeated() -> None:
             ["mode=reduce-overhead", "shapes=dynamic", "+shapes.gears={x.0:[32,64]}", "strict=off"],
             "shapes.gears cannot be ejected for mode=reduce-overhead: only GE takes gears",
         ),
+        (["mode=max-autotune", "compile.training=true", "pipeline=check"], "compile.training cannot be ejected"),
+        (["mode=npugraph_ex", "compile.cache=true"], "compile.cache cannot be ejected"),
         (["mode=max-autotune", "shapes=dynamic", "+shapes.gears={x.7:[32,64]}"], "'x.7' @ shapes.gears is no input"),
         (
             ["compiler.torch_npu_version=2.6.0", "compiler.ge_config.multistream_parallel_mode=cv"],
@@ -282,7 +285,18 @@ def test_what_a_script_cannot_say_is_refused(overrides: list[str], words: str) -
         eject("model=add", *overrides)
 
 
+@offline
+@pytest.mark.parametrize("option", ["decompose=[aten.addmm]", "patch_for_hcom=true"])
+def test_what_a_target_does_to_torchair_s_process_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"target.{option.partition('=')[0]} cannot be ejected"):
+        eject("model=add", "target=npu_offline", "mode=max-autotune", f"target.{option}")
+
+
+REFUSED = {CompileKeywords: {"training", "cache"}}
+"""Fields that no script says; `test_what_a_script_cannot_say_is_refused` has them."""
+
+
 @pytest.mark.parametrize("cls", [Experiment, Shapes, CompileKeywords])
 def test_every_field_has_its_line_or_is_named_as_none(cls: type[Any]) -> None:
     """A new field: write it in recipe/script.py and name it in CARRIED, or it is refused wherever it is set."""
-    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls]
+    assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | REFUSED.get(cls, set())

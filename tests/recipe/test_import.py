@@ -239,6 +239,13 @@ def test_an_ejected_script_comes_back_as_the_same_experiment(name: str, tmp_path
     assert attrs.evolve(after, expect=before.expect) == before
 
 
+def test_adaptation_rules_travel_in_the_recipe_of_a_script(tmp_path: Path) -> None:
+    overrides = ["model=gpt_decode", "model.layers=1", "adapt=ascend", "passes=adapt"]
+    imported = import_script(eject(*overrides))
+    assert "override /adapt: ascend" in imported.yaml()
+    assert experiment_of(imported, tmp_path).adapt == api.checked(overrides).experiment.adapt
+
+
 def test_without_its_recipe_a_script_for_another_version_needs_to_be_told_which(tmp_path: Path) -> None:
     script = eject(*OTHER_VERSIONS["nested"])
     bare = "\n".join(line for line in script.splitlines() if not line.startswith("#"))

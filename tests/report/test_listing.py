@@ -113,11 +113,48 @@ def test_the_option_table_shows_values_modes_and_where_a_leaf_is_set(capsys: pyt
     assert "max-autotune | reduce-overhead" in mode
 
 
-def test_listing_loads_neither_torch_nor_hydra(conf: Path):
+def test_every_other_key_is_listed_with_what_it_takes_and_whose_it_is(capsys: pytest.CaptureFixture[str]):
+    show("keys", [], as_json=True)
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["compile.cache"]["takes"] == "true | false"
+    assert rows["compile.cache"]["meaning"].startswith("TorchAir's cache_compile")
+    assert rows["target.patch_for_hcom"]["of"] == ["npu", "npu_offline"]
+    assert rows["target.decompose"]["takes"] == "a list of text"
+    assert rows["passes.core_limit.regions"]["takes"] == "a list of a mapping (aicore, vectorcore, match)"
+    assert rows["expect.fx_graph"]["takes"] == "static | dynamic"
+    assert rows["expect.recompiles"]["takes"] == "integer | null"
+    assert rows["logs.levels"]["takes"] == "a mapping to DEBUG | INFO | WARNING | ERROR"
+    assert rows["model.factory"]["needed"]
+    assert not any(key.startswith(("compiler", "streams")) for key in rows)
+    show("keys", [])
+    assert "patch_for_hcom" in capsys.readouterr().out
+
+
+def test_every_key_of_the_configuration_is_listed():
+    """Each plain key of conf/config.yaml, and each key of every target's and pass's file."""
+    from npucompose.report.keys import keys
+
+    listed = {row["key"] for row in keys()}
+    tree = yaml.safe_load((CONF / "config.yaml").read_text())
+    plain = {name: value for name, value in tree.items() if name not in ("defaults", "hydra")}
+    wanted: set[str] = set()
+    for group, value in plain.items():
+        wanted |= {f"{group}.{key}" for key in value} if isinstance(value, dict) else {group}
+    for file in (CONF / "target").glob("*.yaml"):
+        tree = yaml.safe_load(file.read_text())
+        wanted |= {f"target.{key}" for key in tree.get("target", tree) if key not in ("name", "defaults")}
+    for file in (CONF / "passes").glob("*.yaml"):
+        for name, given in yaml.safe_load(file.read_text()).items():
+            wanted |= {f"passes.{name}.{key}" for key in given} if name != "defaults" else set()
+    assert wanted - listed == set()
+
+
+@pytest.mark.parametrize("kind", ["modes", "keys"])
+def test_listing_loads_neither_torch_nor_hydra(kind: str, conf: Path):
     code = (
         "import sys; from pathlib import Path; from npucompose.report.listing import show\n"
-        f"show('modes', [Path({str(conf)!r})])\n"
+        f"show({kind!r}, [Path({str(conf)!r})])\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'numpy'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "No compilation: the baseline." in done.stdout
+    assert {"modes": "No compilation: the baseline.", "keys": "compile.fullgraph"}[kind] in done.stdout

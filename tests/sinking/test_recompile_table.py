@@ -6,7 +6,9 @@ Each row also obeys the advice that the report gives, and counts again: a senten
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,3 +239,9 @@ def test_more_versions_than_torch_makes_is_an_error_with_its_way_out() -> None:
     with pytest.raises(CompileError, match=r"shapes=dynamic makes symbols of them"):
         called(row, Shapes(dynamic=False), row.calls)
     assert called(row, Shapes(dynamic=True), row.calls)[0] == []
+
+
+def test_the_document_has_this_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "calls.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| (.+?) \| (\d \| \d \| \d) \|$", text, re.MULTILINE))
+    assert told == {row.name: " | ".join(map(str, row.counts)) for row in ROWS}

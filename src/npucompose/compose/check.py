@@ -5,7 +5,7 @@ All mistakes are reported at once, each with its path. Nothing is built and no t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -85,6 +85,7 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
     if model is not None:
         _model_problems(model, experiment, problems)
+    _pass_problems(passes or (), experiment, problems)
     effective: tuple[Effective, ...] = ()
     operators = _gather(problems, lambda: OperatorTable.own().with_rows(experiment.sinking.operators))
     if target is not None:
@@ -166,6 +167,17 @@ def _model_problems(model: Model, experiment: Experiment, problems: list[str]) -
         )
         return
     _gather(problems, model.check)
+
+
+def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, problems: list[str]) -> None:
+    for label, a_pass in passes:
+        if a_pass.needs_trust and not experiment.trust:
+            problems.append(
+                f"passes.{label} imports code that the configuration names, and trust is false. "
+                "If you trust that code, add trust=true to the command line (no file can set it)."
+            )
+            continue
+        _gather(problems, a_pass.check)
 
 
 def _with_tiling(experiment: Experiment) -> Experiment:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.util
 import inspect
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -18,11 +11,10 @@ from attrs import frozen
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, Model
 from npucompose.schema.options import option
+from npucompose.user_code import UserFunction, working_directory_importable
 
 if TYPE_CHECKING:
     import torch
-
-FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 @frozen(kw_only=True)
@@ -39,56 +31,30 @@ class Python(Model):
     factory: str = option(doc="module:function")
 
     def check(self) -> None:
-        if not FORM.fullmatch(self.factory):
-            raise ConfigError(f"model.factory is '{self.factory}'; it needs the form module:function.")
-        if self._spec() is None:
-            raise ConfigError(
-                f"model.factory '{self.factory}': there is no module '{self._module}' in the working directory "
-                f"{os.getcwd()} nor on sys.path."
-            )
+        self._function.check()
 
     def source_files(self) -> tuple[str, ...]:
         """The file of the factory's module, found without importing anything."""
-        spec = self._spec()
-        return (spec.origin,) if spec is not None and spec.has_location and spec.origin else ()
+        return self._function.source_files()
 
     def build(self, seed: int) -> Built:
         self.check()
         from npucompose.models.modules.seeding import seeded
 
-        with seeded(seed), _working_directory_importable():
+        with seeded(seed), working_directory_importable():
             made = self._made(seed)
         return self._built(made, seed)
 
     @property
-    def _module(self) -> str:
-        return self.factory.partition(":")[0]
-
-    def _spec(self) -> ModuleSpec | None:
-        """What an import would find; importlib.util.find_spec alone would import the parents of a dotted name."""
-        top, *parts = self._module.split(".")
-        # The second finds what an import hook brings, such as a package installed in editable mode.
-        spec = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
-        name = top
-        for part in parts:
-            if spec is None or spec.submodule_search_locations is None:
-                return None
-            name = f"{name}.{part}"
-            spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-        return spec
+    def _function(self) -> UserFunction:
+        return UserFunction("model.factory", self.factory)
 
     def _made(self, seed: int) -> Any:
-        try:
-            module = importlib.import_module(self._module)
-        except (Exception, SystemExit) as error:
-            raise self._failed(f"importing '{self._module}' raised", error) from error
-        function = getattr(module, self.factory.partition(":")[2], None)
-        if not callable(function):
-            raise ConfigError(f"model.factory '{self.factory}': {module.__file__} has no such function.")
+        function = self._function.load()
         try:
             return function(seed=seed) if _takes_seed(function) else function()
         except (Exception, SystemExit) as error:
-            raise self._failed("calling it raised", error) from error
+            raise self._function.failed("calling it raised", error) from error
 
     def _built(self, made: Any, seed: int) -> Built:
         from torch import nn
@@ -118,9 +84,6 @@ class Python(Model):
                 f"{names}: {error}."
             ) from error
 
-    def _failed(self, what: str, error: BaseException) -> ConfigError:
-        return ConfigError(f"model.factory '{self.factory}': {what} {type(error).__name__}: {error}")
-
     def _other(self, what: str) -> ConfigError:
         return ConfigError(
             f"model.factory '{self.factory}' returned {what}; it must return npucompose.models.Built, or a tuple "
@@ -135,18 +98,6 @@ def _described(value: Any) -> str:
 def _takes_seed(function: Callable[..., Any]) -> bool:
     parameter = inspect.signature(function).parameters.get("seed")
     return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
-
-
-@contextlib.contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    """The console script's sys.path has no working directory, which is where a user's module lies."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
 
 
 def _reordered(examples: Mapping[str, Any], seed: int, step: int) -> Inputs:

@@ -12,8 +12,9 @@ def define() -> None:
     Only what is missing is added, so what torch_npu and torchair define stays theirs. Where those packages are wanted,
     import them first: their C++ libraries do not tolerate that somebody else has defined their operators.
     """
-    from npucompose.ops import air, attention, paddle
+    from npucompose.ops import air, attention, fused, paddle
 
     air.define()
     attention.define()
+    fused.define()
     paddle.define()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
@@ -34,6 +35,17 @@ class Outcome:
     """Of the pass `cancel_moves`: what was taken out."""
 
 
+@frozen(kw_only=True, eq=False)
+class Request:
+    """A graph on its way through the passes."""
+
+    graph_module: fx.GraphModule
+    can: Capabilities
+    example_inputs: Sequence[Any] = ()
+    config: Any = None
+    """The genuine CompilerConfig where TorchAir compiles."""
+
+
 @frozen(kw_only=True)
 class Pass(ABC):
     """A rewrite of an FX graph; its fields are its options.
@@ -54,8 +66,21 @@ class Pass(ABC):
     """The field of Capabilities without which it leaves a graph alone; such a request is listed as not acting."""
     elsewhere: ClassVar[str] = ""
     """What to write instead in the modes that `acts_in` leaves out."""
+    needs_trust: ClassVar[bool] = False
+    """It imports code that a configuration names."""
 
     stage: Stage = option("pre", "before or after the backend's own passes", choices=STAGES)
+
+    def check(self) -> None:
+        """Raise ConfigError when this machine cannot run it. Loads no torch."""
+
+    def source_files(self) -> tuple[str, ...]:
+        """Files outside the package whose content the result depends on: part of the key."""
+        return ()
+
+    def run(self, request: Request) -> int | Outcome:
+        """What the pipeline calls; a pass that needs no more than the graph leaves it at `rewrite`."""
+        return self.rewrite(request.graph_module.graph, request.can)
 
     @abstractmethod
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | Outcome:

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, PassError, RejectedError
 from npucompose.passes import PASSES
-from npucompose.passes.base import Outcome, Pass, Stage
+from npucompose.passes.base import Outcome, Pass, Request, Stage
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.schema.passes import PassRecord
@@ -83,23 +83,26 @@ class PassPipeline:
         """The pipeline of those passes that belong to `stage`."""
         return cls(passes=tuple(labelled for labelled in passes if labelled[1].stage == stage), can=can, check=check)
 
-    def __call__(self, graph_module: fx.GraphModule) -> Records:
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any] = (), config: Any = None) -> Records:
         """Run every pass in order; code is generated once, at the end.
 
         Raises PassError naming the pass that raised or left an invalid graph; a ConfigError (a plan that cannot be
         followed, …) is the person's mistake and passes as it is. The graph is not to be used after either.
         """
-        records = tuple(self._run(label, a_pass, graph_module.graph) for label, a_pass in self.passes)
+        request = Request(graph_module=graph_module, can=self.can, example_inputs=example_inputs, config=config)
+        records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records
 
-    def _run(self, label: str, a_pass: Pass, graph: fx.Graph) -> PassRecord:
+    def _run(self, label: str, a_pass: Pass, request: Request) -> PassRecord:
+        graph = request.graph_module.graph
         before = len(graph.nodes)
         kept = self._kept(graph)
         start = time.perf_counter()
         doing = "failed"
         try:
-            found = a_pass.rewrite(graph, self.can)
+            found = a_pass.run(request)
+            graph = request.graph_module.graph
             seconds = time.perf_counter() - start
             doing = "left an invalid graph"
             graph.lint()
@@ -150,7 +153,7 @@ class PassPipeline:
         """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `tell` gets the records of each run."""
 
         def hook(graph_module: fx.GraphModule, example_inputs: Any, config: Any) -> None:
-            records = self(graph_module)
+            records = self(graph_module, example_inputs, config)
             if tell is not None:
                 tell(records)
 

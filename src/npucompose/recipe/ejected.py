@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
-    Experiment: frozenset(header.SECTIONS) | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug"},
+    Experiment: frozenset(header.SECTIONS)
+    | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug", "check", "executor", "retry"},
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }
@@ -92,6 +93,11 @@ def _refuse(experiment: Experiment) -> None:
     ]
     if experiment.shapes.gears and mode != GE:
         problems.append(f"shapes.gears cannot be ejected for mode={mode}: only GE takes gears. Remove it.")
+    problems += [
+        f"target.{name} cannot be ejected: no line of a script is known for it. Remove it."
+        for name in ("decompose", "patch_for_hcom")
+        if experiment.target.options.get(name)
+    ]
     for where, value in (("", experiment), ("shapes.", experiment.shapes), ("compile.", experiment.compile)):
         problems += [
             f"{where}{field.name} cannot be ejected: no line of a script is known for it. Remove it."

@@ -17,6 +17,7 @@ SECTIONS = (
     "tiling",
     "passes",
     "streams",
+    "adapt",
     "compiler",
     "target",
     "model",
@@ -32,6 +33,8 @@ def of_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The carried sections of a composed tree; of the compiler options only those that differ from the defaults."""
     data = {name: tree[name] for name in SECTIONS if name in tree}
     data["compiler"] = CompilerOptions.of_tree(data.get("compiler") or {}).as_tree(changed_only=True)
+    if not (data.get("adapt") or {}).get("rules"):
+        data.pop("adapt", None)
     return {name: value for name, value in data.items() if value not in ({}, [], None)}
 
 

@@ -24,7 +24,7 @@ from npucompose.schema.legality import illegal_in_mode
 from npucompose.schema.versions import REFERENCE, known
 
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
-CHOSEN = ("mode", "shapes", "tiling", "streams", "target", "model")
+CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
 
 
@@ -140,7 +140,7 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
     logs = {"artifacts": list(facts.artifacts), "levels": dict(facts.levels)}
     if any(logs.values()):
         tree["logs"] = logs
-    tree |= {name: wrote[name] for name in ("streams", "target", "model", "seed", "strict") if name in wrote}
+    tree |= {name: wrote[name] for name in ("streams", "adapt", "target", "model", "seed", "strict") if name in wrote}
     hooks = sorted(said.hooks)
     unread = [*facts.unread, *said.unread]
     if tree["shapes"].get("gears") and said.dynamic is not True:
@@ -234,6 +234,7 @@ def _flat(tree: Any, at: str = "") -> dict[str, Any]:
 def _checked(tree: Mapping[str, Any]) -> None:
     """Every section that a class is known for, structured once: a header that was edited is refused in its words."""
     from npucompose.passes.pipeline import build
+    from npucompose.schema.adapt import RuleSet
     from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
     from npucompose.schema.streams import Streams
     from npucompose.schema.structure import structure
@@ -244,6 +245,7 @@ def _checked(tree: Mapping[str, Any]) -> None:
         "shapes": Shapes,
         "tiling": Tiling,
         "streams": Streams,
+        "adapt": RuleSet,
         "compile": CompileKeywords,
         "logs": Logs,
     }
@@ -257,7 +259,8 @@ def _checked(tree: Mapping[str, Any]) -> None:
     try:
         options = {label: dict(value or {}) for label, value in (tree.get("passes") or {}).items()}
         choices = {label: Choice(name=str(o.pop("pass", label)), options=o) for label, o in options.items()}
-        build(choices, {"streams": made.get("streams", Streams()), "mode": made.get("mode")})
+        fields = {"streams": made.get("streams", Streams()), "adapt": made.get("adapt", RuleSet())}
+        build(choices, {**fields, "mode": made.get("mode")})
     except ConfigError as error:
         problems += error.problems
     except (AttributeError, TypeError, ValueError):

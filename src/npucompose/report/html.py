@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from npucompose.report.compare import origin
 from npucompose.report.files import write_atomically
 from npucompose.report.markup import Html, joined, page, table, tag
 from npucompose.report.style import STYLE
@@ -192,17 +193,8 @@ def _effective(report: Report) -> Iterator[Html]:
 def _configuration(report: Report) -> Iterator[Html]:
     values = flat(report.experiment)
     if values:
-        rows = [(_code(name), _value(value), _origin(report.provenance, name)) for name, value in values.items()]
+        rows = [(_code(name), _value(value), origin(report.provenance, name)) for name, value in values.items()]
         yield tag("details", tag("summary", as_count(len(values), "value")), table(("option", "value", "from"), rows))
-
-
-def _origin(provenance: Mapping[str, str], name: str) -> str:
-    """Of the value itself or of what it lies in."""
-    while name:
-        if name in provenance:
-            return provenance[name]
-        name = name.rpartition(".")[0]
-    return "default"
 
 
 def _environment(report: Report) -> Iterator[Html]:

@@ -11,6 +11,8 @@ from npucompose.report.files import write_atomically
 from npucompose.schema.record import Report
 
 FILE_NAME = "report.json"
+MOST_BYTES = 100_000_000
+"""Read of a file that may be a stranger's."""
 
 
 def write(report: Report, folder: Path) -> Path:
@@ -25,10 +27,12 @@ def load(place: Path) -> Report:
     """The report in a file, or in a run directory; ConfigError says what is wrong with it."""
     path = place / FILE_NAME if place.is_dir() else place
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; a report has at most {MOST_BYTES:,}.")
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no {FILE_NAME} at {place}; give a run directory or the file itself.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a report: {error}.") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is not a report: a mapping is wanted, not a {type(data).__name__}.")

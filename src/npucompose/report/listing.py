@@ -18,7 +18,7 @@ from npucompose.schema.versions import known, tree_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-OPTIONS = "options"
+OPTIONS, KEYS = "options", "keys"
 KINDS: Mapping[str, str] = {
     "passes": "passes",
     "modes": "mode",
@@ -32,6 +32,7 @@ KINDS: Mapping[str, str] = {
     "compilers": "compiler",
     "benchmarks": "benchmark",
     "experiments": "experiment",
+    "executors": "executor",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 
@@ -46,7 +47,7 @@ class Entry:
 
 
 def kinds() -> tuple[str, ...]:
-    return (*KINDS, OPTIONS)
+    return (*KINDS, OPTIONS, KEYS)
 
 
 def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
@@ -105,16 +106,28 @@ def _table(version: str | None) -> Mapping[str, Leaf]:
 def show(
     kind: str, conf: Sequence[Path], *, as_json: bool = False, under: str = "", version: str | None = None
 ) -> None:
-    """Print a group, or with kind `options` the option table (below `under`), as a table or as JSON."""
+    """Print a group as a table or as JSON; with kind `options` TorchAir's (below `under`), with `keys` all others."""
     if under and kind != OPTIONS:
         raise ConfigError(f"only options lie under a path: write `list options --under {under}`.")
-    rows = options(under, version) if kind == OPTIONS else tuple(asdict(entry) for entry in choices(kind, conf))
+    rows = _rows(kind, conf, under, version)
     if as_json:
         print(json.dumps(rows, indent=2))
     elif kind == OPTIONS:
         _print_table(("option", "takes", "default", "acts in", "meaning"), [_option_cells(row) for row in rows])
+    elif kind == KEYS:
+        _print_table(("key", "takes", "default", "of", "meaning"), [_key_cells(row) for row in rows])
     else:
         _print_table((kind, "meaning"), [(row["name"], row["doc"]) for row in rows])
+
+
+def _rows(kind: str, conf: Sequence[Path], under: str, version: str | None) -> tuple[dict[str, Any], ...]:
+    if kind == OPTIONS:
+        return options(under, version)
+    if kind == KEYS:
+        from npucompose.report.keys import keys
+
+        return keys()
+    return tuple(asdict(entry) for entry in choices(kind, conf))
 
 
 def yaml_of(under: str = "", version: str | None = None) -> str:
@@ -165,6 +178,11 @@ def _is_under(path: str, under: str) -> bool:
 def _option_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     doc = row["doc"] if row["set_by"] == "compiler" else f"{row['doc']} (not set here: {row['set_by']})"
     return row["option"], row["takes"], shown(row["default"]), ", ".join(row["modes"]) or "no mode", doc
+
+
+def _key_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    default = "needed" if row["needed"] else shown(row["default"])
+    return row["key"], row["takes"], default, ", ".join(row["of"]), row["meaning"]
 
 
 def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.report.explain import path_words, verdict_words
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time
 from npucompose.schema.record import BenchmarkFacts, Report, Timing
 
@@ -55,6 +56,7 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _passes(report)
     yield from _streams(report)
     yield from _npu(report)
+    yield from _sinking(report)
     yield from _numerics(report)
     yield from _latency(report)
     yield from _memory(report)
@@ -99,6 +101,10 @@ def _graphs(report: Report) -> Iterator[Row]:
         words = f"{as_count(len(of_kind), f'{kind} graph')} · {before} -> {after} nodes"
         symbols = dict.fromkeys(symbol for graph in of_kind for symbol in graph.symbols)
         yield "graphs", Text(f"{words} · symbols {', '.join(symbols)}" if symbols else words)
+    made = report.stages.sequence
+    if made is not None:
+        words = [as_count(len(made.calls), "declared call"), as_count(made.graphs, "graph")]
+        yield "calls", Text(" · ".join([*words, as_count(made.captures, "recording")]))
     if report.recompiles:
         first = report.recompiles[0]
         words = f"{as_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"
@@ -168,6 +174,18 @@ def _npu(report: Report) -> Iterator[Row]:
     if not npu.ge_graphs:
         words += [as_count(number, name) for number, name in counted if number]
     yield "torchair", Text(" · ".join(words))
+
+
+def _sinking(report: Report) -> Iterator[Row]:
+    """The verdicts and the first line that mends something; `npucompose explain` has it all."""
+    facts = report.sinking
+    if facts is None:
+        return
+    words = [verdict_words(name, verdict) for name, verdict in facts.verdicts().items()]
+    yield "sinking", Text(" · ".join(words if facts.path is None else [path_words(facts), *words]))
+    mended = next((step for step in facts.steps if step.status == "problem" and step.fix is not None), None)
+    if mended is not None:
+        yield "sinking", Text(f"{mended.id} -> {mended.fix}", style="yellow")
 
 
 def _latency(report: Report) -> Iterator[Row]:

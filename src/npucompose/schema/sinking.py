@@ -21,6 +21,7 @@ GraphKind = Literal["static", "mixed", "dynamic", "unknown"]
 Certainty = Literal["proven", "derived", "unknown"]
 StepId = Literal["S0", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"]
 StepStatus = Literal["ok", "problem", "unknown", "skipped"]
+VerdictName = Literal["fx_graph", "ge_graph", "ge_build"]
 STEP_IDS: tuple[StepId, ...] = get_args(StepId)
 KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
 PATHS = (1, 2, 3, 4, 5, 6)
@@ -119,18 +120,21 @@ class SinkingFacts:
             steps=steps,
         )
 
-    def verdict(self, name: Literal["fx_graph", "ge_graph", "ge_build"]) -> Verdict:
-        """The inverse of `of`, one at a time."""
-        values: dict[str, GraphKind] = {
+    def verdicts(self) -> Mapping[VerdictName, Verdict]:
+        """The inverse of `of`."""
+        values: dict[VerdictName, GraphKind] = {
             "fx_graph": self.fx_graph,
             "ge_graph": self.ge_graph,
             "ge_build": self.ge_build,
         }
-        return Verdict(
-            value=values[name],
-            certainty=self.certainty.get(name, "unknown"),
-            evidence=tuple(self.evidence.get(name, ())),
-        )
+        return {
+            name: Verdict(
+                value=value,
+                certainty=self.certainty.get(name, "unknown"),
+                evidence=tuple(self.evidence.get(name, ())),
+            )
+            for name, value in values.items()
+        }
 
 
 @frozen(kw_only=True)
@@ -157,4 +161,17 @@ class Operator:
 class Sinking:
     """What a person adds to the project's own knowledge of operators."""
 
-    operators: Mapping[str, Operator] = option(factory=dict, doc="{namespace::operator: row}, added to the table")
+    operators: Mapping[str, Operator] = option(factory=dict, doc="{namespace.operator: row}, added to the table")
+
+
+@frozen(kw_only=True)
+class Explanation:
+    """What `npucompose explain` found."""
+
+    asked: Mapping[str, str]
+    """{group: choice} of what was explained, or `file`."""
+    sinking: SinkingFacts
+    compile_s: float
+    """Seconds of the compilation that it took; 0 where only files were read."""
+    diagnosis_s: float
+    """Seconds of all that came after it."""

@@ -4,8 +4,8 @@ Reads captured FX graphs, the configuration and facts that a target hands in. Kn
 Importing this loads no torch; `sinking.reading`, which reads an FX graph, does.
 """
 
-from npucompose.sinking.diagnosis import diagnose, not_compiled
+from npucompose.sinking.diagnosis import diagnose, not_compiled, with_artefacts
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Question
 from npucompose.sinking.table import OperatorTable
 
-__all__ = ["Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled"]
+__all__ = ["Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled", "with_artefacts"]

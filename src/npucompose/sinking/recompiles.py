@@ -1,6 +1,6 @@
 """Why Dynamo compiled again, about which argument, and what would have avoided it. Counts nothing itself.
 
-The advice follows the table of docs/sinking.md (calls × dynamic); tests compare each sentence with torch's own count.
+The advice follows the table of docs/calls.md (calls × dynamic); tests compare each sentence with torch's own count.
 """
 
 from __future__ import annotations

@@ -47,8 +47,6 @@ class Compilation:
     aot_s: float = 0.0
     passes_s: float = 0.0
     backend_s: float = 0.0
-    compile_id: str | None = None
-    """Dynamo's, `0/1`."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
     facts: FxFacts | None = None
@@ -77,6 +75,8 @@ class Backend:
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
+        self.reads_only = False
+        """Take the graphs through the passes and no further: somebody wants to look at them."""
         self.loaded_before = 0
         """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
@@ -97,13 +97,15 @@ class Backend:
         self._sources = tuple(_sources(graph_module))
         if self.mode == "eager":
             return graph_module.forward
+        if self.reads_only:
+            return only_read(self, graph_module, example_inputs)
         return self.target.compile(self, graph_module, example_inputs)
 
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module), *self.post(graph_module))
+        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
@@ -118,7 +120,6 @@ class Backend:
             nodes_before=len(graph.nodes),
             text_before=printed(graph),
             aot_s=perf_counter() - self.entered_at[-1],
-            compile_id=_compile_id(),
             sources=self._sources,
             graph_module=graph_module,
         )
@@ -133,8 +134,13 @@ class Backend:
         compilation.decision = decision_of(graph_module)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
-        compilation.facts = read(graph, compilation.id, compilation.sources, compilation.compile_id)
+        compilation.facts = read(graph, compilation.id, compilation.sources)
         self.compilations.append(compilation)
+
+    def charge(self, known: int, took: float) -> None:
+        """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
+        for compilation in self.compilations[known:]:
+            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
@@ -143,13 +149,6 @@ def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
             source: Any = getattr(node.meta.get("grapharg"), "source", None)
             name: Any = getattr(source, "name", None)
             yield None if name is None else str(name() if callable(name) else name)
-
-
-def _compile_id() -> str | None:
-    from torch._guards import CompileContext
-
-    current = CompileContext.current_compile_id()
-    return None if current is None else str(current)
 
 
 def refuse_training(*_: Any) -> Any:
@@ -193,6 +192,23 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
     compiler = aot_autograd(
         fw_compiler=refuse_training, inference_compiler=inference, keep_inference_input_mutations=True
     )
+    return compiler(graph_module, list(example_inputs))
+
+
+def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd and the passes; what is called then is the graph itself, without the scopes of its plan."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    from npucompose.streams import strip
+
+    def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        backend.rewrite(aot, inputs)
+        if strip(aot.graph):
+            aot.recompile()
+        return make_boxed_func(aot.forward)
+
+    compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
     return compiler(graph_module, list(example_inputs))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -47,6 +48,35 @@ def test_beyond_the_limit_new_signatures_run_eagerly_after_one_warning():
         assert cache([torch.ones(2)])[0].tolist() == [2.0] * 2
     assert cache.last is cache.captured[0]
     assert len(cache.captured) == 1
+
+
+def test_the_recording_used_longest_ago_makes_place_where_that_is_wanted():
+    cache = GraphCache(request(traced(doubled, torch.ones(2))), capture_limit=2, when_full="replace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (2, 3, 2, 4, 2, 4, 3):
+            assert cache([torch.ones(n)])[0].tolist() == [2.0] * n
+    # 4 took the place of 3, then 3 that of 2; 2 was found three times.
+    assert [c.facts()["signature"] for c in cache.captured] == [("torch.float32[4]@cpu",), ("torch.float32[3]@cpu",)]
+    assert cache.last is cache.captured[-1]
+
+
+def test_threads_that_come_with_one_new_signature_make_one_recording():
+    cache = GraphCache(request(traced(doubled, torch.ones(2))), capture_limit=4, clone_output=True)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        for n in (2, 3, 4, 2):
+            if cache([torch.full((n,), float(seed))])[0].tolist() != [2.0 * seed] * n:
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(cache.captured) == 3
 
 
 def test_another_address_of_a_static_input_is_another_recording():

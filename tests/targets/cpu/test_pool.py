@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npucompose.errors import CaptureError
+from npucompose.targets.cpu.capture import record
 from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.front import outputs_of
 from npucompose.targets.cpu.kernels import same_bytes
+from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.plan import Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, place
 from npucompose.targets.cpu.straight_line import StraightLine
@@ -90,6 +94,30 @@ def _run_poisoned(captured: CapturedGraph) -> None:
             end = starts[position + 1] if position + 1 < len(starts) else len(lines)
             for line in lines[begin:end]:
                 exec(line, runs._names)
+
+
+def test_a_pool_that_does_not_fit_into_memory_is_refused_in_words():
+    x = torch.randn(4, 4)
+    plan = record(traced(lambda x: ((x @ x) @ x,), x), [x])
+    (pooled,) = [root for root in plan.roots if root.kind == "pool"]
+    pooled.nbytes = 1 << 60
+    with pytest.raises(CaptureError, match="no memory for a buffer of 1152921504606847040 bytes"):
+        Memory.of(plan)
+
+
+def test_the_last_of_a_chain_returns_to_where_its_predecessor_lay():
+    """Four values, each read by the next round of a chain of four kernels: two blocks and one of the largest size."""
+
+    def rounds(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept = list(values)
+        for step in range(24):
+            which = step % len(kept)
+            kept[which] = torch.relu(kept[which] @ kept[which] + 1) * 0.5
+        return tuple(value.clone() for value in kept)
+
+    inputs = [torch.randn(n, n) for n in (8, 16, 32)]
+    facts = CapturedGraph.capture(traced(rounds, *inputs), inputs).facts()
+    assert facts["pool_bytes"] == facts["live_bytes"]
 
 
 def test_slots_of_one_plan_are_shared_by_layout():

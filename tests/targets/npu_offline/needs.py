@@ -13,6 +13,12 @@ WHY = missing("npu_offline")
 offline = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 
+def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
+    """One experiment on the stand-in, compared and not measured: exit status, report, stderr."""
+    ran = Place(target="npu_offline", folder=folder).run(*overrides)
+    return ran.status, dict(ran.report), ran.error
+
+
 def in_a_process(script: str, *arguments: str) -> Any:
     """The JSON object that a script of this folder prints, run in a process that may become a device without CANN."""
     here = Path(__file__).parent

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from targets.npu_offline.needs import offline, run
+from targets.npu_offline.needs import offline
 
+from tests.npu.place import ROOT, process
+
+PLAN = "streams=mm_abs_sub"  # abs and sub on a stream of their own
 LIMIT = "passes.core_limit.regions=[{aicore:8,vectorcore:16,match:{target:aten.abs}}]"
 FUSE = "passes.super_kernel.regions=[{scope:sk,options:'stream-fusion=1',match:{target:'re:aten.(abs|sub).*'}}]"
 LOSS_OF_ITS_OWN = """
@@ -32,6 +35,18 @@ def make():
 """
 
 
+def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
+    """`python run.py target=npu_offline …` in `folder`: exit status, report (empty when there is none), stderr.
+
+    Flags such as `-m` come first, where Hydra wants them.
+    """
+    flags = [word for word in overrides if word.startswith("-")]
+    chosen = [*flags, "target=npu_offline", "hydra.run.dir=out", *(word for word in overrides if word not in flags)]
+    done = process("npu_offline", ROOT / "run.py", *chosen, folder=folder)
+    report = folder / "out" / "report.json"
+    return done.returncode, json.loads(report.read_text()) if report.is_file() else {}, done.stderr
+
+
 def written(folder: Path) -> list[str]:
     """Files of the run directory's `torchair`, without the process and time in their names."""
     root = folder / "out" / "torchair"
@@ -50,7 +65,7 @@ def litter(folder: Path) -> set[str]:
 @offline
 def test_a_core_limit_is_set_in_the_capture_on_its_own_stream_and_taken_back(tmp_path: Path) -> None:
     status, report, error = run(
-        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=[stream_plan,core_limit]", "streams=mm_abs_sub", LIMIT
+        tmp_path, "mode=npugraph_ex", "model=mm_abs_sub", "passes=[stream_plan,core_limit]", PLAN, LIMIT
     )
     assert (status, error) == (0, "")
     told = (tmp_path / "out" / "graphs" / "capture_0.txt").read_text().splitlines()
@@ -68,14 +83,9 @@ def test_a_core_limit_is_set_in_the_capture_on_its_own_stream_and_taken_back(tmp
 @pytest.mark.slow
 def test_ge_nodes_carry_their_cores_and_their_super_kernel(tmp_path: Path) -> None:
     status, report, error = run(
-        tmp_path,
-        "mode=max-autotune",
-        "model=mm_abs_sub",
-        "passes=[stream_plan,core_limit,super_kernel]",
-        "streams=mm_abs_sub",
-        LIMIT,
+        tmp_path, "mode=max-autotune", "model=mm_abs_sub", "passes=[stream_plan,core_limit,super_kernel]", PLAN, LIMIT,
         FUSE,
-    )
+    )  # fmt: skip
     assert (status, error) == (0, "")
     (graph,) = report["npu"]["ge_graphs"]
     assert graph["cores"] == {"Abs": "8 cube, 16 vector"}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
 
 ReplayExecutor = Literal["auto", "native", "portable"]
+WhenFull = Literal["eager", "replace"]
 
 HONOURED: Mapping[str, frozenset[str]] = {
     "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
@@ -49,6 +50,11 @@ class CpuTarget(Target):
         "auto",
         "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
         choices=("auto", "native", "portable"),
+    )
+    when_full: WhenFull = option(
+        "eager",
+        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
+        choices=("eager", "replace"),
     )
 
     def capabilities(self, mode: str) -> Capabilities:
@@ -131,4 +137,5 @@ class CpuTarget(Target):
             capture_limit=request.options[limit],
             clone_output=request.options[clone],
             executor="torchscript" if self.executor == "portable" else "native",
+            when_full=self.when_full,
         )

@@ -32,6 +32,7 @@ from npucompose.targets.cpu.ledger import (
 from npucompose.targets.cpu.memory import alias_of
 from npucompose.targets.cpu.outputs import Outputs
 from npucompose.targets.cpu.plan import Buffer, Layout, Plan, Root, Step, lifetimes, mapped
+from npucompose.targets.cpu.pool import ALIGNMENT
 
 aten = torch.ops.aten
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
@@ -71,6 +72,7 @@ class Recorder:
     """(step before which it is made, constant root)."""
     pinned: set[int] = field(factory=set)
     from_zero: set[int] = field(factory=set)
+    tried: dict[str, bool] = field(factory=dict)
     views: int = 0
 
     # -- the run
@@ -168,14 +170,14 @@ class Recorder:
         refusals.check_operator(node, op, real_args, real_kwargs)
         ordered = kernels.schema_order(op, args, kwargs)
         written = self._about_to_write(node, op, ordered)
-        for generator in _generators((real_args, real_kwargs)):
+        for generator in _generators((real_args, real_kwargs)) if kernels.takes_a_generator(op) else ():
             self.generators.append((generator, generator.get_state()))
-        before = torch.get_rng_state()
+        before = None if kernels.says_whether_it_draws(op) else torch.get_rng_state()
         try:
             result = op(*real_args, **real_kwargs)
         except Exception as error:
             raise refusals.refused(node, f"it fails on the given inputs: {error}") from error
-        seeded = not torch.equal(before, torch.get_rng_state())
+        seeded = kernels.draws(op) if before is None else not torch.equal(before, torch.get_rng_state())
         read = [leaf for leaf in flat(ordered) if isinstance(leaf, Held)]
         if op._schema.name.startswith("aten::as_strided"):
             self._count_from_the_storage(read, result)
@@ -243,7 +245,7 @@ class Recorder:
             return None
         numbered = numbers_as_tensors(op, ordered)
         call = kernels.into_buffers(op, mapped(real, numbered), tensors)
-        if call is None or not kernels.gives_the_same_bytes(call, tensors):
+        if call is None or not self._gives_the_same_bytes(call, tensors):
             return None
         # The same call, on the recorder's values in place of the real tensors.
         back = {id(held.tensor): held for held in flat(numbered) if isinstance(held, Held)}
@@ -251,6 +253,14 @@ class Recorder:
         if any(self.ledger.roots[storage_of(view)].kind == "fresh" for view in flattened):
             return None
         return kernels.OutCall(op=call.op, args=mapped(lambda a: back.get(id(a), a), call.args))
+
+    def _gives_the_same_bytes(self, call: kernels.OutCall, tensors: list[torch.Tensor]) -> bool:
+        """Tried once for each operator and form of its arguments: a model has many layers of few forms."""
+        form = (call.op, mapped(_form, call.args), tuple(map(_form, tensors)))
+        known = self.tried.get(key := repr(form))
+        if known is None:
+            known = self.tried[key] = kernels.gives_the_same_bytes(call, tensors)
+        return known
 
     def _kernel(self, node: fx.Node, call: kernels.OutCall, result: Any, tensors: list[torch.Tensor]) -> Any:
         made = {
@@ -351,6 +361,20 @@ class Recorder:
             views_resolved=self.views,
             constants=sum(1 for root in used if root.kind == "constant"),
         )
+
+
+def _form(value: Any) -> Any:
+    """What tells two arguments of a kernel apart, but for the values of tensors."""
+    if not isinstance(value, torch.Tensor):
+        return (type(value).__name__, value)
+    return (
+        value.dtype,
+        tuple(value.shape),
+        value.stride(),
+        value.data_ptr() % ALIGNMENT,
+        value.is_conj(),
+        value.is_neg(),
+    )
 
 
 def _generators(structure: Any) -> list[torch.Generator]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from npucompose.targets.base import Captured, LowerRequest
+from npucompose.targets.cpu import WhenFull
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.inputs import signature
 
@@ -14,7 +16,9 @@ from npucompose.targets.cpu.inputs import signature
 class GraphCache:
     """Called with the list of a graph's inputs; captures each new signature, up to `capture_limit` recordings.
 
-    After that one warning, and new signatures run the graph as it is, eagerly; recorded ones are still replayed.
+    `when_full` says what comes then. `eager`, TorchAir's way: one warning, and new signatures run the graph as it is;
+    recorded ones are still replayed. `replace`: the recording that was used longest ago makes place for the new one
+    (detached handles of it stay good).
     """
 
     _boxed_call = True
@@ -26,18 +30,22 @@ class GraphCache:
         capture_limit: int,
         clone_output: bool = False,
         executor: ExecutorName = "native",
+        when_full: WhenFull = "eager",
     ) -> None:
         self.request = request
         self.capture_limit = capture_limit
         self.clone_output = clone_output
         self.executor: ExecutorName = executor
+        self.when_full: WhenFull = when_full
         self.captured: list[Captured] = []
+        """The one used last stands last."""
         self.last: CapturedGraph | None = None
         """The recording used last; None before the first call and after an eager one."""
         self.capture_seconds = 0.0
         self.observer: Callable[[GraphCache, list[Any]], None] | None = None
         """Told of every call and its inputs, before it runs (see targets/detached.py)."""
         self._warned = False
+        self._lock = threading.RLock()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if self.observer is not None:
@@ -47,16 +55,21 @@ class GraphCache:
         return outputs if outputs is not None else self._other(inputs)
 
     def _other(self, inputs: list[Any]) -> list[Any]:
-        for captured in self.captured:
-            assert isinstance(captured, CapturedGraph)
-            outputs = captured.try_replay(inputs) if captured is not self.last else None
-            if outputs is not None:
-                self.last = captured
-                return outputs
-        if len(self.captured) < self.capture_limit:
-            return self._capture(inputs)
-        self._warn(inputs)
-        self.last = None
+        with self._lock:  # two threads with one new signature make one recording
+            for captured in reversed(self.captured):
+                assert isinstance(captured, CapturedGraph)
+                outputs = captured.try_replay(inputs)
+                if outputs is not None:
+                    self.captured.remove(captured)
+                    self.captured.append(captured)
+                    self.last = captured
+                    return outputs
+            if len(self.captured) == self.capture_limit and self.when_full == "replace":
+                del self.captured[0]
+            if len(self.captured) < self.capture_limit:
+                return self._capture(inputs)
+            self._warn(inputs)
+            self.last = None
         return list(self.request.graph_module(*inputs))
 
     def _capture(self, inputs: list[Any]) -> list[Any]:
@@ -78,7 +91,8 @@ class GraphCache:
         self._warned = True
         warnings.warn(
             f"capture_limit={self.capture_limit} recordings of this graph are made; new signatures, such as "
-            f"{signature(inputs)}, run without replay from now on. Raise capture_limit or use fewer shapes.",
+            f"{signature(inputs)}, run without replay from now on. Raise capture_limit, use fewer shapes, or let them "
+            "take the place of the recording used longest ago: target.when_full=replace.",
             RuntimeWarning,
             stacklevel=3,
         )

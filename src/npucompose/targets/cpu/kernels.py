@@ -55,16 +55,27 @@ def is_uninitialised(op: OpOverload) -> bool:
 def may_be_constant(op: OpOverload) -> bool:
     """Whether equal arguments give equal results. Operators of others may count, read clocks or talk."""
     return (
-        op.namespace in ("aten", "prims")
-        and not op._schema.is_mutable
-        and torch.Tag.nondeterministic_seeded not in op.tags
-        and not is_uninitialised(op)
+        op.namespace in ("aten", "prims") and not op._schema.is_mutable and not draws(op) and not is_uninitialised(op)
     )
+
+
+def says_whether_it_draws(op: OpOverload) -> bool:
+    """torch's own operators carry a tag when they draw random numbers; of others it has to be seen."""
+    return op.namespace in ("aten", "prims")
+
+
+def draws(op: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@functools.cache
+def takes_a_generator(op: OpOverload) -> bool:
+    return any("Generator" in str(argument.type) for argument in op._schema.arguments)
 
 
 def into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> OutCall | None:
     """The call that computes `op(*args)` into buffers laid out like `results`, or None. `args` hold real tensors."""
-    if torch.Tag.nondeterministic_seeded in op.tags or not all(_fills_its_storage(result) for result in results):
+    if draws(op) or not all(_fills_its_storage(result) for result in results):
         return None
     if op is aten.relu.default:
         return OutCall(op=aten.clamp_min.out, args=(args[0], 0, Out(0)))

@@ -115,11 +115,17 @@ def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None,
 
 
 def flat(structure: Any) -> list[Any]:
-    if isinstance(structure, (tuple, list)):
-        return [leaf for part in structure for leaf in flat(part)]
     if isinstance(structure, dict):
-        return [leaf for part in structure.values() for leaf in flat(part)]
-    return [structure]
+        return flat(list(structure.values()))
+    if not isinstance(structure, (tuple, list)):
+        return [structure]
+    leaves: list[Any] = []
+    for part in structure:
+        if isinstance(part, (tuple, list, dict)):
+            leaves += flat(part)
+        else:
+            leaves.append(part)
+    return leaves
 
 
 def storage_of(tensor: torch.Tensor) -> int:

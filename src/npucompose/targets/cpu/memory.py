@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from attrs import define, field
 
+from npucompose.errors import CaptureError
 from npucompose.targets.cpu.in_place import groups_of, parted
 from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
@@ -63,7 +64,7 @@ class Memory:
         unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
         pooled, placement = _tightest([pooled, parted(pooled)], unplanned) if reuse else _apart(pooled)
         # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
-        arena = torch.zeros(placement.pool_bytes + ALIGNMENT, dtype=torch.uint8)
+        arena = _zeros(placement.pool_bytes + ALIGNMENT)
         begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
         storages: dict[int, torch.UntypedStorage] = {}
         for members, offset in zip(pooled, placement.offsets, strict=True):
@@ -116,10 +117,12 @@ class Private:
 
 def _tightest(choices: list[list[list[Root]]], unplanned: list[int]) -> tuple[list[list[Root]], Placement]:
     """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
-    placed = [
-        (pooled, place([Block(nbytes=m[0].nbytes, first=m[0].first, last=m[-1].last) for m in pooled], unplanned))
-        for pooled in choices
-    ]
+    placed: list[tuple[list[list[Root]], Placement]] = []
+    for pooled in choices:
+        blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
+        placed.append((pooled, place(blocks, unplanned)))
+        if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
+            break  # as small as it can be
     return min(placed, key=lambda one: one[1].pool_bytes)
 
 
@@ -134,12 +137,22 @@ def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
 
 def _storage_of(root: Root) -> torch.UntypedStorage:
     if root.kind == "output":
-        return torch.zeros(root.nbytes, dtype=torch.uint8).untyped_storage()
+        return _zeros(root.nbytes).untyped_storage()
     assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
     if root.kind in ("attribute", "input"):
         # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
         return alias_of(root.tensor).untyped_storage()
     return root.tensor.untyped_storage()
+
+
+def _zeros(nbytes: int) -> torch.Tensor:
+    try:
+        return torch.zeros(nbytes, dtype=torch.uint8)
+    except RuntimeError as error:  # how torch's allocator says that there is no memory
+        raise CaptureError(
+            f"cannot capture: there is no memory for a buffer of {nbytes} bytes, which this recording would hold. "
+            "Use smaller inputs, fewer signatures (capture_limit) or mode=eager."
+        ) from error
 
 
 def _over(address: int, nbytes: int) -> torch.UntypedStorage:

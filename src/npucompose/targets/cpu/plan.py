@@ -200,6 +200,9 @@ class Plan:
         return list(found.values())
 
 
+CONTAINERS = (tuple, list, dict, slice)
+
+
 def leaves(structure: Any) -> Iterator[Slot | Register]:
     if isinstance(structure, (Slot, Register)):
         yield structure
@@ -211,7 +214,8 @@ def leaves(structure: Any) -> Iterator[Slot | Register]:
 def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
     """`change` on every leaf of nested tuples, lists, dicts and slices; containers keep their kind."""
     if isinstance(structure, (tuple, list)):
-        parts = [mapped(change, part) for part in structure]
+        # A call for each container, not for each leaf: a capture does this a few times for every node.
+        parts = [mapped(change, part) if isinstance(part, CONTAINERS) else change(part) for part in structure]
         return parts if isinstance(structure, list) else tuple(parts)
     if isinstance(structure, dict):
         return {key: mapped(change, part) for key, part in structure.items()}

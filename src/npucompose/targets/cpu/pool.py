@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from attrs import frozen
@@ -37,14 +38,14 @@ def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None) -> Pl
     """
     sizes = [_aligned(block.nbytes) for block in blocks]
     offsets = [0] * len(blocks)
-    placed: list[tuple[int, int, int, int]] = []
+    placed: list[tuple[int, int, int, int]] = []  # by where they begin
     for index in sorted(range(len(blocks)), key=lambda i: (-sizes[i], blocks[i].first)):
         size, first, last = sizes[index], blocks[index].first, blocks[index].last
         if not size:
             continue
-        taken = sorted((low, high) for low, high, born, died in placed if born <= last and first <= died)
+        taken = [(low, high) for low, high, born, died in placed if born <= last and first <= died]
         offsets[index] = _best_gap(taken, size)
-        placed.append((offsets[index], offsets[index] + size, first, last))
+        insort(placed, (offsets[index], offsets[index] + size, first, last))
     return Placement(
         offsets=tuple(offsets),
         pool_bytes=max((high for _, high, _, _ in placed), default=0),

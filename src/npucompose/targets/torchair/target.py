@@ -180,9 +180,7 @@ class TorchairTarget(Target):
         given = fakes(example_inputs) if backend.options[JOINT] else list(example_inputs)
         with in_our_words(backend), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
-        took = perf_counter() - begun
-        for compilation in backend.compilations[known:]:
-            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+        backend.charge(known, perf_counter() - begun)
         return compiled
 
     def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:

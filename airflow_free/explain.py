@@ -1,0 +1,106 @@
+"""`npucompose explain`: compile one experiment in a worker, as far as the verdicts need it, and say why it sinks.
+
+No stage, no record, no folder: what is asked for is an answer. On targets whose compiler is ours a graph is read and
+not lowered; TorchAir's is asked for its GE graph.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from airflow_free.experiment import LOG
+from airflow_free.keys import plain
+from airflow_free.stage import Tell
+from airflow_free.worker import run_in_worker
+from npucompose.compose.check import Checked, check
+from npucompose.compose.tree import Composed
+from npucompose.errors import CompileError, ConfigError, NpuComposeError
+from npucompose.schema.record import facts_of, of_facts
+from npucompose.schema.sinking import Explanation, SinkingFacts
+
+if TYPE_CHECKING:
+    from npucompose.compose.session import Session
+
+ENTRY = "airflow_free.explain:work"
+
+
+def explain(composed: Composed) -> Explanation:
+    """The explanation of a composed experiment; ConfigError when it is not legal, CompileError when a worker dies."""
+    checked = check(composed)
+    if checked.experiment.mode.name == "eager":
+        raise ConfigError("mode=eager compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
+    with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
+        outcome = run_in_worker(
+            ENTRY,
+            {"tree": dict(composed.tree), "provenance": dict(composed.provenance)},
+            time_limit_s=checked.experiment.pipeline.time_limit_s,
+            log_path=Path(folder) / LOG,
+            env=checked.target.environment(),
+        )
+    if outcome.status == "config_error":
+        raise ConfigError(*(outcome.problems or (outcome.error or "",)))
+    if outcome.result is None:
+        raise CompileError(outcome.error or "the worker sent no result.")
+    return of_facts(Explanation, outcome.result, where="explanation")
+
+
+def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """The worker's side."""
+    from npucompose.compose.session import Session
+
+    session = Session(check(Composed(tree=payload["tree"], provenance=payload["provenance"])))
+    session.set_up()
+    return facts_of(explained(session))
+
+
+def explained(session: Session) -> Explanation:
+    """The explanation of a session that has compiled nothing yet, made in this process."""
+    session.materialised.backend.reads_only = session.materialised.genuine is None
+    facts, compile_s, diagnosis_s = _explained(session)
+    return Explanation(asked=_asked(session.checked), sinking=facts, compile_s=compile_s, diagnosis_s=diagnosis_s)
+
+
+def _asked(checked: Checked) -> dict[str, str]:
+    experiment = checked.experiment
+    chosen = {"model": experiment.model.name, "target": checked.target.name, "mode": experiment.mode.name}
+    return {**chosen, "shapes": experiment.shapes.name, "tiling": str(plain(experiment.tiling)["schedule"])}
+
+
+def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
+    """The facts, and the seconds of the compilation and of the diagnosis."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    from npucompose.compose.sinking import question_of, sinking_of
+    from npucompose.sinking import not_compiled
+
+    session.built  # noqa: B018  the model is no part of the compilation
+    begun = perf_counter()
+    error: NpuComposeError | None = None
+    try:
+        session.compilations  # noqa: B018  the first call compiles
+        for at, call in _calls_that_need_a_graph(session):
+            session.call(session.compiled, session.inputs(at, call))
+    except ConfigError:
+        raise
+    except NpuComposeError as failure:
+        if isinstance(failure.__cause__, BackendCompilerFailed):
+            raise
+        error = failure
+    compiled = perf_counter()
+    facts = sinking_of(session)
+    if facts is None:
+        if error is None:
+            raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
+        facts = not_compiled(question_of(session), str(error))
+    return facts, compiled - begun, perf_counter() - compiled
+
+
+def _calls_that_need_a_graph(session: Session) -> list[tuple[int, Any]]:
+    """Declared calls that leave an input unmarked: whether their graph is symbolic, only its compilation shows."""
+    from npucompose.compose.sequence import unmarked
+
+    return [(at, call) for at, call in enumerate(session.calls) if unmarked(call)]

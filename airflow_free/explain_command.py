@@ -1,0 +1,54 @@
+"""The command `npucompose explain`: its arguments, and what it prints. Loads no torch: a worker compiles."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from npucompose.schema.sinking import Explanation
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """`npucompose explain experiment=fa_path4`, `npucompose explain --log run.log --dump ge_proto_00000012.txt`."""
+    parser.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+    parser.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    parser.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
+    told = "; without overrides nothing is compiled and only the file speaks"
+    parser.add_argument(
+        "--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE, torch{told}"
+    )
+    parser.add_argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{told}")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """0 when there is an explanation, whatever it says: `expect:` is for what must come out."""
+    from rich.console import Console
+
+    from npucompose.report.explain import as_json, render
+
+    explanation = _explanation(arguments)
+    if arguments.json:
+        print(as_json(explanation))
+    else:
+        render(explanation, Console())
+    return 0
+
+
+def _explanation(arguments: argparse.Namespace) -> Explanation:
+    import attrs
+
+    from airflow_free.explain import explain
+    from npucompose.compose.tree import compose
+    from npucompose.sinking import with_artefacts
+    from npucompose.sinking.artefacts import read
+
+    files = [*arguments.log, *arguments.dump]
+    told = [read(path).sinking for path in files]
+    if files and not arguments.overrides:
+        names = {"file": ", ".join(Path(path).name for path in files)}
+        return Explanation(asked=names, sinking=with_artefacts(None, told), compile_s=0.0, diagnosis_s=0.0)
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    explained = explain(composed)
+    return attrs.evolve(explained, sinking=with_artefacts(explained.sinking, told)) if told else explained

@@ -1,0 +1,93 @@
+"""What `npucompose list keys` prints: every key that is no leaf of TorchAir's trees. Loads no torch, no Hydra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import attrs
+
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.registry import Registry
+from npucompose.schema.experiment import Experiment
+from npucompose.schema.leaf import shown
+from npucompose.schema.options import set_by_engine
+from npucompose.targets import TARGETS
+
+SPELLED_OUT = ("compiler", "mode", "passes", "streams", "target", "model")
+"""Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
+WORDS: Mapping[Any, str] = {
+    bool: "true | false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"
+}  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def keys() -> tuple[Row, ...]:
+    """One JSON-able row for each key: `compile.cache`, `logs.levels`, `target.index`, `passes.cse.stage`, ….
+
+    A target's and a model's options say in `of` whose they are: `target.decompose` of npu and npu_offline.
+    """
+    rows = [*_experiment(), *_chosen("target", TARGETS), *_chosen("model", MODELS)]
+    for name in PASSES.names():
+        rows += _rows(PASSES.get(name), f"passes.{name}")
+    return tuple(rows)
+
+
+def _experiment() -> Iterator[Row]:
+    hints = get_type_hints(Experiment)
+    for field in attrs.fields(Experiment):
+        if field.name in SPELLED_OUT:
+            continue
+        if attrs.has(hints[field.name]):
+            yield from _rows(hints[field.name], field.name)
+        else:
+            yield _row(field.name, hints[field.name], field)
+
+
+def _chosen(group: str, registry: Registry[Any]) -> list[Row]:
+    """The options of every choice of a group, equal ones once, with the names of those that have them."""
+    found: dict[str, Row] = {}
+    for name in registry.names():
+        for row in _rows(registry.get(name), group):
+            same = found.setdefault(f"{row['key']} {row['meaning']}", {**row, "of": []})
+            cast("list[str]", same["of"]).append(name)
+    return list(found.values())
+
+
+def _rows(cls: type[Any], prefix: str) -> Iterator[Row]:
+    ours, hints = set_by_engine(cls), get_type_hints(cls)
+    for field in attrs.fields(cls):
+        if field.name not in ours and field.metadata.get("doc"):
+            yield _row(f"{prefix}.{field.name}", hints[field.name], field)
+
+
+def _row(key: str, hint: Any, field: attrs.Attribute[Any]) -> Row:
+    choices: Sequence[Any] = field.metadata.get("choices") or ()
+    factory = getattr(field.default, "factory", None)
+    default: Any = field.default if factory is None else factory()
+    needed = default is attrs.NOTHING
+    return {
+        "key": key,
+        "takes": " | ".join(map(shown, choices)) if choices else takes(hint),
+        "default": None if needed else default,
+        "needed": needed,
+        "meaning": field.metadata.get("doc", ""),
+        "of": [],
+    }
+
+
+def takes(hint: Any) -> str:
+    """`takes(tuple[int, ...])` is `a list of integer`, `takes(bool | None)` is `true | false | null`."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " | ".join(dict.fromkeys(takes(argument) for argument in arguments))
+    if origin is Literal:
+        return " | ".join(map(shown, arguments))
+    if origin is tuple:
+        return f"a list of {takes(arguments[0])}"
+    if origin is Mapping:
+        return f"a mapping to {takes(arguments[1])}"
+    return WORDS.get(hint) or f"a mapping ({', '.join(f.name for f in attrs.fields(hint))})"

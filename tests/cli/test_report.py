@@ -1,0 +1,100 @@
+"""npucompose report on ledgers, sweeps, runs and places where there are none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_free.sweep.ledger import Entry, Ledger
+from npucompose.cli import main
+from npucompose.report import json as report_json
+from npucompose.schema.figures import Figures
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from report_examples import CRASHED, FULL
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with a ledger of three points, a sweep of two of them, and two run folders."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NPUCOMPOSE_STORE", raising=False)
+    entries = [
+        Entry(key=f"{n:064x}", status="ok", overrides=("model=add", f"seed={n}"), figures=Figures(p50_us=30.0 - n))
+        for n in range(2)
+    ]
+    illegal = Entry(key="f" * 64, status="illegal", overrides=("model=add", "seed=-1"), error="'seed' must be >= 0")
+    with Ledger.open(tmp_path / ".npucompose") as ledger:
+        ledger.write([*entries, illegal])
+    points = [{"number": n, "key": key, "overrides": []} for n, key in enumerate([entries[0].key, "f" * 64, "e" * 64])]
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "points.json").write_text(json.dumps({"schema": 1, "points": points}))
+    for name, report in (("one", FULL), ("other", CRASHED)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        report_json.write(report, tmp_path / "runs" / name)
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["report", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_without_a_place_it_is_the_ledger_here(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys)
+    assert text.index("seed=1") < text.index("seed=0") < text.index("seed=-1")
+    assert "model=add" not in text  # every point has it
+    assert "3 of 3 runs: 2 ok, 1 illegal configuration" in text
+
+
+def test_a_limit_and_an_order(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, ".npucompose", "--limit", "1", "--descending")
+    assert "seed=0" in text
+    assert "seed=1" not in text
+    assert "1 of 3 runs" in text
+
+
+def test_a_sweep_shows_its_points_wherever_they_were_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "sweep")
+    assert "2 of 2 runs: 1 ok, 1 illegal configuration" in text
+    assert "seed=1" not in text
+
+
+def test_run_folders_and_places_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "2 of 2 runs: 1 ok, 1 crashed" in told(capsys, "runs")
+    assert "5 of 5 runs" in told(capsys, "runs", ".npucompose")
+    assert told(capsys, "runs/one", "--csv").splitlines()[1].startswith("runs/one,ok,gpt_decode,cpu")
+    assert told(capsys, "runs", "--markdown").startswith("| run | status |")
+
+
+def test_two_runs_compared(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "status  ok → crashed" in told(capsys, "--diff", "runs/one", "runs/other")
+    assert told(capsys, "--diff", "runs/one", "runs/one") == "Nothing differs.\n"
+    assert "| result | status | ok | crashed |" in told(capsys, "--diff", "--markdown", "runs/one", "runs/other")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nothing was run in nowhere"),
+        (["--diff", "runs/one"], "--diff compares two runs; given 1"),
+        (["--diff", "--csv", "runs/one", "runs/other"], "--diff is a table of words"),
+        (["broken"], "is not the list of points of a sweep"),
+        (["deep"], "is not a report"),
+        (["huge"], "a report has at most"),
+    ],
+)
+def test_what_cannot_be_reported_is_a_paragraph(
+    arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("broken", "deep", "huge"):
+        (here / name).mkdir()
+    (here / "broken" / "points.json").write_text("[]")
+    (here / "deep" / "report.json").write_text("[" * 100_000)
+    with (here / "huge" / "report.json").open("wb") as huge:
+        huge.truncate(1 << 30)
+    assert main(["report", *arguments]) == 2
+    assert words in capsys.readouterr().err

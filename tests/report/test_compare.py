@@ -1,0 +1,105 @@
+"""Runs beside each other, and what differs between two: values, graphs, environment, result, and who said so."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+
+from attrs import evolve
+from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR, WRONG
+from rich.console import Console
+
+from npucompose.report.compare import (
+    Line,
+    as_csv,
+    as_markdown,
+    as_table,
+    columns,
+    difference_markdown,
+    difference_text,
+    differences,
+)
+from npucompose.schema.figures import CHOICES, MEASURED, Figures
+from npucompose.schema.record import Environment, Report
+
+
+def line(name: str, report: Report) -> Line:
+    return Line(name=name, status=report.status, figures=Figures.of(report), error=report.error)
+
+
+LINES = [line(name, report) for name, report in EXAMPLES.items()]
+
+
+def test_figures_are_those_of_the_report_and_wrong_results_have_no_speed() -> None:
+    assert FULL.stages.benchmark is not None
+    figures = Figures.of(FULL)
+    assert (figures.model, figures.mode, figures.p50_us) == ("gpt_decode", "reduce-overhead", 517.04)
+    assert figures.speedup == FULL.stages.benchmark.speedup["eager"]
+    assert (Figures.of(WRONG).p50_us, Figures.of(WRONG).speedup) == (None, None)
+    assert set(CHOICES) | set(MEASURED) == {f.name for f in Figures.__attrs_attrs__}
+
+
+def test_a_table_has_what_varies_and_what_was_measured() -> None:
+    assert columns([line("a", FULL), line("b", INDUCTOR)])[:2] == ("mode", "shapes")
+    assert "pool_bytes" not in columns([line("b", INDUCTOR)])
+    assert columns([line("c", CRASHED)]) == ()
+
+
+def test_the_table_of_a_terminal(golden: Callable[[str, str], None]) -> None:
+    console = Console(width=120, record=True, file=io.StringIO(), color_system=None)
+    console.print(as_table(LINES))
+    golden("report/compare.txt", console.export_text())
+
+
+def test_markdown_for_a_pull_request(golden: Callable[[str, str], None]) -> None:
+    golden("report/compare.md", as_markdown(LINES))
+
+
+def test_text_does_not_break_out_of_a_markdown_cell() -> None:
+    (row,) = as_markdown([line("a|b\n<img src=x>[x](y)`", FULL)]).splitlines()[2:]
+    assert row.startswith(r"| a\|b &lt;img src=x>\[x](y)\` | ok |")
+
+
+def test_csv_has_every_column_and_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv([line("=cmd|' /C calc'!A0", FULL), line("b", CRASHED)]))))
+    assert rows[0]["run"] == "'=cmd|' /C calc'!A0"
+    assert float(rows[0]["p50_us"]) == 517.04
+    assert rows[1]["p50_us"] == ""
+    assert "SIGKILL" in rows[1]["error"]
+
+
+def test_two_equal_runs_differ_in_nothing() -> None:
+    assert differences(FULL, FULL) == ()
+
+
+def test_each_difference_is_named_and_so_is_who_said_it() -> None:
+    assert FULL.environment is not None
+    changed = evolve(
+        FULL,
+        experiment={**FULL.experiment, "mode": {"name": "eager"}, "seed": 3},
+        provenance={"mode": "conf/mode/eager.yaml", "seed": "command line"},
+        graphs=(evolve(FULL.graphs[0], fingerprint="g"),),
+        environment=Environment(**{**_fields(FULL.environment), "versions": {"torch": "2.14.0"}}),
+        memory=None,
+        status="expect_failed",
+    )
+    found = {(d.part, d.name): d for d in differences(FULL, changed)}
+    assert set(found) == {
+        ("configuration", "mode.name"),
+        ("configuration", "seed"),
+        ("graph", "0.fingerprint"),
+        ("environment", "versions.torch"),
+        ("result", "status"),
+        ("result", "pool_bytes"),
+        ("result", "peak_rss_bytes"),
+    }
+    assert found["configuration", "mode.name"].said_by == ("command line", "conf/mode/eager.yaml")
+    assert (found["configuration", "seed"].one, found["configuration", "seed"].other) == ("", "3")
+    told = difference_text(list(found.values())).plain
+    assert "  mode.name  reduce-overhead → eager\n    command line → conf/mode/eager.yaml\n" in told
+    assert "| configuration | mode.name | reduce-overhead | eager |" in difference_markdown(list(found.values()))
+
+
+def _fields(environment: Environment) -> dict[str, object]:
+    return {f.name: getattr(environment, f.name) for f in environment.__attrs_attrs__}
