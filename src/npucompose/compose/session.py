@@ -22,9 +22,9 @@ from npucompose.targets.compilation import Backend, Compilation
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.schema.tolerance import Tolerance
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
+    from npucompose.schema.tolerance import Tolerance
     from npucompose.targets.detached import DetachedHandle
 
 
