@@ -11,8 +11,8 @@ from torch import fx
 
 from npucompose.graphs import printed
 from npucompose.passes.cancel_moves import CancelMoves
-from npucompose.passes.dtypes import loses_nothing
 from npucompose.passes.cancel_moves.moves import after, counted, inverse
+from npucompose.passes.dtypes import loses_nothing
 from npucompose.passes.pipeline import PassPipeline, build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.experiment import Choice

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from attrs import frozen
 
 from npucompose.passes.base import Outcome, Pass
-from npucompose.registry import Registry
 from npucompose.passes.replace.pattern import Pattern
+from npucompose.registry import Registry
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 

@@ -30,7 +30,9 @@ class Search:
 
     @classmethod
     def of(cls, pattern: Pattern, find: Callable[..., Any], dtype: torch.dtype) -> Search:
-        graph = traced(lambda *given: find(*given, *pattern.scalars.values()), [x.to("meta", dtype) for x in pattern.inputs()])
+        graph = traced(
+            lambda *given: find(*given, *pattern.scalars.values()), [x.to("meta", dtype) for x in pattern.inputs()]
+        )
         results: Any = next(node for node in graph.nodes if node.op == "output").args[0]
         outputs = tuple(results) if isinstance(results, (list, tuple)) else (results,)
         return cls(
@@ -78,8 +80,9 @@ def match(search: Search, node: fx.Node) -> Found | None:
     for inner in search.inner:
         if not all(user in mapped for user in found.nodes[inner].users):
             return None
-    values = [found.nodes[tensor].meta.get("val") for tensor in search.tensors]
-    if not all(isinstance(value, torch.Tensor) for value in values):
+    given = [found.nodes[tensor].meta.get("val") for tensor in search.tensors]
+    values = [value for value in given if isinstance(value, torch.Tensor)]
+    if len(values) < len(given):
         return None
     return found if search.pattern.fits(values, found.numbers) else None
 

@@ -95,9 +95,7 @@ def _traced(
     static = all(isinstance(size, int) for shape, strides, _ in forms for size in (*shape, *strides))
     small = _replacement(type(pattern), numbers, forms) if static else traced(_bound(pattern, numbers), fakes)
     mode = fake_mode_of(before)
-    known: dict[fx.Node, fx.Node] = dict(
-        zip((n for n in small.nodes if n.op == "placeholder"), tensors, strict=True)
-    )
+    known: dict[fx.Node, fx.Node] = dict(zip((n for n in small.nodes if n.op == "placeholder"), tensors, strict=True))
     results: Any = ()
     for node in small.nodes:
         if node.op == "output":
