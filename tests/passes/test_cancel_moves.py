@@ -190,9 +190,6 @@ def test_a_thousand_random_graphs(relaxed: bool) -> None:
     assert sum(holds(seed, relaxed) for seed in range(60, 1060)) > 900
 
 
-PADDLE_CHAIN = "paddle", "cancel_moves"
-
-
 @pytest.mark.parametrize("k", range(1, 13))
 def test_a_chain_of_channels_last_operators_keeps_two_permutes(k: int) -> None:
     import yaml
