@@ -52,12 +52,16 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side."""
     from npucompose.compose.session import Session
 
-    checked = check(Composed(tree=payload["tree"], provenance=payload["provenance"]))
-    session = Session(checked)
+    session = Session(check(Composed(tree=payload["tree"], provenance=payload["provenance"])))
     session.set_up()
+    return facts_of(explained(session))
+
+
+def explained(session: Session) -> Explanation:
+    """The explanation of a session that has compiled nothing yet, made in this process."""
     session.materialised.backend.reads_only = session.materialised.genuine is None
     facts, compile_s, diagnosis_s = _explained(session)
-    return facts_of(Explanation(asked=_asked(checked), sinking=facts, compile_s=compile_s, diagnosis_s=diagnosis_s))
+    return Explanation(asked=_asked(session.checked), sinking=facts, compile_s=compile_s, diagnosis_s=diagnosis_s)
 
 
 def _asked(checked: Checked) -> dict[str, str]:
@@ -68,6 +72,8 @@ def _asked(checked: Checked) -> dict[str, str]:
 
 def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
     """The facts, and the seconds of the compilation and of the diagnosis."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
     from npucompose.compose.sinking import question_of, sinking_of
     from npucompose.sinking import not_compiled
 
@@ -81,6 +87,8 @@ def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
     except ConfigError:
         raise
     except NpuComposeError as failure:
+        if isinstance(failure.__cause__, BackendCompilerFailed):
+            raise
         error = failure
     compiled = perf_counter()
     facts = sinking_of(session)

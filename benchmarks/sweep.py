@@ -137,7 +137,13 @@ def _many(number: int) -> list[Entry]:
 
 def _report(folder: Path) -> float:
     began = time.perf_counter()
-    command = [sys.executable, "-m", "npucompose.cli", "report", str(folder)]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from npucompose.cli import main; sys.exit(main())",
+        "report",
+        str(folder),
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
     return time.perf_counter() - began
 

@@ -13,6 +13,7 @@ from airflow_free.sweep.ledger import Ledger
 from airflow_free.sweep.plan import Plan
 from airflow_free.sweep.run import exit_status, run_sweep
 from airflow_free.sweep.view import SweepView
+from npucompose.compose.overrides import in_our_words
 from npucompose.compose.tree import Composer
 
 
@@ -40,16 +41,18 @@ class Sweep:
             for problem in point.problems:
                 yield f"  {self.plan.name(point)}: {problem}"
 
-    def run(self, folder: Path, names: Sequence[str]) -> None:
-        """Called by the launcher, once."""
+    def run(self, folder: Path, names: Callable[[], Sequence[str]]) -> None:
+        """Called by the launcher, once; `names` says what the points' folders below `folder` are called."""
         self.act(lambda: self._run(folder, names))
 
-    def _run(self, folder: Path, names: Sequence[str]) -> int:
+    def _run(self, folder: Path, names: Callable[[], Sequence[str]]) -> int:
+        with in_our_words():
+            folders = names()
         console = Console()
         store = Store.default()
         for warning in dict.fromkeys(w for point in self.plan.points if point.job for w in point.job.warnings):
             Console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
         with Ledger.open(store.root) as ledger, SweepView(console, self.plan) as view:
-            ends = run_sweep(self.plan, folder, names, store=store, ledger=ledger, listen=view.listen)
+            ends = run_sweep(self.plan, folder, folders, store=store, ledger=ledger, listen=view.listen)
         console.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
         return exit_status(list(ends.values()))

@@ -106,18 +106,24 @@ def _ways(o: Override, composer: Composer) -> list[str]:
 
 
 def _point(number: int, texts: tuple[str, ...], composer: Composer, around: Surroundings) -> Point:
+    """Settings of Hydra are checked with the point and are none of its own."""
+    own = tuple(text for text in texts if _first(text) != "hydra")
     try:
         job = Job.of(composer.compose(texts), around)
         _check_device(job)
     except ConfigError as error:
-        return Point(number=number, overrides=texts, job=None, problems=error.problems, key=_key_of_illegal(texts))
-    return Point(number=number, overrides=texts, job=job, key=job.key)
+        return Point(number=number, overrides=own, job=None, problems=error.problems, key=_key_of_illegal(own))
+    return Point(number=number, overrides=own, job=job, key=job.key)
+
+
+def _first(text: str) -> str:
+    """`executor` of `+executor.jobs=2`."""
+    return re.split(r"[.=/]", text.lstrip("+~"), maxsplit=1)[0]
 
 
 def _key_of_illegal(texts: Sequence[str]) -> str:
     """Of what was asked for: there is no experiment. Where and when it would have run is left out, as in other keys."""
-    elsewhere = (*NOT_IN_A_KEY, "hydra")
-    return digest(["illegal", [t for t in texts if re.split(r"[.=/]", t.lstrip("+~"))[0] not in elsewhere]])
+    return digest(["illegal", [text for text in texts if _first(text) not in NOT_IN_A_KEY]])
 
 
 def _check_device(job: Job) -> None:

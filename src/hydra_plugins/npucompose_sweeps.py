@@ -54,8 +54,10 @@ class NpucomposeLauncher(Launcher):
         self.task_function: Any = task_function
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        folders = [self._folder(number, overrides) for number, overrides in enumerate(job_overrides, initial_job_idx)]
-        self.task_function.run(Path(self.config.hydra.sweep.dir), folders)
+        def names() -> list[str]:
+            return [self._folder(number, overrides) for number, overrides in enumerate(job_overrides, initial_job_idx)]
+
+        self.task_function.run(Path(self.config.hydra.sweep.dir), names)
         return []
 
     def _folder(self, number: int, overrides: Sequence[str]) -> str:

@@ -5,7 +5,8 @@
 
 Under torch.compile a scope becomes the operators of TorchAir (`scope_enter`, `scope_exit`), its own where it is loaded,
 those of `npucompose.ops` elsewhere; in eager it does nothing. The pass `stream_plan` proves what is written and derives
-the events that the data need, so that nobody has to write those.
+the events that the data need, so that nobody has to write those. Where torchair is wanted it must be loaded before
+this module is: its operators act while it converts a graph, and what is defined already it leaves alone.
 """
 
 from __future__ import annotations

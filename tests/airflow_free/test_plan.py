@@ -72,6 +72,14 @@ def test_equal_points_share_a_key_and_where_they_run_is_not_in_it() -> None:
     assert plan("model=add", "seed=1,2").points[1].key != one.key
 
 
+def test_settings_of_hydra_are_checked_and_belong_to_no_point() -> None:
+    (point, _) = plan("model=add", "seed=1,2", "hydra.sweep.subdir=here").points
+    assert point.overrides == ("model=add", "seed=1")
+    assert point.key == plan("model=add", "seed=1,2").points[0].key
+    with pytest.raises(ConfigError, match="Key 'subdirr' not in"):
+        plan("model=add", "seed=1,2", "hydra.sweep.subdirr=here")
+
+
 def test_a_point_is_named_by_what_varies() -> None:
     assert plan("model=add", "seed=1,2").name(plan("model=add", "seed=1,2").points[1]) == "seed=2"
 

@@ -65,7 +65,7 @@ def test_a_function_of_torchair_s_signature_is_a_pass_once_it_is_trusted(tmp_pat
     assert "passes.python imports code that the configuration names, and trust is false." in refused.stderr
     done = call(tmp_path, *chosen, "trust=true", "check=per_pass")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "python · 3 matches" in done.stdout
+    assert "python · 4 matches" in done.stdout
 
 
 @pytest.mark.slow

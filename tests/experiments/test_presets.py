@@ -11,7 +11,12 @@ import pytest
 from npucompose.compose.conf import choices_of
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNS = [[f"experiment={name}"] for name in choices_of("experiment")]
+REJECTED = "adapt_reject"
+"""Ends when it is compiled: that is what it shows."""
+RUNS = [
+    [f"experiment={name}"] for name in choices_of("experiment") if name != REJECTED and not name.startswith("fa_path")
+]
+"""The presets fa_path1 to fa_path6 need the torch_npu wheel: tests/sinking/test_fa_paths.py runs them."""
 RUNS += [
     [f"model={name}", f"streams={name}", "passes=stream_plan", "streams.check=3", "expect.streams=2"]
     for name in ("parallel_branches", "moe_shared_expert", "mla_prolog")
@@ -26,3 +31,15 @@ def test_a_preset_holds_what_it_expects(overrides: list[str], tmp_path: Path) ->
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_a_mode_that_no_kernel_has_ends_the_compilation_with_the_model_s_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), f"experiment={REJECTED}"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "paddle.pool2d.default (node pool2d) at" in done.stderr
+    assert "modules/paddle.py" in done.stderr
+    assert "y = torch.ops.paddle.pool2d(x, [2, 2], [2, 2], [0, 0], *self.options, kind)" in done.stderr
+    assert "is rejected by adapt rule 'pool2d_ceil_mode': ceil_mode is not supported" in done.stderr

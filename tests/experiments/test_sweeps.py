@@ -172,6 +172,18 @@ def test_a_sweep_of_sixty_points_of_which_seven_do_not_end_well(tmp_path: Path) 
     faulty_sweep(tmp_path, modes=3, fine=15, time_limit_s=20)
 
 
+def test_folders_of_points_are_named_as_hydra_is_told(tmp_path: Path) -> None:
+    swept = ["model=add", "pipeline=compile_only", "seed=1,2", "hydra.sweep.dir=swept"]
+    done = sweep(tmp_path, *swept, "hydra.sweep.subdir=${hydra.job.override_dirname}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folders = {path.parent.name for path in tmp_path.glob("swept/*/report.html")}
+    assert folders == {f"model=add,pipeline=compile_only,seed={seed}" for seed in (1, 2)}
+    escaping = sweep(tmp_path, *swept, "seed=3,4", "hydra.sweep.subdir=../${hydra.job.num}")
+    assert escaping.returncode == 2
+    assert "is no folder below the sweep's own" in escaping.stderr
+    assert "Traceback" not in escaping.stderr
+
+
 def test_a_point_that_only_the_worker_sees_to_be_illegal_leaves_no_folder(tmp_path: Path) -> None:
     plan = "streams.plan=[{stream: s1, match: {target: aten.mm.default}}]"
     swept = ["model=add", "pipeline=compile_only", "passes=[],[stream_plan]", "streams.kind=explicit", plan]

@@ -71,7 +71,7 @@ def configuration(mode: str, place: Place) -> None:
 
 
 def every_model(mode: str, model: str, plan: str, place: Place) -> None:
-    ran = place.run(f"mode={mode}", f"model={model}", PLANS[plan])
+    ran = place.run(f"mode={mode}", f"model={model}", PLANS[plan], "streams.min_gain=0")
     assert ran.status == 0
     assert ran.error.count("deprecated") == (mode == "reduce-overhead")
     assert ran.npu["platform"] == place.platform
@@ -86,7 +86,7 @@ def every_model(mode: str, model: str, plan: str, place: Place) -> None:
 
 
 def ge_streams(place: Place) -> None:
-    ran = place.run(f"mode={GE}", "model=mm_abs_sub", "passes=stream_plan")
+    ran = place.run(f"mode={GE}", "model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub")
     assert ran.status == 0
     (graph,) = ran.npu["ge_graphs"]
     assert graph["shapes"] == "static"

@@ -54,7 +54,9 @@ def updates(target: str, mode: str) -> dict[str, Any]:
 
 
 def order(target: str, mode: str) -> dict[str, Any]:
-    session = Session(api.checked([*_chosen(target, mode), "model=mm_abs_sub", "passes=stream_plan"]))
+    session = Session(
+        api.checked([*_chosen(target, mode), "model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub"])
+    )
     got, wanted = (session.call(f, session.inputs(0)) for f in (session.compiled, session.reference))
     (compilation,) = session.compilations
     return {"equal": torch.equal(got, wanted), "events": len(compilation.plan.events)}

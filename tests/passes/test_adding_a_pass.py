@@ -51,6 +51,18 @@ def test_the_page_s_pass_keeps_the_values(square: Any) -> None:
     assert torch.equal(module(x), x * x + x.pow(3))
 
 
+def test_the_page_s_function_is_a_pass_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mypasses.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    made = build({"python": Choice(name="python", options={"function": "mypasses:square"})}, {})
+    made[0][1].check()
+    module = traced(lambda x: x.pow(2) + x.pow(3), torch.tensor([3.0, -0.5]))
+    (record,) = PassPipeline(passes=made, can=CAN, check=True)(module, ["example"])
+    assert (record.matches, record.exact) == (1, False)
+    assert "aten.mul.Tensor" in str(module.graph)
+
+
 def test_the_page_s_golden_test_runs(square: Any, golden: Callable[[str, str], None]) -> None:
     room: dict[str, Any] = {"Square": square, "traced": traced, "torch": torch, "before_and_after": before_and_after}
     exec(TEST, room)

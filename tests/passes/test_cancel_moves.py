@@ -11,8 +11,8 @@ from torch import fx
 
 from npucompose.graphs import printed
 from npucompose.passes.cancel_moves import CancelMoves
-from npucompose.passes.dtypes import loses_nothing
 from npucompose.passes.cancel_moves.moves import after, counted, inverse
+from npucompose.passes.dtypes import loses_nothing
 from npucompose.passes.pipeline import PassPipeline, build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.experiment import Choice
@@ -188,9 +188,6 @@ def test_random_graphs_keep_their_values_never_move_more_and_are_clean_after_one
 @pytest.mark.parametrize("relaxed", [False, True], ids=["exact", "relaxed"])
 def test_a_thousand_random_graphs(relaxed: bool) -> None:
     assert sum(holds(seed, relaxed) for seed in range(60, 1060)) > 900
-
-
-PADDLE_CHAIN = "paddle", "cancel_moves"
 
 
 @pytest.mark.parametrize("k", range(1, 13))

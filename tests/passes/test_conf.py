@@ -80,6 +80,8 @@ def test_every_pass_has_a_file_with_all_its_options_at_their_defaults() -> None:
 
 
 def _plain(default: Any) -> Any:
+    if default is attrs.NOTHING:
+        return "???"  # Hydra's word for what a person must say
     return list(default) if isinstance(default, tuple) else default
 
 

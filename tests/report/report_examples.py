@@ -23,6 +23,7 @@ from npucompose.schema.record import (
     StreamFacts,
     Timing,
 )
+from npucompose.schema.sinking import Blame, SinkingFacts, Step, Verdict
 
 
 def timing(microseconds: float) -> Timing:
@@ -84,6 +85,15 @@ FULL = Report(
 
 INDUCTOR = evolve(
     FULL,
+    sinking=SinkingFacts.of(
+        path=3,
+        fx_graph=Verdict(value="dynamic", certainty="derived", evidence=("lens[0] is the number s0",)),
+        ge_graph=Verdict(value="static", certainty="derived"),
+        ge_build=Verdict(value="dynamic", certainty="derived", evidence=("row 5: fia: tiling sink is off",)),
+        product="ascend910b",
+        blame=(Blame(node="fia", operator="npu.fia.default", reason="tiling sink is off", dimension=0, rule="row 5"),),
+        steps=(Step(id="S4", title="operators", status="problem", evidence=("fia",), fix="tiling=sink"),),
+    ),
     experiment={**FULL.experiment, "mode": {"name": "max-autotune"}, "shapes": {"name": "dynamic"}},
     effective=(),
     graphs=(

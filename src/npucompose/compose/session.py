@@ -22,9 +22,9 @@ from npucompose.targets.compilation import Backend, Compilation
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.schema.tolerance import Tolerance
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
+    from npucompose.schema.tolerance import Tolerance
     from npucompose.targets.detached import DetachedHandle
 
 
@@ -183,6 +183,7 @@ class Session:
     def _first(self) -> tuple[Callable[..., Any], FirstCall]:
         """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
         import torch
+        from torch._dynamo.utils import counters
 
         self._try_calls_in_eager()
         self.rewind()
@@ -191,6 +192,7 @@ class Session:
         if self.experiment.mode.name == "eager":
             return module, FirstCall(dynamo_s=0, aot_s=0, passes_s=0, backend_s=0, total_s=0)
         torch._dynamo.reset()
+        counters["graph_break"].clear()
         backend, inputs = self.materialised.backend, self.inputs(0)
         compiled = self._compiling(module)
         begun = perf_counter()

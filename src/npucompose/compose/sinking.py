@@ -45,8 +45,19 @@ def question_of(session: Session) -> Question:
         product=checked.operators.product(checked.target.soc),
         arguments=tuple(name for name, value in inputs.items() if any(True for _ in _tensors(value))),
         changes=tuple(_changes(session, checked, inputs)),
+        breaks=tuple(_breaks()),
         genuine=session.materialised.genuine is not None,
     )
+
+
+def _breaks() -> Iterator[str]:
+    """Dynamo's reasons since the session compiled first: what it is, and its explanation."""
+    from torch._dynamo.utils import counters
+
+    for reason in counters["graph_break"]:
+        lines = [line.strip() for line in str(reason).splitlines()]
+        explained = next((line for line in lines if line.startswith("Explanation:")), "")
+        yield f"{lines[0]}. {explained.removeprefix('Explanation:').strip()}".strip()
 
 
 def _changes(session: Session, checked: Checked, first: Mapping[str, Any]) -> Iterator[Change]:

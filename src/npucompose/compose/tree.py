@@ -68,6 +68,7 @@ class Composer:
         self._combinations: dict[tuple[str, ...], _Combination] = {}
         self._groups: dict[str, bool] = {}
         self._checked: dict[str, list[str]] = {}
+        self._tried: set[tuple[str, ...]] = set()
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """As the function of this name."""
@@ -131,10 +132,11 @@ class Composer:
         """Hydra's own values are Hydra's to check: here, because later it would end with a traceback."""
         from hydra.types import RunMode
 
-        own = [str(o.input_line) for o in parsed if o.is_hydra_override() and not o.is_sweep_override()]
-        if own:
+        own = tuple(str(o.input_line) for o in parsed if o.is_hydra_override() and not o.is_sweep_override())
+        if own and own not in self._tried:
             texts = [*(str(o.input_line) for o in chosen), *own]
             self.loader.load_configuration(self.config_name, texts, run_mode=RunMode.RUN, from_shell=False)
+            self._tried.add(own)
 
 
 @frozen(kw_only=True, eq=False)

@@ -50,6 +50,7 @@ class OpFacts:
     """Reads sizes or checks them; starts no kernel."""
     changes_metadata: bool
     """In place on shape or strides (`t_`, `resize_`): an identity view is no identity beside it."""
+    collective: bool
     makes_only: bool
     """It starts a kernel that reads its inputs, makes new memory, and does nothing else."""
 
@@ -66,7 +67,8 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
     aliases = [r.alias_info for r in schema.returns if r.alias_info is not None]
     view = not written and (any(not info.is_write for info in aliases) or name == "_unsafe_view")
     random = torch.Tag.nondeterministic_seeded in op.tags
-    effect = (not schema.returns and not written) or op in _side_effectful_functions or op.namespace in COLLECTIVES
+    collective = op.namespace in COLLECTIVES
+    effect = (not schema.returns and not written) or op in _side_effectful_functions or collective
     host = name.startswith("sym_") or name in HOST_CHECKS
     return OpFacts(
         view=view,
@@ -76,6 +78,7 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
         effect=effect,
         host=host,
         changes_metadata=torch.Tag.inplace_view in op.tags,
+        collective=collective,
         makes_only=not (view or written or random or effect or host or schema.name.startswith(_CONTROL_SPACES)),
     )
 
@@ -171,4 +174,5 @@ def is_removable(node: fx.Node) -> bool:
 
 
 def is_collective(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in COLLECTIVES
+    found = op_facts(node)
+    return found is not None and found.collective

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 
 def define() -> None:
-    """Make `torch.ops.air.*`, `torch.ops.paddle.*` and our part of `torch.ops.npu.*` exist; the second call does nothing.
+    """Make `torch.ops.air.*`, `torch.ops.paddle.*` and our part of `torch.ops.npu.*` exist; a second call does nothing.
 
     Only what is missing is added, so what torch_npu and torchair define stays theirs. Where those packages are wanted,
     import them first: their C++ libraries do not tolerate that somebody else has defined their operators.
     """
-    from npucompose.ops import air, attention, paddle
+    from npucompose.ops import air, attention, fused, paddle
 
     air.define()
     attention.define()
+    fused.define()
     paddle.define()

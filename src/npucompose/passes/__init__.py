@@ -19,6 +19,7 @@ PASSES: Registry[Pass] = Registry(
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
         ("python", "npucompose.passes.python:Python"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
+        ("replace", "npucompose.passes.replace:Replace"),
         ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
         ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
         ("super_kernel", "npucompose.passes.super_kernel:SuperKernel"),

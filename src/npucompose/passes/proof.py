@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
 
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 0.0, 3e38, 1e300, 1e-40)
-EDGE = "edge values"
+EDGE, STRIDES = "edge values", "inputs with other strides"
 OTHER_SIZES = 3
 """What a symbol's hint is raised by, where the graph takes other sizes."""
 
@@ -63,7 +63,8 @@ def _proven(before: fx.GraphModule, then: fx.GraphModule, exact: bool, declared:
         new = _run(then, inputs)
         if new is None:
             return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} the graph raises, which it did not before")
-        found = _differences(old, new, exact, declared)
+        # Compiled code is guarded on its inputs' strides: what comes out for others is only asked for its values.
+        found = _differences(old, new, exact, declared, strides=kind != STRIDES)
         if kind != EDGE:  # a last bit of 3e38 says nothing
             worst = max(worst, found.max_abs_err)
         if found.broken is not None:
@@ -110,7 +111,7 @@ def _kinds(module: fx.GraphModule) -> Iterator[tuple[str, list[Any]]]:
     yield "random inputs", _made(fakes, symbols, _random(0))
     yield "other random inputs", _made(fakes, symbols, _random(1))
     yield EDGE, _made(fakes, symbols, _edged)
-    yield "inputs with other strides", [_turned(value) for value in _made(fakes, symbols, _random(2))]
+    yield STRIDES, [_turned(value) for value in _made(fakes, symbols, _random(2))]
     if symbols:
         larger = {symbol: size + OTHER_SIZES for symbol, size in symbols.items()}
         yield "other sizes", _made(fakes, larger, _random(3))
@@ -174,14 +175,14 @@ def _turned(value: Any) -> Any:
     return value.permute(order).contiguous().permute(order)
 
 
-def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance) -> Proof:
+def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance, strides: bool) -> Proof:
     if len(old.outputs) != len(new.outputs):
         return Proof(inputs=0, max_abs_err=0.0, broken=f"{len(new.outputs)} outputs instead of {len(old.outputs)}")
     pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(old.outputs, new.outputs, strict=True))]
     pairs += [(f"input {n} afterwards", a, b) for n, (a, b) in enumerate(zip(old.inputs, new.inputs, strict=True))]
     worst = 0.0
     for where, a, b in pairs:
-        error, broken = _difference(a, b, exact, declared)
+        error, broken = _difference(a, b, exact, declared, strides)
         worst = max(worst, error)
         if broken is not None:
             return Proof(inputs=0, max_abs_err=worst, broken=f"{where} {broken}")
@@ -190,7 +191,7 @@ def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance) -> Proo
     return Proof(inputs=0, max_abs_err=worst, broken=told)
 
 
-def _difference(a: Any, b: Any, exact: bool, declared: Tolerance) -> tuple[float, str | None]:
+def _difference(a: Any, b: Any, exact: bool, declared: Tolerance, strides: bool) -> tuple[float, str | None]:
     """(largest absolute difference, what is not allowed about it)."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return 0.0, None if type(a) is type(b) and a == b else f"is {b!r} instead of {a!r}"
@@ -199,7 +200,7 @@ def _difference(a: Any, b: Any, exact: bool, declared: Tolerance) -> tuple[float
         ("shape", tuple(a.shape), tuple(b.shape)),
         ("strides", _strides(a), _strides(b)),
     ):
-        if mine != other:
+        if mine != other and (strides or what != "strides"):
             return 0.0, f"has {what} {other} instead of {mine}"
     same = (a == b) | ((a != a) & (b != b))
     if a.is_floating_point():

@@ -10,7 +10,7 @@ No speed is printed beside results that are not those of the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time
-from npucompose.schema.record import BenchmarkFacts, Report, Timing
+from npucompose.schema.record import BenchmarkFacts, PassFacts, Report, Timing
 
 OPTIONS_SHOWN = 4
 BAD = "bold red"
@@ -120,7 +120,20 @@ def _passes(report: Report) -> Iterator[Row]:
         matches = as_count(sum(one.matches for one in runs), "match", "matches")
         before, after = sum(one.nodes_before for one in runs), sum(one.nodes_after for one in runs)
         seconds = as_time(sum(one.seconds for one in runs) * 1e6)
-        yield "passes", Text(f"{stage} {name} · {matches} · {before} -> {after} nodes · {seconds}")
+        words = [f"{stage} {name}", matches, f"{before} -> {after} nodes", *_moves(runs), seconds]
+        errors = [one.max_abs_err for one in runs if one.max_abs_err is not None]
+        words += [f"keeps its promise, largest error {max(errors):.3g}"] if errors else []
+        yield "passes", Text(" · ".join(words))
+
+
+def _moves(runs: Sequence[PassFacts]) -> list[str]:
+    """`24 -> 2 permutes · 8 -> 0 casts` of a clean-up; nothing for what was not there."""
+    moves = [one.moves for one in runs if one.moves is not None]
+    pairs = {
+        "permutes": (sum(m.permutes_before for m in moves), sum(m.permutes_after for m in moves)),
+        "casts": (sum(m.casts_before for m in moves), sum(m.casts_after for m in moves)),
+    }
+    return [f"{before} -> {after} {what}" for what, (before, after) in pairs.items() if before]
 
 
 def _streams(report: Report) -> Iterator[Row]:

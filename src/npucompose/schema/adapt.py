@@ -67,8 +67,9 @@ class Contract(Tolerance):
 
 @frozen(kw_only=True)
 class When:
-    """What must hold beside the operator's name; every entry that is given must hold. Arguments go by name, and parts of
-    a list by `indices[0]`.
+    """What must hold beside the operator's name; every entry that is given must hold.
+
+    Arguments go by name, and parts of a list by `indices[0]`.
 
     A size that is a symbol equals a number only where that is certain.
     """

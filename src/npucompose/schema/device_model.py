@@ -52,7 +52,7 @@ of the right order and no measurement: calibrate them before a prediction is bel
 def cpu(cores: int) -> DeviceModel:
     """A machine whose streams are worker threads, a kernel on one core each.
 
-    The figures are those of one core of the machine that `benchmarks/streams.py --calibrate` last measured.
+    Round assumptions of the right order for one core, and no measurement; `streams.device.*` replaces them.
     """
     return DeviceModel(
         name=f"CPU with {cores} cores, nominal",

@@ -161,7 +161,7 @@ class Operator:
 class Sinking:
     """What a person adds to the project's own knowledge of operators."""
 
-    operators: Mapping[str, Operator] = option(factory=dict, doc="{namespace::operator: row}, added to the table")
+    operators: Mapping[str, Operator] = option(factory=dict, doc="{namespace.operator: row}, added to the table")
 
 
 @frozen(kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from npucompose.schema.sinking import (
     KINDS,
@@ -20,14 +20,12 @@ from npucompose.schema.sinking import (
 from npucompose.sinking.facts import FxFacts, GeFacts, Question
 from npucompose.sinking.steps import TITLES, Case, steps
 from npucompose.sinking.table import OperatorTable
-from npucompose.sinking.verdicts import Judged, judged, path
+from npucompose.sinking.verdicts import BY_PATH, Judged, judged, path
 
 LEAST_STATIC: tuple[GraphKind, ...] = ("dynamic", "mixed", "unknown", "static")
 assert set(LEAST_STATIC) == set(KINDS)
-_DATA_DECIDE = re.compile(
-    r"Dynamic shape operator|output shape depends on input Tensor data|aten\.nonzero|unbacked", re.I
-)
-_OPERATOR = re.compile(r"\b(aten\.\w+(?:\.\w+)?)")
+_DATA_DECIDE = re.compile(r"data-dependent", re.I)
+"""How torch calls a branch, a size or a guard that only the values of a tensor decide."""
 
 
 def diagnose(
@@ -76,7 +74,7 @@ def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> 
         if step.status != "skipped" or step.id not in found:
             found[step.id] = step
     return SinkingFacts.of(
-        path=facts.path if facts is not None else None,
+        path=facts.path if facts is not None and _fits(facts.path, verdicts) else None,
         fx_graph=verdicts["fx_graph"],
         ge_graph=verdicts["ge_graph"],
         ge_build=verdicts["ge_build"],
@@ -86,18 +84,24 @@ def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> 
     )
 
 
+def _fits(took: int | None, verdicts: Mapping[VerdictName, Verdict]) -> bool:
+    """A file may prove that it went another way than the rules say. To the document a mixed graph is dynamic."""
+    if took is None:
+        return False
+    values = tuple(verdicts[name].value for name in ("fx_graph", "ge_graph", "ge_build"))
+    return tuple("dynamic" if value == "mixed" else value for value in values) == BY_PATH[took]
+
+
 def not_compiled(question: Question, error: str) -> SinkingFacts:
     """What can be said of a model that torch.compile could not make one graph of; `error` is its paragraph."""
     data = _DATA_DECIDE.search(error) is not None
     guilty: StepId = "S3" if data else "S1"
-    operator = _OPERATOR.search(error)
     fix = "take what breaks the graph out of forward(); with compile.fullgraph=false each part is a graph of its own"
     if data:
-        fix = "torch.where(condition, a, b), or torch.nonzero_static(x, size=N): a result of fixed size"
+        fix = "torch.where(condition, a, b) or torch.cond: what the values decide must not decide which code runs"
     unknown = Verdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
-    name = operator.group(1) if operator is not None else "torch.compile"
     told = [_not_reached(step_id, guilty, error, fix) for step_id in TITLES]
-    blame = Blame(node=name, operator=name, reason=error, rule="row 3" if data else None)
+    blame = Blame(node="forward", operator="torch.compile", reason=error)
     return SinkingFacts.of(
         fx_graph=unknown,
         ge_graph=unknown,

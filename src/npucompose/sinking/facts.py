@@ -63,8 +63,6 @@ class FxFacts:
     """One FX graph, read."""
 
     id: str
-    compile_id: str | None = None
-    """Dynamo's: `0/1` is the second compilation of the first frame; a second frame is what follows a graph break."""
     inputs: tuple[Input, ...] = ()
     ops: tuple[Op, ...] = ()
     symbols: Mapping[str, str | None] = field(factory=dict[str, "str | None"])
@@ -117,5 +115,7 @@ class Question:
     arguments: tuple[str, ...] = ()
     """Names of the model's arguments that hold tensors."""
     changes: tuple[Change, ...] = ()
+    breaks: tuple[str, ...] = ()
+    """Why Dynamo broke the model into several graphs, in torch's words."""
     genuine: bool = False
     """The FX graphs went through TorchAir itself."""

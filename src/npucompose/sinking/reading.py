@@ -30,7 +30,7 @@ def argument_of(source: str) -> str | None:
     return _LOCAL.sub(r"\1", source, count=1).replace("._base", "")
 
 
-def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = (), compile_id: str | None = None) -> FxFacts:
+def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = ()) -> FxFacts:
     """The facts of an AOT graph. `sources`: torch's names of the Dynamo graph's placeholders, in order (`L['x']`)."""
     inputs = tuple(_inputs(graph, sources))
     known: dict[str, str | None] = {
@@ -39,7 +39,7 @@ def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = (), com
     for node in graph.nodes:
         for number in _numbers(node.meta.get("val")):
             known.update({str(s): _origin(number, s) for s in number.node.expr.free_symbols if str(s) not in known})
-    return FxFacts(id=graph_id, compile_id=compile_id, inputs=inputs, ops=tuple(_ops(graph, graph_id)), symbols=known)
+    return FxFacts(id=graph_id, inputs=inputs, ops=tuple(_ops(graph, graph_id)), symbols=known)
 
 
 def _inputs(graph: fx.Graph, sources: Sequence[str | None]) -> Iterator[Input]:

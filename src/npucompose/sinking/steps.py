@@ -89,14 +89,10 @@ def _configuration(case: Case) -> _Told:
     if question.mode != "max-autotune":
         evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
     evidence.append(f"path {case.path}" if case.path is not None else "no path of the document: see S4")
-    frames = {one.graph.compile_id.split("/")[0] for one in case.graphs if one.graph.compile_id}
-    if len(frames) > 1:
-        broken = f"{len(frames)} frames were compiled: the model broke into parts, and each part is a graph of its own"
-        return _Told(
-            status="problem",
-            evidence=[*evidence, broken],
-            fix="compile.fullgraph=true  # the error then names the line that breaks the graph",
-        )
+    if question.breaks:
+        broken = [f"the graph breaks, so that each part is a graph of its own: {reason}" for reason in question.breaks]
+        fix = "compile.fullgraph=true  # the error, or S3, then names the line"
+        return _Told(status="problem", evidence=[*evidence, *broken], fix=fix)
     return _Told(status="ok", evidence=evidence)
 
 
@@ -180,8 +176,9 @@ def _sink_fix(use: Use, case: Case) -> str:
         return f"target.soc={products[0]}  # products that sink tiling: {', '.join(products)}"
     if use.sink == "product_unknown":
         return f"target.soc={products[0]}  # name the product; those that sink tiling: {', '.join(products)}"
-    row = f"{{ge: …, slots: [{', '.join(use.changing)}], sinks: true, source: …}}"
-    return f"sinking: {{operators: {{'{use.op.schema}': {row}}}}}  # what its tiling registration says"
+    name = use.op.schema.replace("::", ".")
+    row = f"{{ge: TYPE, slots: [{','.join(use.changing)}], sinks: true, source: WHERE}}"
+    return f"+sinking.operators={{{name}: {row}}}  # sinks: what its tiling registration says"
 
 
 def _build(case: Case) -> _Told:

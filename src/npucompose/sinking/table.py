@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from npucompose.schema.options import option
 from npucompose.schema.sinking import Operator
 from npucompose.schema.structure import structure
 
+_NAME = re.compile(r"\w+::\w+")
 FILE = Path(__file__).with_name("operators.yaml")
 
 
@@ -45,10 +47,11 @@ class OperatorTable:
 
     def with_rows(self, rows: Mapping[str, Operator]) -> OperatorTable:
         """The table with an experiment's rows, which replace those of the same name; ConfigError for a wrong one."""
+        rows = {name.replace(".", "::", 1): row for name, row in rows.items()}
         problems = [
-            f"'{name}' @ sinking.operators is no operator's name: write it as torch does, namespace::operator."
+            f"'{name}' @ sinking.operators is no operator's name: write namespace.operator or namespace::operator."
             for name in rows
-            if "::" not in name
+            if not _NAME.fullmatch(name)
         ]
         for name, row in rows.items():
             for product in row.products or ():

@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.schema.sinking import Blame, Certainty, Verdict
+from npucompose.schema.sinking import Blame, Certainty, GraphKind, Verdict
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.values import Use, dynamic_ops, geared, uses
 
+BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
+    1: ("static", "static", "static"),
+    2: ("dynamic", "dynamic", "dynamic"),
+    3: ("dynamic", "static", "dynamic"),
+    4: ("dynamic", "static", "static"),
+    5: ("dynamic", "static", "dynamic"),
+    6: ("dynamic", "dynamic", "dynamic"),
+}
+"""{path: (FX graph, GE graph, GE build)}; the document's table, and the two paths that it lacks."""
 STATIC_PART_LIMIT = 4
 """GE's default of ge.exec.static_model_ops_lower_limit: a static part with fewer operators is scheduled dynamically."""
 HOST_SCHEDULING = "ge.exec.hostSchedulingMaxThreshold"
@@ -197,10 +206,10 @@ def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
 def _parts(parts: Sequence[int], kept: Sequence[int], limit: int) -> str:
     if not parts:
         return "row 9: no static part is left"
-    told = f"row 9: static parts of {', '.join(map(str, parts))} operators (views not counted)"
+    told = f"row 9: operators in each static part, views not counted: {', '.join(map(str, parts))}"
     if limit < 0:
         return f"{told}; static_model_ops_lower_limit={limit} makes all of them dynamic"
-    return f"{told}, of which {len(kept)} reach static_model_ops_lower_limit={limit}"
+    return f"{told}; {len(kept) or 'none'} of them reach static_model_ops_lower_limit={limit}"
 
 
 def path(graphs: Sequence[Judged], question: Question) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from npucompose.errors import PlanError
@@ -24,22 +25,19 @@ _TAGGED = ("tagged_event_record", "tagged_event_wait", "tagged_event_on_stream",
 def check_operators(graph: fx.Graph, can: Capabilities) -> None:
     """Tagged events exist in captured graphs only; scopes must be those of the mode's package."""
     for node in graph.nodes:
-        target = node.target
-        name = str(getattr(target, "__name__", target)).partition(".")[0]
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in NAMESPACES:
+            continue
+        name = node.target.name().partition("::")[2].partition(".")[0]
         if name in _TAGGED and not can.explicit_events:
             raise PlanError(
                 "mode", f"'{node.name}': {name} has no meaning in mode={can.mode}, whose compiler syncs data by itself."
             )
-        if control(node) in ("scope_enter", "scope_exit") and _space(node) != can.scope_namespace:
+        if control(node) in ("scope_enter", "scope_exit") and node.target.namespace != can.scope_namespace:
             raise PlanError(
                 "mode",
-                f"'{node.name}' is of torch.ops.{_space(node)}; mode={can.mode} reads scopes of "
+                f"'{node.name}' is of torch.ops.{node.target.namespace}; mode={can.mode} reads scopes of "
                 f"torch.ops.{can.scope_namespace}.",
             )
-
-
-def _space(node: fx.Node) -> str:
-    return next((space for space in NAMESPACES if str(node.target).startswith(f"{space}.")), "")
 
 
 def check_budget(timing: Timing, can: Capabilities) -> None:

@@ -40,13 +40,21 @@ class Drawn:
         return self.simulation.makespan, len(self.events), len(set(self.streams))
 
 
-def prediction(drawn: Drawn, stream_names: Sequence[str]) -> Prediction:
+def predicted(drawn: Drawn, stream_names: Sequence[str]) -> tuple[Prediction, Timeline]:
+    """What the simulation says, in a few figures and as a drawing."""
+    lives = _lives(drawn.problem)
+    living = _living(lives, drawn.simulation.start, drawn.simulation.end)
+    return _prediction(drawn, stream_names, lives, living), _timeline(drawn, stream_names, living)
+
+
+def _prediction(
+    drawn: Drawn, stream_names: Sequence[str], lives: Sequence[_Life], living: Sequence[tuple[float, float]]
+) -> Prediction:
     problem, simulation = drawn.problem, drawn.simulation
     times = [item.us for item in problem.work]
     busy = dict.fromkeys(stream_names, 0.0)
     for index, stream in enumerate(drawn.streams):
         busy[stream_names[stream]] += simulation.end[index] - simulation.start[index]
-    lives = _lives(problem)
     in_a_row = list(accumulate(times))
     return Prediction(
         device=problem.model.name,
@@ -55,15 +63,15 @@ def prediction(drawn: Drawn, stream_names: Sequence[str]) -> Prediction:
         serial_us=sum(times),
         critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
         busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
-        peak_bytes=_peak(_living(lives, simulation.start, simulation.end)),
+        peak_bytes=_peak(living),
         serial_peak_bytes=_peak(_living(lives, [end - us for end, us in zip(in_a_row, times, strict=True)], in_a_row)),
     )
 
 
-def timeline(drawn: Drawn, stream_names: Sequence[str]) -> Timeline:
+def _timeline(drawn: Drawn, stream_names: Sequence[str], living: Sequence[tuple[float, float]]) -> Timeline:
     problem, simulation = drawn.problem, drawn.simulation
     names, start, end = problem.names, simulation.start, simulation.end
-    counters = {"bytes alive": tuple(_living(_lives(problem), start, end))}
+    counters = {"bytes alive": tuple(living)}
     for kind, used in (
         ("cube cores", [item.cube for item in problem.work]),
         ("vector cores", [item.vector for item in problem.work]),
@@ -81,7 +89,7 @@ def timeline(drawn: Drawn, stream_names: Sequence[str]) -> Timeline:
     )
 
 
-@frozen
+@frozen(slots=True)
 class _Life:
     """A kernel's results: how many bytes, and the kernels that read them; None for what the graph returns."""
 

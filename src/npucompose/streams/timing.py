@@ -41,7 +41,11 @@ class Timing:
         kernels = set(dependence.kernels)
         stack: list[tuple[fx.Node, str | None]] = []
         for node in graph.nodes:
-            stream = next((label for _, label in reversed(stack) if label), DEFAULT_STREAM)
+            stream = next((label for _, label in reversed(stack) if label), DEFAULT_STREAM) if stack else DEFAULT_STREAM
+            timing.seen.add(node)
+            if node in kernels:
+                timing.kernel(node, stream)
+                continue
             kind = control(node)
             if kind == "scope_enter":
                 stack.append((node, timing.enter(node, stream)))
@@ -53,9 +57,6 @@ class Timing:
                 timing.record(node, stream)
             elif kind == "wait":
                 timing.wait(node, stream)
-            elif node in kernels:
-                timing.kernel(node, stream)
-            timing.seen.add(node)
         if stack:
             raise PlanError("scope_unpaired", f"'{stack[-1][0].name}' enters a scope that nothing leaves.")
         return timing

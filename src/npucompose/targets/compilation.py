@@ -47,8 +47,6 @@ class Compilation:
     aot_s: float = 0.0
     passes_s: float = 0.0
     backend_s: float = 0.0
-    compile_id: str | None = None
-    """Dynamo's, `0/1`."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
     facts: FxFacts | None = None
@@ -122,7 +120,6 @@ class Backend:
             nodes_before=len(graph.nodes),
             text_before=printed(graph),
             aot_s=perf_counter() - self.entered_at[-1],
-            compile_id=_compile_id(),
             sources=self._sources,
             graph_module=graph_module,
         )
@@ -137,8 +134,13 @@ class Backend:
         compilation.decision = decision_of(graph_module)
         compilation.nodes_after = len(graph.nodes)
         compilation.text_after = printed(graph)
-        compilation.facts = read(graph, compilation.id, compilation.sources, compilation.compile_id)
+        compilation.facts = read(graph, compilation.id, compilation.sources)
         self.compilations.append(compilation)
+
+    def charge(self, known: int, took: float) -> None:
+        """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
+        for compilation in self.compilations[known:]:
+            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
@@ -147,13 +149,6 @@ def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
             source: Any = getattr(node.meta.get("grapharg"), "source", None)
             name: Any = getattr(source, "name", None)
             yield None if name is None else str(name() if callable(name) else name)
-
-
-def _compile_id() -> str | None:
-    from torch._guards import CompileContext
-
-    current = CompileContext.current_compile_id()
-    return None if current is None else str(current)
 
 
 def refuse_training(*_: Any) -> Any:

@@ -52,7 +52,7 @@ def test_every_claim_holds_on_the_stand_in_and_the_result_file_is_complete(tmp_p
 
 @offline
 def test_npugraph_ex_captures_and_replays_what_a_plan_orders(place: Place) -> None:
-    ran = place.run("mode=npugraph_ex", "model=mm_abs_sub", "passes=stream_plan")
+    ran = place.run("mode=npugraph_ex", "model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub")
     assert (ran.status, ran.error) == (0, "")
     npu = ran.npu
     assert (npu["package"], npu["platform"], npu["captures"], npu["streams"]) == ("npugraph_ex", "stand-in", 1, 2)

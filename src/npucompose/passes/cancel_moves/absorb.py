@@ -18,7 +18,8 @@ _ROUNDING = ("floor", "ceil", "round", "trunc")
 _CHOOSING = ("relu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "threshold_backward", "where")
 _COMPARING = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf")
 _LOGICAL = (
-    "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
+    "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not",
+    "bitwise_xor",
 )  # fmt: skip
 EXACT_NAMES = frozenset((*_ARITHMETIC, *_ROUNDING, *_CHOOSING, *_COMPARING, *_LOGICAL))
 """Element-wise functions whose vector and scalar code give the same bits: the rest may differ with the order in memory,
@@ -52,9 +53,10 @@ def absorbs(node: fx.Node, relaxed: bool) -> bool:
 
 
 def _exact(node: fx.Node, target: Any) -> bool:
+    alpha: Any = node.kwargs.get("alpha", 1)
     if target._schema.name.removeprefix("aten::") not in EXACT_NAMES or target.namespace != "aten":
         return False
-    return set(node.kwargs) <= {"alpha"} and node.kwargs.get("alpha", 1) == 1
+    return set(node.kwargs) <= {"alpha"} and not isinstance(alpha, fx.Node) and alpha == 1
 
 
 def _fits(value: Any, rank: int) -> bool:

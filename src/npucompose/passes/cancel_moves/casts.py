@@ -6,8 +6,8 @@ import torch
 from torch import fx
 
 from npucompose.passes.cancel_moves.editor import Editor
-from npucompose.passes.dtypes import is_integer, loses_nothing
 from npucompose.passes.cancel_moves.moves import is_cast, moves_of, source_of
+from npucompose.passes.dtypes import is_integer, loses_nothing
 
 aten = torch.ops.aten
 

@@ -51,9 +51,10 @@ class Cached:
     def __call__(self, *args: Any) -> Any:
         if self._backend.cache is not None:
             return self._call(*args)
-        had = self._saved()
-        self._backend.entered_at.append(perf_counter())
+        had, begun = self._saved(), perf_counter()
+        self._backend.entered_at.append(begun)
         result = self._call(*args)
+        self._backend.charge(0, perf_counter() - begun)
         loaded = had and not self._backend.compilations
         self._backend.cache = "loaded" if loaded else "saved" if self._saved() else "not saved"
         return result
@@ -66,7 +67,8 @@ def export(backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: 
     """torchair.dynamo_export with the experiment's configuration: export_path_dir and export_name say where to."""
     genuine = backend.genuine
     assert genuine is not None
-    backend.entered_at.append(perf_counter())
+    begun = perf_counter()
+    backend.entered_at.append(begun)
     package("torchair").dynamo_export(
         *inputs,
         model=module,
@@ -75,6 +77,7 @@ def export(backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: 
         dynamic=bool(dynamic),
         config=genuine.config,
     )
+    backend.charge(0, perf_counter() - begun)
 
 
 def patch_for_hcom() -> None:

@@ -127,7 +127,6 @@ class TorchairTarget(Target):
     def prepare(self, mode: str) -> None:
         if mode == "eager":
             return
-        from npucompose import scope
         from npucompose.targets.torchair.config import package
         from npucompose.targets.torchair.observe import watch_ge
 
@@ -135,6 +134,8 @@ class TorchairTarget(Target):
             self.load_platform(mode)
             if mode == NPUGRAPH_EX:
                 package("npugraph_ex")
+                from npucompose import scope  # after the package, which must define its operators itself
+
                 scope.use("npugraph_ex")
             else:
                 package("torchair")
@@ -179,9 +180,7 @@ class TorchairTarget(Target):
         given = fakes(example_inputs) if backend.options[JOINT] else list(example_inputs)
         with in_our_words(backend), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
-        took = perf_counter() - begun
-        for compilation in backend.compilations[known:]:
-            compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+        backend.charge(known, perf_counter() - begun)
         return compiled
 
     def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import torch
 import yaml
 from torch.fx.node import has_side_effect
 
-from npucompose.ops import attention
+from npucompose.ops import attention, fused
 from npucompose.targets.npu_offline.standin.modules import module
 
 SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
@@ -80,7 +80,7 @@ def _run(name: str, path: Path) -> None:
 
 def _implement(library: torch.library.Library) -> None:
     """The reference kernels of npucompose.ops, and the two forms in which TorchAir calls FIA while it captures."""
-    for name, kernel in attention.KERNELS.items():
+    for name, kernel in {**attention.KERNELS, **fused.KERNELS}.items():
         library.impl(name, kernel, "CPU")
     library.impl(f"{FIA}.out", _fia_out, "CPU")
     library.impl(f"_{FIA}_get_max_workspace", _fia_workspace, "CPU")

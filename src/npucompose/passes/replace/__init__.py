@@ -1,0 +1,61 @@
+"""Replaces named patterns of operators by fused ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from attrs import frozen
+
+from npucompose.passes.base import Outcome, Pass
+from npucompose.passes.replace.pattern import Pattern
+from npucompose.registry import Registry
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.options import option
+
+if TYPE_CHECKING:
+    from torch import fx
+
+PATTERNS: Registry[Pattern] = Registry(
+    kind="pattern",
+    base=Pattern,
+    group="npucompose.patterns",
+    built_in=(
+        ("add_rms_norm", "npucompose.passes.replace.norms:AddRmsNorm"),
+        ("rms_norm", "npucompose.passes.replace.norms:RmsNorm"),
+        ("swiglu", "npucompose.passes.replace.swiglu:SwiGlu"),
+        ("rotary_mul", "npucompose.passes.replace.rotary:RotaryMul"),
+    ),
+)
+BUILT_IN = ("add_rms_norm", "rms_norm", "swiglu", "rotary_mul")
+
+
+@frozen(kw_only=True)
+class Replace(Pass):
+    """Put one operator in the place of several, pattern by pattern.
+
+    before:  s = x + y;  r = rsqrt(mean(s ** 2) + eps);  return s * r * weight, s
+    after:   n = npu_add_rms_norm(x, y, weight, eps);  return n[0], n[2]
+
+    A pattern is a pair of Python functions of the same arguments, `find` and `replace`, registered by name: built in,
+    or by an installed package under the entry point `npucompose.patterns`. What is found is replaced where nobody
+    else reads its intermediate values and nobody writes its memory. The fused operators round elsewhere than the
+    separate ones: results keep the pattern's tolerance and not their bits.
+    """
+
+    name: ClassVar[str] = "replace"
+    exact: ClassVar[bool] = False
+    before: ClassVar[tuple[str, ...]] = ("stream_plan",)
+
+    patterns: tuple[str, ...] = option(BUILT_IN, "names of patterns, tried in this order")
+
+    def check(self) -> None:
+        for name in self.patterns:
+            PATTERNS.get(name, "passes.replace.patterns")
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
+        from npucompose.graphs import is_planned
+        from npucompose.passes.replace.rewrite import replace_all
+
+        if is_planned(graph):
+            return Outcome(matches=0)
+        return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns])

@@ -1,0 +1,135 @@
+"""Puts a pattern's replacement in the place of what was found."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from npucompose.graphs import Aliases
+from npucompose.graphs.effects import written_by
+from npucompose.graphs.form import same_form
+from npucompose.passes.base import Outcome
+from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, value_of
+from npucompose.passes.replace.match import Found, Search, match, searches, traced
+from npucompose.passes.replace.pattern import Pattern
+from npucompose.schema.passes import RuleFacts
+
+
+def replace_all(graph: fx.Graph, patterns: Sequence[Pattern]) -> Outcome:
+    """Every place of every pattern, the first pattern that fits a place winning; one entry of facts for each."""
+    counts = {pattern.name: _replaced(graph, pattern) for pattern in patterns}
+    used = [pattern for pattern in patterns if counts[pattern.name]]
+    return Outcome(
+        matches=sum(counts.values()),
+        exact=not used,
+        rtol=max((pattern.rtol for pattern in used), default=0.0),
+        atol=max((pattern.atol for pattern in used), default=0.0),
+        rules=tuple(
+            RuleFacts(
+                rule=pattern.name,
+                kind="replace",
+                op=pattern.name,
+                matches=counts[pattern.name],
+                rtol=pattern.rtol,
+                atol=pattern.atol,
+            )
+            for pattern in used
+        ),
+    )
+
+
+def _replaced(graph: fx.Graph, pattern: Pattern) -> int:
+    """How many places of one pattern were replaced."""
+    count = 0
+    for search in searches(type(pattern)):
+        anchors = [node for node in graph.nodes if node.target == search.anchor.target]
+        for anchor in anchors:
+            found = None if anchor._erased else match(search, anchor)
+            if found is not None and _rewritten(graph, search, found):
+                count += 1
+    return count
+
+
+def _rewritten(graph: fx.Graph, search: Search, found: Found) -> bool:
+    """The new calls stand where the first result stood, so that everybody who reads one comes after them."""
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    outputs = [found.nodes[output] for output in search.outputs]
+    tensors = [found.nodes[tensor] for tensor in search.tensors]
+    first = min(outputs, key=order.__getitem__)
+    if any(order[tensor] >= order[first] for tensor in tensors) or _written(graph, found):
+        return False
+    made = _traced(graph, first, search, tensors, found)
+    forms = zip(made, outputs, strict=True)
+    if not all(same_form(new.meta["val"], old.meta["val"]) for new, old in forms):
+        for node in reversed([node for node in graph.nodes if node not in order]):
+            graph.erase_node(node)
+        return False
+    for new, old in zip(made, outputs, strict=True):
+        old.replace_all_uses_with(new)
+    for node in sorted(set(found.nodes.values()) - set(tensors), key=order.__getitem__, reverse=True):
+        if not node.users:
+            graph.erase_node(node)
+    return True
+
+
+def _written(graph: fx.Graph, found: Found) -> bool:
+    """Somebody writes memory that the pattern reads or makes: then its place in the order counts."""
+    if not any(written_by(node) for node in graph.nodes):
+        return False
+    aliases = Aliases.of(graph)
+    return not aliases.written.isdisjoint(aliases.of_all(found.nodes.values()))
+
+
+def _traced(
+    graph: fx.Graph, before: fx.Node, search: Search, tensors: Sequence[fx.Node], found: Found
+) -> list[fx.Node]:
+    """The replacement's calls in front of `before`."""
+    pattern = search.pattern
+    numbers = tuple(found.numbers[name] for name in pattern.scalars)
+    fakes = [tensor.meta["val"] for tensor in tensors]
+    forms = tuple((tuple(f.shape), tuple(f.stride()), f.dtype) for f in fakes)
+    static = all(isinstance(size, int) for shape, strides, _ in forms for size in (*shape, *strides))
+    small = _replacement(type(pattern), numbers, forms) if static else traced(_bound(pattern, numbers), fakes)
+    mode = fake_mode_of(before)
+    known: dict[fx.Node, fx.Node] = dict(zip((n for n in small.nodes if n.op == "placeholder"), tensors, strict=True))
+    results: Any = ()
+    for node in small.nodes:
+        if node.op == "output":
+            results = node.args[0]
+        elif node.op == "call_function":
+            with graph.inserting_before(before):
+                new = graph.node_copy(node, known.__getitem__)
+            new.meta = inherited(before)
+            new.meta["val"] = _like(node.meta["val"], fakes[0]) if static else _value(new, mode)
+            known[node] = new
+    given = results if isinstance(results, (list, tuple)) else (results,)
+    return [known[result] for result in given]
+
+
+@functools.lru_cache(maxsize=256)
+def _replacement(pattern: type[Pattern], numbers: tuple[float, ...], forms: tuple[Any, ...]) -> fx.Graph:
+    """What a pattern becomes for tensors of those forms: the same for every layer of a model."""
+    metas = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in forms]
+    return traced(_bound(pattern(), numbers), metas)
+
+
+def _bound(pattern: Pattern, numbers: Sequence[float]) -> Callable[..., Any]:
+    return lambda *given: pattern.replace(*given, *numbers)
+
+
+def _like(value: Any, model: Any) -> Any:
+    """A fake value of the graph's own kind with the form of one that was traced apart."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_like(item, model) for item in value)
+    return fake_like(model, value.shape, value.dtype, strides=value.stride())
+
+
+def _value(node: fx.Node, mode: Any) -> Any:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return fake_result(target, node.args, node.kwargs, mode)
+    return target(*fx.map_arg(node.args, value_of))  # getitem

@@ -1,0 +1,68 @@
+"""npucompose explain: as JSON, from files, and refused where there is nothing to explain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npucompose.cli import main
+from npucompose.schema.record import of_facts
+from npucompose.schema.sinking import STEP_IDS, Explanation
+
+SAMPLES = Path(__file__).parents[1] / "sinking" / "artefacts" / "samples"
+LOG, DUMP = SAMPLES / "torchair_cpp.log", SAMPLES / "ge_proto_00000013_graph_2_PreRunAfterBuild.txt"
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Explanation:
+    assert main(["explain", "--json", *arguments]) == 0
+    return of_facts(Explanation, json.loads(capsys.readouterr().out), where="explain")
+
+
+def test_an_experiment_is_explained_in_a_worker_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    explanation = told(capsys, "model=attention_decode", "shapes=dynamic", "mode=max-autotune")
+    assert explanation.sinking.path == 2
+    assert tuple(step.id for step in explanation.sinking.steps) == STEP_IDS
+    assert explanation.compile_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_and_a_dump_speak_for_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    explanation = told(capsys, "--log", str(LOG), "--dump", str(DUMP))
+    facts = explanation.sinking
+    assert (facts.path, facts.ge_build, facts.certainty["ge_build"]) == (None, "dynamic", "proven")
+    assert explanation.compile_s == 0
+    static = told(capsys, "--dump", str(DUMP)).sinking
+    assert (static.ge_build, static.certainty["ge_build"]) == ("static", "proven")
+
+
+def test_what_a_file_proves_takes_the_place_of_what_was_derived(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("model=attention_decode", "shapes=static", "mode=max-autotune", "target.soc=a2")
+    facts = told(capsys, *asked, "--log", str(LOG)).sinking
+    assert (facts.ge_build, facts.certainty["ge_build"], facts.certainty["fx_graph"]) == (
+        "dynamic",
+        "proven",
+        "derived",
+    )
+    assert facts.path is None  # path 1 was derived, and the log proves that it was not taken
+    assert tuple(step.id for step in facts.steps) == STEP_IDS
+    assert next(step for step in facts.steps if step.id == "S0").status == "problem"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mode=eager"], "mode=eager compiles nothing: there is no graph to explain"),
+        (["tiling=sink"], "does not act in mode=reduce-overhead; it acts in: max-autotune"),
+        (["--log", "nowhere.log"], "nowhere.log"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *arguments]) == 2
+    assert words in capsys.readouterr().err

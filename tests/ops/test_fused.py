@@ -1,0 +1,86 @@
+"""The fused reference kernels of the NPU against the same formulas in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+npu = torch.ops.npu
+DTYPES = [(torch.float32, 2e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float64, 1e-14)]
+
+
+def some(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64).to(dtype)
+
+
+def near(got: torch.Tensor, wanted: torch.Tensor, rtol: float) -> None:
+    torch.testing.assert_close(got.double(), wanted, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
+def test_rms_norm(dtype: torch.dtype, rtol: float) -> None:
+    x, gamma = some(3, 5, 64, dtype=dtype), some(64, dtype=dtype)
+    y, rstd = npu.npu_rms_norm(x, gamma, 1e-5)
+    wanted = 1 / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    near(y, x.double() * wanted * gamma.double(), rtol)
+    near(rstd, wanted, max(rtol, 1e-6) if dtype != torch.float64 else rtol)
+    assert (y.dtype, rstd.shape) == (dtype, (3, 5, 1))
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
+def test_add_rms_norm_gives_the_sum_too(dtype: torch.dtype, rtol: float) -> None:
+    x, y, gamma = some(3, 64, dtype=dtype), some(4, 64, dtype=dtype)[:3], some(64, dtype=dtype)
+    normed, rstd, total = npu.npu_add_rms_norm(x, y, gamma)
+    assert torch.equal(total, x + y)
+    again, same = npu.npu_rms_norm(total, gamma)
+    assert torch.equal(normed, again)
+    assert torch.equal(rstd, same)
+    near(total, x.double() + y.double(), rtol)
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
+def test_swiglu(dtype: torch.dtype, rtol: float, dim: int) -> None:
+    x = some(6, 32, dtype=dtype)
+    gate, up = x.double().chunk(2, dim)
+    near(npu.npu_swiglu(x, dim), gate / (1 + torch.exp(-gate)) * up, rtol)
+
+
+@pytest.mark.parametrize("mode", ["half", "interleave"])
+@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
+def test_rotary_mul_turns_pairs_by_an_angle(dtype: torch.dtype, rtol: float, mode: str) -> None:
+    x, angle = some(2, 3, 5, 16, dtype=dtype), torch.linspace(0, 3, 8, dtype=torch.float64)
+    both = torch.cat([angle, angle]) if mode == "half" else angle.repeat_interleave(2)
+    cos, sin = both.cos().to(dtype).expand(1, 1, 5, 16), both.sin().to(dtype).expand(1, 1, 5, 16)
+    got = npu.npu_rotary_mul(x, cos, sin, mode)
+    wide = x.double()
+    a, b = wide.chunk(2, -1) if mode == "half" else (wide[..., ::2], wide[..., 1::2])
+    c, s = angle.cos().to(dtype).double(), angle.sin().to(dtype).double()
+    first, second = a * c - b * s, b * c + a * s
+    wanted = torch.cat([first, second], -1) if mode == "half" else torch.stack([first, second], -1).flatten(-2)
+    near(got, wanted, rtol)
+
+
+def test_what_the_reference_kernel_does_not_take_is_said() -> None:
+    x = torch.ones(1, 1, 2, 4)
+    with pytest.raises(ValueError, match="rotary_mode is 'quarter'; it is half or interleave"):
+        npu.npu_rotary_mul(x, x, x, "quarter")
+    with pytest.raises(NotImplementedError, match="takes no 'rotate'"):
+        npu.npu_rotary_mul(x, x, x, "half", x)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("npu_rms_norm", [(2, 3, 8), (8,)]),
+        ("npu_add_rms_norm", [(2, 3, 8), (2, 3, 8), (8,)]),
+        ("npu_swiglu", [(2, 3, 8)]),
+        ("npu_rotary_mul", [(2, 3, 5, 8), (1, 1, 5, 8), (1, 1, 5, 8)]),
+    ],
+)
+def test_fake_tensors_have_the_form_of_real_ones(name: str, arguments: list[Any]) -> None:
+    operator = getattr(npu, name).default
+    tensors = [torch.randn(shape) for shape in arguments]
+    torch.library.opcheck(operator, tuple(tensors), test_utils=("test_schema", "test_faketensor"))

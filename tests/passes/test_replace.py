@@ -1,0 +1,119 @@
+"""passes=replace: patterns are found as models write them, replaced, and left alone where somebody else looks in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from npucompose.graphs import op_counts
+from npucompose.passes.pipeline import PassPipeline
+from npucompose.passes.replace import BUILT_IN, PATTERNS, Replace
+from tests.passes.test_rewrites import before_and_after
+from tests.sample_graphs import CAN, traced
+
+WEIGHT = torch.linspace(0.5, 1.5, 8)
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def norm_in_float(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.to(torch.float32)
+    variance = wide.pow(2).mean(-1, keepdim=True)
+    return weight * (wide * torch.rsqrt(variance + 1e-5)).to(x.dtype)
+
+
+def add_norm(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    total = y + x
+    return norm(total, weight), total
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(gate) * up
+
+
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return (x * cos) + (torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin)
+
+
+def some(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+CASES: list[tuple[str, Callable[..., Any], list[torch.Tensor]]] = [
+    ("npu_rms_norm", norm, [some(2, 3, 8), WEIGHT]),
+    ("npu_rms_norm", norm_in_float, [some(2, 3, 8, dtype=torch.bfloat16), WEIGHT.bfloat16()]),
+    ("npu_add_rms_norm", add_norm, [some(2, 3, 8), some(2, 3, 8) * 2, WEIGHT]),
+    ("npu_swiglu", swiglu, [some(2, 3, 8), some(2, 3, 8) + 1]),
+    ("npu_rotary_mul", rotary, [some(2, 4, 5, 16), some(1, 1, 5, 16), some(1, 1, 5, 16) + 1]),
+]
+
+
+@pytest.mark.parametrize(("operator", "function", "inputs"), CASES, ids=[f"{c[0]}-{c[1].__name__}" for c in CASES])
+def test_what_models_write_becomes_one_operator(operator: str, function: Any, inputs: list[torch.Tensor]) -> None:
+    module = traced(function, *inputs)
+    (record,) = PassPipeline(passes=(("replace", Replace()),), can=CAN, check=True)(module)
+    assert op_counts(module.graph)[f"npu.{operator}.default"] == 1
+    assert (record.matches, record.exact) == (1, False)
+    assert all(node.meta.get("val") is not None for node in module.graph.nodes if node.op != "output")
+    wanted, got = function(*inputs), module(*inputs)
+    torch.testing.assert_close(got, wanted, rtol=1e-5 if inputs[0].dtype == torch.float32 else 2e-2, atol=1e-5)
+
+
+def test_replace_before_and_after(golden: Callable[[str, str], None]) -> None:
+    golden("passes/replace.txt", before_and_after(Replace(), traced(add_norm, some(2, 8), some(2, 8), WEIGHT)))
+
+
+def test_a_value_in_the_middle_that_somebody_else_reads_is_kept() -> None:
+    def f(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rstd = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return x * rstd * weight, rstd
+
+    module = traced(f, some(2, 8), WEIGHT)
+    assert Replace().rewrite(module.graph, CAN).matches == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x, w: x * torch.rsqrt(x.pow(3).mean(-1, keepdim=True) + 1e-6) * w, [some(2, 8), WEIGHT]),
+        (lambda x, w: x * torch.rsqrt(x.pow(2).mean(0, keepdim=True) + 1e-6) * w, [some(2, 8), WEIGHT]),
+        (norm, [some(2, 8), some(2, 8)]),
+        (swiglu, [some(2, 3, 8), some(1, 3, 8)]),
+        (lambda x, c, s: x * c + torch.cat((-x[..., 4:], x[..., :4]), -1) * s, [some(1, 1, 5, 16)] * 3),
+    ],
+    ids=["another power", "another dimension", "a weight of rank 2", "broadcast", "not halves"],
+)
+def test_what_is_nearly_a_pattern_is_left_alone(function: Any, inputs: list[torch.Tensor]) -> None:
+    module = traced(function, *inputs)
+    before = op_counts(module.graph)
+    assert Replace().rewrite(module.graph, CAN).matches == 0
+    assert op_counts(module.graph) == before
+
+
+def test_memory_that_is_written_is_left_alone() -> None:
+    def f(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = norm(x, weight)
+        x.mul_(2)
+        return y
+
+    assert Replace().rewrite(traced(f, some(2, 8), WEIGHT).graph, CAN).matches == 0
+
+
+def test_sizes_may_be_symbols() -> None:
+    module = traced(add_norm, some(3, 8), some(3, 8), WEIGHT, mode="symbolic")
+    found = Replace(patterns=("swiglu", "add_rms_norm")).rewrite(module.graph, CAN)
+    if found.matches:
+        module.recompile()
+        x, y = some(5, 8), some(5, 8)
+        torch.testing.assert_close(module(x, y, WEIGHT), add_norm(x, y, WEIGHT))
+
+
+def test_every_built_in_pattern_is_on_by_default_under_its_own_name() -> None:
+    assert Replace().patterns == BUILT_IN == tuple(name for name, _ in PATTERNS.built_in)
+    assert [PATTERNS.get(name).name for name in BUILT_IN] == list(BUILT_IN)
