@@ -215,7 +215,9 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     """`python run.py …`: compose and check first, then let Hydra make the folder and run. Returns the exit status."""
     from hydra._internal.utils import get_args_parser
 
-    arguments, unknown = get_args_parser().parse_known_args(list(argv))
+    # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
+    arguments, unknown = get_args_parser().parse_known_intermixed_args(list(argv))
+    argv = [*(word for word in argv if word not in arguments.overrides), *arguments.overrides]
     if unknown:
         return _told(
             ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own."), debug=False

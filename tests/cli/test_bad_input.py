@@ -61,6 +61,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "null_device has nothing to compare": (["target=null_device"], ["null_device", "pipeline=compile_only"]),
     "unknown target": (["target=gpu"], ["unknown target 'gpu'", "Choices: cpu"]),
     "unknown Hydra option": (["--fast"], ["unknown option --fast"]),
+    "a sweep's flag among the overrides": (["model=add", "-m", "mode=eagr,eagger"], ["'eagr'", "'eagger'"]),
 }
 
 
