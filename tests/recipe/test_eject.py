@@ -28,6 +28,7 @@ from npucompose.recipe import carried, carried_events, eject
 from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
 from npucompose.recipe.ejected import CARRIED, options_of
 from npucompose.recipe.freeze import freeze
+from npucompose.recipe.freezing import freezing_session
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.schema.versions import genuine_tree
@@ -66,7 +67,7 @@ def test_a_script_reads_like_this(name: str, scripts: dict[str, str], golden: An
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "gears" not in name])
 def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: str, scripts: dict[str, str]) -> None:
     checked = api.checked(EXPERIMENTS[name])
-    session = Session(attrs.evolve(checked, target=NullDevice()))
+    session, _ = freezing_session(checked)
     wanted = [c.text_after for c in session.compilations]
     with installed() as fake:
         told = executed(

@@ -16,8 +16,10 @@ from npucompose.compose.check import Checked
 from npucompose.compose.session import Session
 from npucompose.passes.base import Stage
 from npucompose.recipe.freeze import FrozenGraph, freeze
+from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.leaf import GE
 from npucompose.targets.compilation import Backend, Compilation
+from npucompose.targets.npu import NpuTarget
 from npucompose.targets.null_device import NullDevice
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ GEARS = "dim_gears"
 
 def freezing_session(checked: Checked) -> tuple[Session, list[dict[Stage, FrozenGraph]]]:
     """The experiment on the null device, with a backend that freezes every graph on its way into the list."""
-    session = Session(attrs.evolve(checked, target=_WithGears()))
+    session = Session(attrs.evolve(checked, target=_LikeNpu()))
     made = session.materialised
     backend = _Freezing(
         target=made.backend.target,
@@ -43,8 +45,13 @@ def freezing_session(checked: Checked) -> tuple[Session, list[dict[Stage, Frozen
 
 
 @frozen(kw_only=True)
-class _WithGears(NullDevice):
-    """The null device, on which gears leave the marks that torchair.inference.set_dim_gears leaves."""
+class _LikeNpu(NullDevice):
+    """The null device with what an NPU can do, which decides plans and rules; gears leave the marks that
+    torchair.inference.set_dim_gears leaves. The script itself chooses the namespace of the scopes.
+    """
+
+    def capabilities(self, mode: str) -> Capabilities:
+        return attrs.evolve(NpuTarget().capabilities(mode), scope_namespace="air")
 
     def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
         return _set_gears if mode == GE else None
@@ -74,11 +81,7 @@ class _Freezing(Backend):
         module = copy.deepcopy(graph_module)
         for pipeline in (self.pre, self.post):
             if pipeline.passes:
-                ge = self.mode == GE
-                can = attrs.evolve(  # as on an NPU
-                    pipeline.can, explicit_events=not ge, core_limits=True, super_kernels=ge
-                )
-                stages[pipeline.passes[0][1].stage] = freeze(module, pipeline.passes, can)
+                stages[pipeline.passes[0][1].stage] = freeze(module, pipeline.passes, pipeline.can)
         self.found.append(stages)
         return super().rewrite(graph_module, example_inputs)
 
