@@ -81,3 +81,13 @@ def test_every_step_is_timed_in_the_way_it_runs_and_through_the_dispatcher(
     assert [total for _, _, total, _ in summed.values()] == sorted(
         (total for _, _, total, _ in summed.values()), reverse=True
     )
+
+
+def test_a_kernel_runs_by_itself_although_another_one_made_its_operand() -> None:
+    def convolved(x: torch.Tensor, kernel: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.nn.functional.conv1d(x, kernel)[0] @ w,)
+
+    inputs = [torch.randn(1, 4, 8), torch.randn(4, 4, 1), torch.randn(8, 8)]
+    captured = CapturedGraph.capture(traced(convolved, *inputs), inputs, executor="native")
+    assert any(step.results for step in captured.plan.steps)  # handed on, without memory in the plan
+    assert Floor(captured, inputs).microseconds(rounds=2, row_ns=1e5) > 0

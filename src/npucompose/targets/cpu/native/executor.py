@@ -35,8 +35,11 @@ class Native:
         memory: Memory,
         *,
         direct: bool = True,
+        keeps: bool = False,
     ) -> None:
-        """Without `direct` every step goes through the dispatcher: what `direct` is compared with."""
+        """Without `direct` every step goes through the dispatcher: what `direct` is compared with. With `keeps` the
+        results that steps hand to each other stay after a replay, so that any step can be run by itself.
+        """
         self._extension = extension
         self._direct = direct
         self.recording = extension.Recording()
@@ -45,7 +48,7 @@ class Native:
             if root.kind == "input":
                 assert root.tensor is not None
                 self.recording.set_input(root.index, Layout.of(root.tensor).over(memory.storages[id(root)]))
-        dying = dying_registers(plan.steps)
+        dying = [()] * len(plan.steps) if keeps else dying_registers(plan.steps)
         self.ways = [self._add(step, dying[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
 
