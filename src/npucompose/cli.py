@@ -28,16 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:
         return run(argv[1:], program="npucompose run")
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(argv[0] if argv else None).parse_args(argv)
     try:
         return arguments.act(arguments)
     except NpuComposeError as error:
         return _told(error, debug=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    from airflow_free import explain_command
-    from airflow_free.sweep.report_command import add_arguments
+def _parser(asked: str | None) -> argparse.ArgumentParser:
+    """Only the command that is asked for brings its arguments where they load much: `list` answers at once."""
     from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
@@ -45,7 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
-    explain_command.declare(commands.add_parser("explain", help="why a graph would sink or not; runs no stage"))
+    explain = commands.add_parser("explain", help="why a graph would sink or not; runs no stage")
+    if asked == "explain":
+        from airflow_free import explain_command
+
+        explain_command.declare(explain)
     listing = commands.add_parser("list", help="what can be chosen")
     listing.add_argument("kind", choices=kinds(), help="which choices")
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
@@ -68,7 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
     bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     bisect.set_defaults(act=_bisect)
-    add_arguments(commands.add_parser("report", help="runs beside each other, or what differs between two"))
+    report = commands.add_parser("report", help="runs beside each other, or what differs between two")
+    if asked == "report":
+        from airflow_free.sweep import report_command
+
+        report_command.add_arguments(report)
     _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
     return parser
 

@@ -158,3 +158,13 @@ def test_listing_loads_neither_torch_nor_hydra(kind: str, conf: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert {"modes": "No compilation: the baseline.", "keys": "compile.fullgraph"}[kind] in done.stdout
+
+
+def test_the_command_that_lists_loads_nothing_of_the_other_commands() -> None:
+    code = (
+        "import sys; from npucompose.cli import main\n"
+        "assert main(['list', 'modes']) == 0\n"
+        "assert not {'torch', 'hydra', 'airflow_free', 'npucompose.compose.check'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "max-autotune" in done.stdout
