@@ -12,14 +12,14 @@ import yaml
 from attrs import frozen
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
 from npucompose.compose.conf import conf_dir
 from npucompose.passes.adapt import Adapt
 from npucompose.passes.base import Outcome
 from npucompose.schema.adapt import Rewriting, RuleSet
 from tests.sample_graphs import CAN
-from tests.targets.cpu.op_samples import BY_NAME
+from tests.targets.cpu.op_samples import BY_NAME, call_of
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8)
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 3e38, 1e-40)
@@ -71,25 +71,12 @@ def _calls(rule: Rewriting) -> Iterator[tuple[list[torch.Tensor], Any]]:
             samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES))
         for sample in samples:
             flat, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
-            yield _call(op, flat, spec)
+            yield call_of(op, flat, spec)
     yield from _own(base)
 
 
 def _means(op: Any, base: str) -> bool:
     return base in (op.name.rpartition(".")[2], op.aten_name) or op.name == OTHER_NAMES.get(base)
-
-
-def _call(op: Any, flat: list[Any], spec: Any) -> tuple[list[torch.Tensor], Any]:
-    places = [i for i, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
-
-    def function(*tensors: torch.Tensor) -> Any:
-        leaves = list(flat)
-        for i, tensor in zip(places, tensors, strict=True):
-            leaves[i] = tensor
-        head, args, kwargs = tree_unflatten(leaves, spec)
-        return op(head, *args, **kwargs)
-
-    return [flat[i] for i in places], function
 
 
 def _own(base: str) -> Iterator[tuple[list[torch.Tensor], Any]]:

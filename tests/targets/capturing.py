@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,3 +73,12 @@ class CapturingBackend:
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    """`work(0)` to `work(3)` at the same time; returns when all have ended."""
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -161,21 +161,22 @@ def _trust(experiment: Experiment, provenance: Mapping[str, str], problems: list
 
 def _model_problems(model: Model, experiment: Experiment, problems: list[str]) -> None:
     if model.needs_trust and not experiment.trust:
-        problems.append(
-            f"model={experiment.model.name} imports code that the configuration names, and trust is false. "
-            "If you trust that code, add trust=true to the command line (no file can set it)."
-        )
+        problems.append(_untrusted(f"model={experiment.model.name}"))
         return
     _gather(problems, model.check)
+
+
+def _untrusted(what: str) -> str:
+    return (
+        f"{what} imports code that the configuration names, and trust is false. If you trust that code, add "
+        "trust=true to the command line (no file can set it)."
+    )
 
 
 def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, problems: list[str]) -> None:
     for label, a_pass in passes:
         if a_pass.needs_trust and not experiment.trust:
-            problems.append(
-                f"passes.{label} imports code that the configuration names, and trust is false. "
-                "If you trust that code, add trust=true to the command line (no file can set it)."
-            )
+            problems.append(_untrusted(f"passes.{label}"))
             continue
         _gather(problems, a_pass.check)
 

@@ -16,6 +16,7 @@ import torch
 
 from npucompose.errors import NpuComposeError
 from npucompose.ops.masked import Attended, Hidden, attend
+from npucompose.ops.missing import define_missing
 
 SCHEMAS = {
     "npu_fused_infer_attention_score": (
@@ -52,7 +53,6 @@ SUPPORTED = (
     "query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, num_heads, "
     "num_key_value_heads, scale, input_layout, sparse_mode 0 to 3, inner_precise, softmax_lse_flag"
 )
-_LIBRARIES: list[torch.library.Library] = []
 
 
 class UnsupportedArgument(NpuComposeError, ValueError):
@@ -68,14 +68,7 @@ class UnsupportedArgument(NpuComposeError, ValueError):
 
 def define() -> None:
     """Define those of the two operators that torch_npu has not defined."""
-    for name, (kernel, meta) in _KERNELS.items():
-        if hasattr(torch.ops.npu, name):
-            continue
-        library = torch.library.Library("npu", "FRAGMENT")
-        _LIBRARIES.append(library)  # a library's operators live as long as the object
-        library.define(SCHEMAS[name])
-        library.impl(name, kernel, "CompositeExplicitAutograd")
-        library.impl(name, meta, "Meta")
+    define_missing("npu", SCHEMAS, _KERNELS)
 
 
 def _fia(

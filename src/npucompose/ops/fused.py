@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from npucompose.ops.missing import define_missing
+
 SCHEMAS = {
     "npu_rms_norm": "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     "npu_add_rms_norm": (
@@ -26,19 +28,11 @@ SCHEMAS = {
         "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor"
     ),
 }
-_LIBRARIES: list[torch.library.Library] = []
 
 
 def define() -> None:
     """Define those of the four operators that torch_npu has not defined."""
-    for name, kernel in KERNELS.items():
-        if hasattr(torch.ops.npu, name):
-            continue
-        library = torch.library.Library("npu", "FRAGMENT")
-        _LIBRARIES.append(library)  # a library's operators live as long as the object
-        library.define(SCHEMAS[name])
-        library.impl(name, kernel, "CompositeExplicitAutograd")
-        library.impl(name, _METAS[name], "Meta")
+    define_missing("npu", SCHEMAS, {name: (kernel, _METAS[name]) for name, kernel in KERNELS.items()})
 
 
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:

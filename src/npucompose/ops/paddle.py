@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from npucompose.ops.missing import define_missing
+
 POOLING = (
     "int[2] kernel_size, int[2] strides, int[2] paddings, bool ceil_mode=False, bool exclusive=True, "
     'str data_format="NCHW", str pooling_type="max"'
@@ -31,19 +33,11 @@ SCHEMAS = {
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 aten = torch.ops.aten
-_LIBRARIES: list[torch.library.Library] = []
 
 
 def define() -> None:
     """Define `torch.ops.paddle.*`; the second call does nothing."""
-    if hasattr(torch.ops.paddle, "relu_grad"):
-        return
-    library = torch.library.Library("paddle", "FRAGMENT")
-    _LIBRARIES.append(library)  # a library's operators live as long as the object
-    for name, (kernel, meta) in _KERNELS.items():
-        library.define(SCHEMAS[name])
-        library.impl(name, kernel, "CompositeExplicitAutograd")
-        library.impl(name, meta, "Meta")
+    define_missing("paddle", SCHEMAS, _KERNELS)
 
 
 def _relu_grad(out: torch.Tensor, dout: torch.Tensor) -> torch.Tensor:

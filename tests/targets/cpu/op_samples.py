@@ -122,7 +122,7 @@ def _calls(op: Any) -> list[Call] | None:
     for samples in zip(*generators, strict=False):
         leaves = [tree_flatten((s.input, s.args, s.kwargs)) for s in samples]
         forms = {(str(spec), tuple(_form(leaf) for leaf in flat)) for flat, spec in leaves}
-        calls = [_call(op, flat, spec) for flat, spec in leaves]
+        calls = [call_of(op, flat, spec) for flat, spec in leaves]
         if len(forms) == 1 and any(t.numel() for t in calls[0][0]):
             return calls
     return None
@@ -134,7 +134,7 @@ def _form(leaf: Any) -> Any:
     return repr(leaf)
 
 
-def _call(op: Any, flat: list[Any], spec: Any) -> Call:
+def call_of(op: Any, flat: list[Any], spec: Any) -> Call:
     places = [i for i, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
 
     def function(*tensors: torch.Tensor) -> Any:

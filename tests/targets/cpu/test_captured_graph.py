@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.kernels import same_bytes
-from tests.targets.capturing import built, traced
+from tests.targets.capturing import built, in_threads, traced
 
 aten = torch.ops.aten
 
@@ -469,11 +468,7 @@ def test_threads_replay_one_at_a_time():
             if not same(captured.replay(given), (expected,)):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert not wrong
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 from npucompose.errors import CaptureError
 from npucompose.targets.cpu.graph_cache import GraphCache
 from npucompose.targets.cpu.kernels import same_bytes
-from tests.targets.capturing import CapturingBackend, request, traced
+from tests.targets.capturing import CapturingBackend, in_threads, request, traced
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +69,7 @@ def test_threads_that_come_with_one_new_signature_make_one_recording():
             if cache([torch.full((n,), float(seed))])[0].tolist() != [2.0 * seed] * n:
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert not wrong
     assert len(cache.captured) == 3
 

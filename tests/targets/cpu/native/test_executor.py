@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from npucompose.targets.cpu.kernels import same_bytes
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Native
-from tests.targets.capturing import traced
+from tests.targets.capturing import in_threads, traced
 
 
 @pytest.fixture(autouse=True)
@@ -247,11 +246,7 @@ def test_threads_that_replay_one_recording_get_their_own_results() -> None:
                 if not same(captured.replay(*inputs), expected):
                     wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert not wrong
 
 
