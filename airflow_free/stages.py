@@ -226,7 +226,6 @@ class Replay(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         from npucompose.compose.comparison import compared
-        from npucompose.measure.numerics import combined
 
         ways: dict[str, Callable[..., Any]] = {"compiled": live.compiled}
         if live.detached is not None:
@@ -245,17 +244,26 @@ class Replay(Stage["Session"]):
                     break  # the model varies a number or a shape, and a recording is good for one signature
                 first_us = results[name].took_us if way == "detached" or first_us is None else first_us
                 progress((at * steps + step + 1) / (len(ways) * steps))
-        target, mode = live.checked.target, live.experiment.mode.name
-        npu = target.device_facts(live.materialised.backend)
-        numerics = combined({name: r.numerics for name, r in results.items()})
         return {
             "replay": facts_of(ReplayFacts(first_us=first_us or 0.0, replays=len(results))),
-            "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(mode)), npu)),
-            "npu": None if npu is None else facts_of(npu),
-            "sinking": _sinking_facts(live),
-            "texts": dict(target.device_texts(live.materialised.backend)),
-            "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
+            "texts": dict(live.checked.target.device_texts(live.materialised.backend)),
+            **_comparison_account(live, results),
         }
+
+
+def _comparison_account(live: Session, results: Mapping[str, Compared]) -> dict[str, Any]:
+    """One verdict of all calls, what was compiled again for them, and what the vendor's side came to meanwhile."""
+    from npucompose.measure.numerics import combined
+
+    target, mode = live.checked.target, live.experiment.mode.name
+    npu = target.device_facts(live.materialised.backend)
+    numerics = combined({name: r.numerics for name, r in results.items()})
+    return {
+        "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(mode)), npu)),
+        "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
+        "npu": None if npu is None else facts_of(npu),
+        "sinking": _sinking_facts(live),
+    }
 
 
 def _with_order(numerics: Numerics, npu: NpuFacts | None) -> Numerics:
@@ -276,7 +284,6 @@ class DeclaredCalls(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         from npucompose.compose.comparison import compared, named
-        from npucompose.measure.numerics import combined
 
         target = live.checked.target
         live, before = _as_after_the_first_call(live)
@@ -285,22 +292,16 @@ class DeclaredCalls(Stage["Session"]):
             name = named(at, call)
             results[name] = compared(live, live.compiled, at, call, name=name)
             progress((at + 1) / len(live.calls))
-        backend = live.materialised.backend
-        numerics = combined({name: r.numerics for name, r in results.items()})
-        npu = target.device_facts(backend)
         return {
             "sequence": facts_of(
                 SequenceFacts(
                     calls=tuple(_call_facts(c, r) for c, r in zip(live.calls, results.values(), strict=True)),
                     graphs=len(live.compilations),
-                    captures=len(target.recordings(backend)) - before,
+                    captures=len(target.recordings(live.materialised.backend)) - before,
                 )
             ),
-            "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(backend.mode)), npu)),
-            "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
             **_graphs_account(live),
-            "npu": None if npu is None else facts_of(npu),
-            "sinking": _sinking_facts(live),
+            **_comparison_account(live, results),
         }
 
 
