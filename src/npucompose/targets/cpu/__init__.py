@@ -34,7 +34,7 @@ HONOURED: Mapping[str, frozenset[str]] = {
 class CpuTarget(Target):
     """Captures the AOT graph once with fixed buffers and replays it as a flat list of kernel calls.
 
-    Streams of a plan are executed in one legal order.
+    Streams of a plan run on threads of their own, or in one legal order where there is one core or no native replayer.
     """
 
     name: ClassVar[str] = "cpu"
@@ -56,6 +56,23 @@ class CpuTarget(Target):
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
         choices=("eager", "replace"),
     )
+    stream_threads: int | None = option(
+        None,
+        "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
+        ge=1,
+        optional=True,
+    )
+    stream_spin_us: float = option(
+        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0
+    )
+    stream_cores: tuple[int, ...] = option(
+        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any"
+    )
+
+    @property
+    def workers_count(self) -> int:
+        """Threads that streams may run on."""
+        return self.stream_threads or usable_cores()
 
     def capabilities(self, mode: str) -> Capabilities:
         return Capabilities(
@@ -126,6 +143,7 @@ class CpuTarget(Target):
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.targets.cpu.graph_cache import GraphCache
+        from npucompose.targets.cpu.threads import Workers
 
         limit, clone = (
             ("npugraph_ex.capture_limit", "npugraph_ex.clone_output")
@@ -138,4 +156,5 @@ class CpuTarget(Target):
             clone_output=request.options[clone],
             executor="torchscript" if self.executor == "portable" else "native",
             when_full=self.when_full,
+            workers=Workers(count=self.workers_count, spin_us=self.stream_spin_us, cores=tuple(self.stream_cores)),
         )

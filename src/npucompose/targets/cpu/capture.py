@@ -18,7 +18,9 @@ from torch._ops import OpOverload
 
 from npucompose.errors import CaptureError
 from npucompose.targets.cpu import kernels, refusals, reinplace
+from npucompose.targets.cpu.alone import Alone, Trial
 from npucompose.targets.cpu.inputs import sharing
+from npucompose.targets.cpu.issue import Issue
 from npucompose.targets.cpu.ledger import (
     Held,
     Ledger,
@@ -40,16 +42,19 @@ _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
 _RESIZING = frozenset({"resize_", "resize_as_", "set_", "resize_output_"})
 
 
-def record(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Plan:
+def record(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None) -> Plan:
     """The plan of `graph_module` for the signature of `inputs`.
 
+    With `alone` each kernel of a graph with streams is also tried without threads of its own (`Plan.unlike_alone`).
     Raises CaptureError for what a recording cannot follow. Afterwards memory and RNG are as they were.
     """
     for index, value in enumerate(inputs):
         refusals.check_input(index, value)
     with torch.inference_mode(False), torch.no_grad(), torch._C._DisableAutocast():
         seed = torch.get_rng_state()
-        recorder = Recorder(graph_module=graph_module, sharing=sharing(inputs))
+        issue = Issue.of(graph_module.graph)
+        trial = Trial(alone) if alone is not None and issue.has_streams else None
+        recorder = Recorder(graph_module=graph_module, sharing=sharing(inputs), issue=issue, trial=trial)
         try:
             return recorder.run(inputs)
         finally:
@@ -61,6 +66,8 @@ def record(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Plan:
 class Recorder:
     graph_module: fx.GraphModule
     sharing: frozenset[int]
+    issue: Issue
+    trial: Trial | None
     steps: list[Step] = field(factory=list)
     env: dict[fx.Node, Any] = field(factory=dict)
     ledger: Ledger = field(factory=Ledger)
@@ -83,6 +90,7 @@ class Recorder:
         dying = _last_uses(graph)
         given = iter(enumerate(inputs))
         for node in graph.nodes:
+            self.issue.node(node)
             if node.op == "placeholder":
                 self._placeholder(node, *next(given))
             elif node.op == "get_attr":
@@ -95,6 +103,7 @@ class Recorder:
             else:
                 refusals.check_target(node)
                 self._call(node, found.in_place.get(node))
+            self.issue.done(node)
             for dead in dying.get(node, ()):
                 self.ledger.release(self.env.pop(dead, None))
         raise CaptureError("cannot capture a graph without an output node.")
@@ -172,12 +181,15 @@ class Recorder:
         written = self._about_to_write(node, op, ordered)
         for generator in _generators((real_args, real_kwargs)) if kernels.takes_a_generator(op) else ():
             self.generators.append((generator, generator.get_state()))
+        if self.trial is not None:
+            self.trial.see(op, real_args, real_kwargs)
         before = None if kernels.says_whether_it_draws(op) else torch.get_rng_state()
         try:
             result = op(*real_args, **real_kwargs)
         except Exception as error:
             raise refusals.refused(node, f"it fails on the given inputs: {error}") from error
         seeded = kernels.draws(op) if before is None else not torch.equal(before, torch.get_rng_state())
+        self.issue.draws = seeded
         read = [leaf for leaf in flat(ordered) if isinstance(leaf, Held)]
         if op._schema.name.startswith("aten::as_strided"):
             self._count_from_the_storage(read, result)
@@ -276,14 +288,17 @@ class Recorder:
                 return self.ledger.slot(self.ledger.roots[storage_of(argument)], Layout.of(argument))
             return self.ledger.operand(argument)
 
-        self.steps.append(Step(op=call.op, args=mapped(operand, call.args), name=node.name))
+        self._add(Step(op=call.op, args=mapped(operand, call.args), name=node.name))
         return mapped(lambda t: made[id(t)], result)
 
     def _fresh(self, node: fx.Node, op: OpOverload, ordered: tuple[Any, ...], result: Any) -> Any:
         args = mapped(self.ledger.operand, numbers_as_tensors(op, ordered))
         held = mapped(self.ledger.into_register, result)
-        self.steps.append(Step(op=op, args=args, results=registers_of(held), name=node.name))
+        self._add(Step(op=op, args=args, results=registers_of(held), name=node.name))
         return held
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(self.issue.step(step))
 
     # -- mutation
 
@@ -332,7 +347,7 @@ class Recorder:
             raise refusals.refused(node, "an operator that writes its arguments and returns a list.")
         # What lies in a known place needs no register; the executor drops it.
         results = tuple(None if not isinstance(r, Held) or id(r) in known else r.register for r in returned)
-        self.steps.append(Step(op=op, args=args, results=results, name=node.name))
+        self._add(Step(op=op, args=args, results=results, name=node.name))
         return placed
 
     # -- the end
@@ -360,6 +375,7 @@ class Recorder:
             register_roots=self.ledger.register_roots,
             views_resolved=self.views,
             constants=sum(1 for root in used if root.kind == "constant"),
+            unlike_alone=self.trial.unlike if self.trial is not None else "",
         )
 
 

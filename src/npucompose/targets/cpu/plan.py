@@ -12,6 +12,8 @@ import torch
 from attrs import define, frozen
 from torch._ops import OpOverload
 
+from npucompose.schema.streams import DEFAULT_STREAM
+
 RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
 
 
@@ -129,9 +131,20 @@ class Step:
     args: tuple[Operand, ...]
     results: tuple[Register | tuple[Register, ...] | None, ...] = ()
     name: str = ""
+    """Of the FX node that it was; "" for what the recording adds by itself."""
+    stream: str = DEFAULT_STREAM
+    after: tuple[Step, ...] = ()
+    """Steps that the graph wants done before, beside those whose memory this one touches."""
 
     def operands(self) -> Iterator[Slot | Register]:
         yield from leaves(self.args)
+
+    def touched(self) -> Iterator[tuple[Slot | Register, bool]]:
+        """(operand or result, whether it is written)."""
+        for declared, value in zip(self.op._schema.arguments, self.args, strict=True):
+            written = declared.alias_info is not None and declared.alias_info.is_write
+            yield from ((leaf, written) for leaf in leaves(value))
+        yield from ((leaf, True) for leaf in leaves(self.results))
 
 
 @frozen(kw_only=True)
@@ -187,6 +200,16 @@ class Plan:
     register_roots: dict[int, Root]
     views_resolved: int
     constants: int
+    unlike_alone: str = ""
+    """The first operator that gives other bits on one thread; looked at only where streams are asked for."""
+
+    def root_of(self, operand: Slot | Register) -> Root:
+        return operand.root if isinstance(operand, Slot) else self.register_roots[operand.number]
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of the steps, in order of appearance, the default one first."""
+        return tuple(dict.fromkeys((DEFAULT_STREAM, *(step.stream for step in self.steps))))
 
     def slots(self) -> list[Slot]:
         found: dict[int, Slot] = {}

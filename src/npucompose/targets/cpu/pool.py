@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
@@ -27,28 +27,37 @@ class Placement:
     unplanned_bytes: int
     """What the blocks would take side by side, without reuse."""
     live_bytes: int
-    """The most that is live at one step: no placement can be smaller."""
+    """The most that is live at one step when one follows the other: no placement can be smaller."""
 
 
-def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None) -> Placement:
+Meets = Callable[[int], Sequence[bool]]
+"""Of a block: for each block whether both may live at the same time."""
+
+
+def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None, meets: Meets | None = None) -> Placement:
     """Largest first, each into the smallest gap between the blocks that live at the same time (greedy best fit).
 
     `place([Block(nbytes=64, first=0, last=1), Block(nbytes=64, first=2, last=3)])` puts both at offset 0.
-    `unplanned` are the sizes before blocks were put together; without it those of the blocks.
+    `unplanned` are the sizes before blocks were put together; without it those of the blocks. `meets` is for steps that
+    do not run one after the other; without it the blocks' first and last steps decide.
     """
     sizes = [_aligned(block.nbytes) for block in blocks]
     offsets = [0] * len(blocks)
-    placed: list[tuple[int, int, int, int]] = []  # by where they begin
+    placed: list[tuple[int, int, int, int, int]] = []  # by where they begin
     for index in sorted(range(len(blocks)), key=lambda i: (-sizes[i], blocks[i].first)):
         size, first, last = sizes[index], blocks[index].first, blocks[index].last
         if not size:
             continue
-        taken = [(low, high) for low, high, born, died in placed if born <= last and first <= died]
+        if meets is None:
+            taken = [(low, high) for low, high, born, died, _ in placed if born <= last and first <= died]
+        else:
+            beside = meets(index)
+            taken = [(low, high) for low, high, _, _, other in placed if beside[other]]
         offsets[index] = _best_gap(taken, size)
-        insort(placed, (offsets[index], offsets[index] + size, first, last))
+        insort(placed, (offsets[index], offsets[index] + size, first, last, index))
     return Placement(
         offsets=tuple(offsets),
-        pool_bytes=max((high for _, high, _, _ in placed), default=0),
+        pool_bytes=max((high for _, high, *_ in placed), default=0),
         unplanned_bytes=sum(sizes) if unplanned is None else sum(map(_aligned, unplanned)),
         live_bytes=_most_live(blocks, sizes),
     )
