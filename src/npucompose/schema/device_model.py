@@ -32,6 +32,9 @@ class DeviceModel:
     """Of one core, in everything else."""
     gbytes_s: float
     """Memory bandwidth of the whole device."""
+    fork_us: float | None = None
+    """What it costs to spread one kernel over the threads that torch gives it when no streams are in use; None where a
+    kernel takes all the cores that it can by itself."""
 
 
 ATLAS_A2 = DeviceModel(
@@ -66,6 +69,7 @@ def cpu(cores: int) -> DeviceModel:
         cube_gflops=60.0,
         vector_gflops=4.0,
         gbytes_s=20.0,
+        fork_us=5.0,
     )
 
 

@@ -36,7 +36,7 @@ class Found:
     @property
     def gain(self) -> float:
         """Share of the serial time that the plan is predicted to save."""
-        serial = sum(item.us for item in self.drawn.problem.work)
+        serial = self.drawn.problem.serial_us
         return 1 - self.drawn.simulation.makespan / serial if serial else 0.0
 
     def decision(self, *, applied: bool, why: str, validated: bool = True) -> Decision:

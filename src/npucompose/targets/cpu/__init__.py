@@ -10,7 +10,7 @@ from attrs import frozen
 
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cpu_model, usable_cores
-from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
@@ -28,6 +28,12 @@ HONOURED: Mapping[str, frozenset[str]] = {
     "npugraph_ex": frozenset({"npugraph_ex.capture_limit", "npugraph_ex.clone_output"}),
 }
 """TorchAir's options that mean the same here: how many signatures are captured, and whether outputs are cloned."""
+
+
+def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
+    from npucompose.targets.cpu.stopwatch import clocked
+
+    return clocked(graph_module, inputs)
 
 
 @frozen(kw_only=True)
@@ -81,6 +87,7 @@ class CpuTarget(Target):
             captures=mode in HONOURED,
             device_model=cpu(usable_cores()),
             profiles=True,
+            clock=_clocked if mode in HONOURED and self.executor != "portable" else None,
         )
 
     def honours(self, mode: str) -> frozenset[str]:

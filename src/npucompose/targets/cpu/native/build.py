@@ -37,9 +37,6 @@ UNITS = {
     "python": ("front.cpp", "module.cpp"),
     "kernels": ("kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
 }
-    "python": ("front.cpp", "module.cpp"),
-    "kernels": ("kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
-}
 """What is compiled together: sources that read the same headers of torch, which takes most of the time."""
 TIME_LIMIT_S = 600.0
 LINES_KEPT = 12

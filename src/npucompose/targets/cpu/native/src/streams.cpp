@@ -105,12 +105,13 @@ std::pair<double, double> synchronisation_ns(int64_t rounds, int64_t spin_ns, co
     if (chain.run(&spans))
       events.push_back(static_cast<double>(spans[kEvents - 1].first - spans[0].second) / (kEvents - 1));
   }
-  const auto median = [](std::vector<double>& values) {
+  const auto lowest_tenth = [](std::vector<double>& values) {
     if (values.empty()) return 0.0;
-    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-    return values[values.size() / 2];
+    const auto at = values.begin() + values.size() / 10;
+    std::nth_element(values.begin(), at, values.end());
+    return *at;
   };
-  return {median(starts), median(events)};
+  return {lowest_tenth(starts), lowest_tenth(events)};
 }
 
 }  // namespace npucompose

@@ -57,7 +57,8 @@ class Streams final : private Job {
 };
 
 // Nanoseconds from the beginning of a replay to the first step of a worker and from an event to the one that waits for
-// it, on threads that are awake: medians of `rounds` replays of steps that do nothing.
+// it, on threads that are awake: the lowest tenth of `rounds` replays of steps that do nothing, which other processes on
+// the same cores disturb least.
 std::pair<double, double> synchronisation_ns(int64_t rounds, int64_t spin_ns, const std::vector<int>& cores);
 
 }  // namespace npucompose
