@@ -280,10 +280,10 @@ def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> N
 
 def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
     """trace.json, where some graph has a timeline."""
-    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
+    lines = [one for f in finished for one in f.facts.get("timelines", {}).items()]
     if lines:
-        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
-        write_atomically(run_dir / "trace.json", trace.text(timelines))
+        timelines = [(name, of_facts(Timeline, line, where=f"timelines.{name}")) for name, line in lines]
+        write_atomically(run_dir / "trace.json", trace.text(sorted(timelines, key=lambda one: one[0])))
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from npucompose.report.files import write_atomically
 from npucompose.report.markup import Html, joined, page, table, tag
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
+from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, stream_words
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
 from npucompose.schema.record import Report, facts_of
@@ -142,8 +142,9 @@ def _streams(report: Report) -> Iterator[Html]:
         return
     words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), as_count(len(plan.nodes), "node")]
     words.append("validated" if plan.validated else "not validated")
-    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us), ("measured", plan.measured_us)):
+    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us)):
         words += [f"{name} {as_time(us)}"] if us is not None else []
+    words += stream_words(plan)
     yield tag("p", " · ".join(words))
     if plan.nodes:
         yield lanes(plan.nodes)

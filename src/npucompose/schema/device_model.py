@@ -56,8 +56,9 @@ def cpu(cores: int) -> DeviceModel:
     """A machine whose streams are worker threads, a kernel on one core each.
 
     Round figures of the right order for the native replayer, and no measurement of this machine
-    (`streams.cost=measured` and `streams.device.*` replace them). A thread that is awake starts its stream in 0.2 µs and
-    one that has gone to sleep in some 50; 2 keeps graphs of a few microseconds, which would lose on the latter, on one stream.
+    (`streams.cost=measured` and `streams.device.*` replace them). A thread that is awake starts its stream in 0.2 µs
+    and one that has gone to sleep in some 50; 2 keeps graphs of a few microseconds, which would lose on the latter, on
+    one stream.
     """
     return DeviceModel(
         name=f"CPU with {cores} cores, nominal",

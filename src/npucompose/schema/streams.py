@@ -177,6 +177,15 @@ class Timeline:
 
 
 @frozen(kw_only=True)
+class StreamTimes:
+    """How the streams of one graph really ran: the replay of median length, and the same kernels on one thread."""
+
+    timeline: Timeline
+    plan_us: float
+    serial_us: float
+
+
+@frozen(kw_only=True)
 class Prediction:
     """What a simulation says of a plan. It compares plans of one graph; it is no measurement."""
 

@@ -44,7 +44,7 @@ class Problem:
         """
         found = Dependence.of(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
-        times = clocked(graph, found, can.clock) if wanted.cost == "measured" and can.clock is not None else None
+        times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
         return cls(
             graph=graph,
             wanted=wanted,

@@ -8,19 +8,20 @@ from torch import fx
 
 from npucompose.graphs import Dependence
 from npucompose.schema.capabilities import Clock, Clocked
-from npucompose.streams.execute import Execution, Inputs, on_the_side
+from npucompose.streams.execute import Execution, Inputs, made_up_inputs, on_the_side
 from npucompose.streams.work import Work
 
 ROUNDS = 7
 """Each kernel's time is the shortest of so many, after one round that warms up."""
 
 
-def clocked(graph: fx.Graph, dependence: Dependence, clock: Clock) -> Clocked | None:
+def clocked(graph: fx.Graph, clock: Clock) -> Clocked | None:
     """What the clock of a device says of the graph on made-up inputs of its shapes."""
     if graph.owning_module is None:
         return None
+    inputs = made_up_inputs(graph)
     with on_the_side():
-        return clock(graph.owning_module, list(Inputs(graph, dependence).start().values()))
+        return clock(graph.owning_module, inputs)
 
 
 def work_of(found: Clocked, dependence: Dependence) -> list[Work]:

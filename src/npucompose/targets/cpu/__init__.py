@@ -18,6 +18,7 @@ from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.schema.streams import StreamTimes
     from npucompose.targets.compilation import Backend
 
 ReplayExecutor = Literal["auto", "native", "portable"]
@@ -72,7 +73,7 @@ class CpuTarget(Target):
         100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0
     )
     stream_cores: tuple[int, ...] = option(
-        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any"
+        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
     )
 
     @property
@@ -138,6 +139,21 @@ class CpuTarget(Target):
             "cores": str(usable_cores()),
             "replayer": replayer,
         }
+
+    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        from npucompose.streams import made_up_inputs
+        from npucompose.targets.cpu.graph_cache import GraphCache
+        from npucompose.targets.cpu.stopwatch import measured
+
+        found: dict[str, StreamTimes] = {}
+        for compilation in backend.compilations:
+            lowered, module = compilation.lowered, compilation.graph_module
+            if not isinstance(lowered, GraphCache) or lowered.last is None or module is None:
+                continue
+            times = measured(lowered.last, module, made_up_inputs(module.graph))
+            if times is not None:
+                found[compilation.id] = times
+        return found
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]

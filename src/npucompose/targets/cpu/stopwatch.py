@@ -12,12 +12,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.schema.capabilities import Clocked
-from npucompose.schema.streams import Timeline
+from npucompose.schema.streams import StreamTimes, Timeline
 from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.memory import Memory
@@ -108,17 +107,11 @@ def _kernel_us(steps: Sequence[Step], rounds: Sequence[Spans]) -> dict[str, floa
     return found
 
 
-@frozen(kw_only=True)
-class Measured:
-    """A replay of a plan on the clock: the one whose time is the median, and that of the same steps on one thread."""
+def measured(captured: CapturedGraph, module: fx.GraphModule, inputs: Sequence[Any]) -> StreamTimes | None:
+    """How the streams of a recording run; None where they run on one thread, or cannot be timed.
 
-    timeline: Timeline
-    plan_us: float
-    serial_us: float
-
-
-def measured(captured: CapturedGraph, module: fx.GraphModule, inputs: Sequence[Any]) -> Measured | None:
-    """How the streams of a recording really ran; None where they run on one thread, or cannot be timed."""
+    `inputs` may be made up: they have to lie as the recording's do.
+    """
     if captured.threads is None:
         return None
     try:
@@ -128,7 +121,7 @@ def measured(captured: CapturedGraph, module: fx.GraphModule, inputs: Sequence[A
     side_by_side, in_a_row = watch.rounds(), row.rounds()
     spans = sorted(side_by_side, key=_makespan)[len(side_by_side) // 2]
     assert watch.threads is not None
-    return Measured(
+    return StreamTimes(
         timeline=_timeline(watch.plan.steps, watch.threads, spans),
         plan_us=_makespan(spans) / 1e3,
         serial_us=median(map(_makespan, in_a_row)) / 1e3,

@@ -25,7 +25,7 @@ class Workers:
     spin_us: float = 100.0
     """How long a thread looks for what it waits for before it sleeps."""
     cores: tuple[int, ...] = ()
-    """Cores that all threads but the calling one are bound to, in order; one beyond the end runs where it is put."""
+    """Cores that all threads but the calling one are bound to, in order; the others run on any but the caller's."""
 
 
 @frozen(kw_only=True, eq=False)

@@ -29,11 +29,29 @@ OneThread::~OneThread() {
 class Workers::Worker {
  public:
   Worker(size_t number, Gate& ended) : number_(number), ended_(ended) {
-    std::thread([this] { live(); }).detach();  // asleep or looking when the process ends, and never joined
+    pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
+    std::thread thread([this] { live(); });
+    thread_ = thread.native_handle();
+    thread.detach();  // asleep or looking when the process ends, and never joined
   }
 
-  void begin(Job& job, int64_t spin_ns, int core) {
-    job_ = &job, spin_ns_ = spin_ns, core_ = core;
+  // Bound to `core`, or, where that is negative, kept off the core `taken`. A thread that is woken on the core of the one
+  // that wakes it does not run before that one sleeps, and the system sees no reason to move either.
+  void settle(int core, int taken) {
+    if (core == core_ && (taken == taken_ || core >= 0)) return;
+    core_ = core, taken_ = taken;
+    cpu_set_t set = anywhere_;
+    if (core >= 0) {
+      CPU_ZERO(&set);
+      CPU_SET(core, &set);
+    } else if (taken >= 0 && CPU_COUNT(&set) > 1) {
+      CPU_CLR(taken, &set);
+    }
+    pthread_setaffinity_np(thread_, sizeof set, &set);
+  }
+
+  void begin(Job& job, int64_t spin_ns) {
+    job_ = &job, spin_ns_ = spin_ns;
     begun_.store(begun_.load(std::memory_order_relaxed) + 1);
     awaited_.open();
   }
@@ -42,32 +60,23 @@ class Workers::Worker {
  private:
   [[noreturn]] void live() {
     const OneThread quiet;
-    pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
     int64_t patience = 0;
     for (uint64_t turn = 1;; ++turn) {
       awaited_.pass([&] { return begun_.load() == turn; }, patience);
       patience = spin_ns_;  // what belongs to the caller is not read once it is told that we are done
-      if (core_ != bound_to_) bind();
       job_->part(number_);
       done_.store(turn);
       ended_.open();
     }
   }
 
-  void bind() {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    if (core_ >= 0) CPU_SET(core_, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof one, core_ >= 0 ? &one : &anywhere_);
-    bound_to_ = core_;
-  }
-
   const size_t number_;
   Gate& ended_;
   Job* job_ = nullptr;
   int64_t spin_ns_ = 0;
-  int core_ = -1, bound_to_ = -1;
+  pthread_t thread_{};
   cpu_set_t anywhere_;
+  int core_ = -1, taken_ = -1;
   Gate awaited_;
   alignas(64) std::atomic<uint64_t> begun_{0};
   alignas(64) std::atomic<uint64_t> done_{0};
@@ -90,7 +99,11 @@ bool Workers::run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int
   } catch (const std::system_error&) {  // the system gives no more threads
     return false;
   }
-  for (size_t i = 0; i + 1 < parts; ++i) workers_[i]->begin(job, spin_ns, i < cores.size() ? cores[i] : -1);
+  const int here = sched_getcpu();
+  for (size_t i = 0; i + 1 < parts; ++i) {
+    workers_[i]->settle(i < cores.size() ? cores[i] : -1, here);
+    workers_[i]->begin(job, spin_ns);
+  }
   {
     const OneThread quiet;
     job.part(0);

@@ -76,7 +76,7 @@ class Workers {
   static Workers& here();
 
   // Part 0 on the calling thread, each other one on a worker; returns when all have ended. Kernels in them use one
-  // thread each. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, where the system puts it.
+  // thread each. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, any but the caller's.
   // False, with nothing done: the workers are at work for somebody else.
   bool run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int>& cores);
 
