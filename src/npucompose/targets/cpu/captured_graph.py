@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
+from attrs import frozen
 from torch import fx
 
 from npucompose.errors import SignatureError
@@ -39,7 +41,7 @@ class CapturedGraph:
         inputs: Sequence[Any],
         *,
         static: frozenset[int],
-        executor: ExecutorName,
+        executors: Executors,
         clone_output: bool,
         workers: Workers,
     ) -> None:
@@ -49,10 +51,10 @@ class CapturedGraph:
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
         shared = sharing(inputs)
-        self.threads, self.why_threads = _threads(plan, executor, workers, shared)
+        self.threads, self.why_threads = executors.threads(plan, workers, shared)
         """Who runs which step; None, and a reason where streams were asked for, when one thread runs all of them."""
         self.memory = Memory.of(plan, threads=self.threads)
-        self.executor, self._why_executor = _executor(plan, self.memory, executor, self.threads, workers)
+        self.executor, self._why_executor = executors.make(plan, self.memory, self.threads, workers)
         if self.threads is not None and not isinstance(self.executor, Native):
             self.threads, self.why_threads = None, PORTABLE
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
@@ -96,9 +98,10 @@ class CapturedGraph:
         """
         begin = time.perf_counter()
         workers = workers or Workers()
-        plan = recorder.record(graph_module, inputs, _alone(executor, workers))
+        executors = Executors.of(executor)
+        plan = recorder.record(graph_module, inputs, executors.alone(workers))
         with torch.inference_mode(False), torch.no_grad():
-            captured = cls(plan, inputs, static=static, executor=executor, clone_output=clone_output, workers=workers)
+            captured = cls(plan, inputs, static=static, executors=executors, clone_output=clone_output, workers=workers)
         captured.seconds = time.perf_counter() - begin
         return captured
 
@@ -139,56 +142,59 @@ class CapturedGraph:
         }
 
 
-def _alone(executor: ExecutorName, workers: Workers) -> Alone | None:
-    """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
-    if executor != "native" or workers.count < 2 or torch.get_num_threads() == 1:
-        return None
-    try:
-        return build.load().alone
-    except build.Unavailable:
-        return None
+@frozen(kw_only=True, eq=False)
+class Executors:
+    """Who may run a plan: the native replayer's extension, or None and why; portable ones after it."""
 
+    wanted: ExecutorName
+    extension: ModuleType | None = None
+    why: str = ""
 
-def _threads(
-    plan: Plan, executor: ExecutorName, workers: Workers, sharing: frozenset[int]
-) -> tuple[Threads | None, str]:
-    """The plan's streams on threads; or None and why they run one after the other, '' for a plan of one stream."""
-    if len(plan.streams) < 2:
-        return None, ""
-    try:
-        if executor == "native":
-            build.load()
-    except build.Unavailable:
-        executor = "torchscript"
-    if executor != "native":
-        return None, PORTABLE
-    if workers.count < 2:
-        return None, "one thread is all that streams may have here"
-    if plan.unlike_alone:
-        return None, (
-            f"{plan.unlike_alone} gives other bits on one thread than on {torch.get_num_threads()}: "
-            "torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
-        )
-    return Threads.of(plan, workers.count, sharing), ""
-
-
-def _executor(
-    plan: Plan, memory: Memory, wanted: ExecutorName, threads: Threads | None, workers: Workers
-) -> tuple[Native | TorchScript | StraightLine, str]:
-    """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
-    reason = ""
-    if wanted == "native":
+    @classmethod
+    def of(cls, wanted: ExecutorName) -> Executors:
         try:
-            return Native(build.load(), plan, memory, threads=threads, workers=workers), reason
-        except (build.Unavailable, Refused) as error:
-            reason = str(error)
-    if wanted != "python":
-        try:
-            return TorchScript(plan.steps, memory.slots, memory.tensors), reason
-        except NotExpressible as error:
-            reason = f"{reason}; " if reason else ""
-            reason += f"not expressible in TorchScript: {error}"
-    return StraightLine(plan.steps, memory.slots, memory.tensors), reason
+            return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
+        except build.Unavailable as error:
+            return cls(wanted=wanted, why=str(error))
+
+    def alone(self, workers: Workers) -> Alone | None:
+        """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
+        if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
+            return None
+        return self.extension.alone
+
+    def make(
+        self, plan: Plan, memory: Memory, threads: Threads | None, workers: Workers
+    ) -> tuple[Native | TorchScript | StraightLine, str]:
+        """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
+        reason = self.why
+        if self.extension is not None:
+            try:
+                return Native(self.extension, plan, memory, threads=threads, workers=workers), reason
+            except Refused as error:
+                reason = str(error)
+        if self.wanted != "python":
+            try:
+                return TorchScript(plan.steps, memory.slots, memory.tensors), reason
+            except NotExpressible as error:
+                reason = f"{reason}; " if reason else ""
+                reason += f"not expressible in TorchScript: {error}"
+        return StraightLine(plan.steps, memory.slots, memory.tensors), reason
+
+    def threads(self, plan: Plan, workers: Workers, sharing: frozenset[int]) -> tuple[Threads | None, str]:
+        """The plan's streams on threads; or None and why they run in a row, '' for a plan of one stream."""
+        if len(plan.streams) < 2:
+            return None, ""
+        if self.extension is None:
+            return None, PORTABLE
+        if workers.count < 2:
+            return None, "one thread is all that streams may have here"
+        if plan.unlike_alone:
+            return None, (
+                f"{plan.unlike_alone} gives other bits on one thread than on {torch.get_num_threads()}: "
+                "torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
+            )
+        return Threads.of(plan, workers.count, sharing), ""
 
 
 def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:
