@@ -25,9 +25,8 @@ from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Step
 from npucompose.targets.cpu.threads import Threads, Workers
 
-ROUNDS = 15
-LEAST_NS, MOST_ROUNDS = 20e6, 200
-"""A short graph is replayed more often: the time of a few microseconds is known no better than the machine is quiet."""
+ROUNDS, MOST_ROUNDS, LONG_ENOUGH_NS = 5, 200, 100e6
+"""So many replays at least and at most, and between them as many as fit into this time."""
 SYNCHRONISATIONS = 201
 
 Spans = list[tuple[int, int]]
@@ -57,9 +56,10 @@ class Stopwatch:
 
     def rounds(self) -> list[Spans]:
         """Every replay begins with the inputs as they were given, and with threads that are awake."""
-        (first,) = self._native.recording.spans(1)
-        count = min(MOST_ROUNDS, max(ROUNDS, round(LEAST_NS / max(_makespan(first), 1))))
-        return [self._round() for _ in range(count)]
+        with torch.random.fork_rng(devices=[]):
+            (first,) = self._native.recording.spans(1)
+            count = min(MOST_ROUNDS, max(ROUNDS, round(LONG_ENOUGH_NS / max(_makespan(first), 1))))
+            return [self._round() for _ in range(count)]
 
     def _round(self) -> Spans:
         for index in self._written:
