@@ -95,7 +95,7 @@ class Job:
         target.check_stages([stage.name for stage in order])
         expectations.check(experiment, [stage.name for stage in order])
         ingredients = Ingredients(
-            values=_values(checked),
+            values=values_of(checked),
             versions=around.versions,
             device=around.device(target),
             code=_code(checked, around.code),
@@ -134,7 +134,7 @@ def wanted(checked: Checked) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
 
 
-def _values(checked: Checked) -> dict[str, Any]:
+def values_of(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
     for name in NOT_IN_A_KEY:

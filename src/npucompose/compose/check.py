@@ -213,6 +213,10 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
                 origins[name] = DEFAULT
     for label in experiment.passes:
         origins.setdefault(f"passes.{label}.pass", _who_chose(f"passes.{label}", provenance))
+    if experiment.tiling.schedule == "sink":
+        origins[f"compiler.{TILING_SINK}"] = origins["tiling.schedule"]
+    if "adapt" in experiment.passes and "passes.adapt" not in named:
+        origins["passes.adapt.pass"] = origins["adapt.name"]
     return origins
 
 

@@ -7,7 +7,7 @@ comparison page does the same with the same facts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -18,6 +18,7 @@ from npucompose.report.compare import Line, markdown_table, shown
 from npucompose.schema.figures import MEASURED, Figures
 from npucompose.schema.flat import flat
 from npucompose.schema.record import Report, facts_of
+from npucompose.schema.setting import origin
 
 CUT = 60
 """Characters of a value that are shown; whole values are compared."""
@@ -85,15 +86,6 @@ def beside_each_other(one: str, other: str) -> tuple[str, str]:
 def _window(text: str, start: int) -> str:
     before, after = ("…" if start else ""), ("…" if start + CUT < len(text) else "")
     return f"{before}{text[start : start + CUT]}{after}"
-
-
-def origin(provenance: Mapping[str, str], name: str) -> str:
-    """Of the value itself, or of what it lies in."""
-    while name:
-        if name in provenance:
-            return provenance[name]
-        name = name.rpartition(".")[0]
-    return "default"
 
 
 def written(value: Any) -> str:

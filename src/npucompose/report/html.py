@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from npucompose.report.differences import origin, written
+from npucompose.report.differences import written
 from npucompose.report.files import write_atomically
 from npucompose.report.html_sinking import sinking
 from npucompose.report.markup import Html, page, table, tag
@@ -20,6 +20,7 @@ from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
 from npucompose.schema.record import Report, Status, facts_of
+from npucompose.schema.setting import COMMAND_LINE, origin
 from npucompose.schema.streams import Timeline
 
 FILE_NAME = "report.html"
@@ -245,7 +246,7 @@ def _effective(report: Report) -> Iterator[Html]:
 def _configuration(report: Report) -> Iterator[Html]:
     """What the command line said is open, everything else one click away."""
     values = {name: (value, origin(report.provenance, name)) for name, value in flat(report.experiment).items()}
-    said = {name: row for name, row in values.items() if "command line" in row[1]}
+    said = {name: row for name, row in values.items() if COMMAND_LINE in row[1]}
     if said:
         yield _options(said)
     if values:
