@@ -33,6 +33,7 @@ KINDS: Mapping[str, str] = {
     "benchmarks": "benchmark",
     "experiments": "experiment",
     "executors": "executor",
+    "trackers": "tracker",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 
