@@ -73,8 +73,8 @@ def test_only_the_command_line_says_where_runs_are_told() -> None:
 
 def test_a_file_cannot_say_it_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tracker").mkdir()
-    (tmp_path / "tracker" / "none.yaml").write_text("name: none\nplace: https://elsewhere\n")
-    arguments = ["--config-dir", str(tmp_path), "tracker=none", "model=add"]
+    (tmp_path / "tracker" / "mine.yaml").write_text("name: none\nplace: https://elsewhere\n")
+    arguments = ["--config-dir", str(tmp_path), "tracker=mine", "model=add"]
     assert main(["run", *arguments, f"hydra.run.dir={tmp_path / 'run'}"]) == 2
     assert "only the command line" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
