@@ -231,21 +231,23 @@ class Replay(Stage["Session"]):
         if live.detached is not None:
             ways["detached"] = live.detached
         results: dict[str, Compared] = {}
-        first_us = None
+        first_us = ended = None
         steps = live.built.steps
         for at, (way, function) in enumerate(ways.items()):
             for step in range(steps):
                 name = f"{way} step {step}"
                 try:
                     results[name] = compared(live, function, step, {}, name=f"step {step} of the comparison")
-                except SignatureError:
+                except SignatureError as error:
                     if way == "compiled" or step == 0:
                         raise
-                    break  # the model varies a number or a shape, and a recording is good for one signature
+                    # The model varies a number or a shape, and a recording is good for one signature.
+                    ended = f"at step {step} of {steps}: {error}"
+                    break
                 first_us = results[name].took_us if way == "detached" or first_us is None else first_us
                 progress((at * steps + step + 1) / (len(ways) * steps))
         return {
-            "replay": facts_of(ReplayFacts(first_us=first_us or 0.0, replays=len(results))),
+            "replay": facts_of(ReplayFacts(first_us=first_us or 0.0, replays=len(results), detached_ended=ended)),
             "texts": dict(live.checked.target.device_texts(live.materialised.backend)),
             **_comparison_account(live, results),
         }

@@ -167,6 +167,9 @@ def _numerics(report: Report) -> Iterator[Row]:
         yield "numerics", Text(problem, style="red")
     if found.note:
         yield "numerics", Text(found.note, style="dim")
+    if report.stages.replay is not None and report.stages.replay.detached_ended:
+        words = f"the comparison of the detached handle ended {report.stages.replay.detached_ended}"
+        yield "numerics", Text(words, style="dim")
     if found.stride_mismatches:
         yield "numerics", Text(f"other strides than {found.reference} at {', '.join(found.stride_mismatches)}")
 

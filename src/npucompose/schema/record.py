@@ -148,6 +148,8 @@ class CaptureFacts:
 class ReplayFacts:
     first_us: float
     replays: int = 1
+    detached_ended: str | None = None
+    """Why the detached handle was compared on fewer steps than the compiled model; None where it was on all."""
 
 
 @frozen(kw_only=True)
