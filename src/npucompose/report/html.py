@@ -13,6 +13,7 @@ from typing import Any, cast
 from npucompose.report.compare import origin
 from npucompose.report.files import write_atomically
 from npucompose.report.markup import Html, joined, page, table, tag
+from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
@@ -59,7 +60,8 @@ def _sections(report: Report, figures: Figures) -> Iterator[tuple[str, list[Html
     yield "Latency", list(_latency(report))
     yield "Streams", list(_streams(report))
     yield "Graphs", list(_graphs(report))
-    yield "Passes", list(_passes(report))
+    yield "Passes", list(tables_of_passes(report))
+    yield "What each pass is worth", list(tables_of_ablation(report))
     yield "Sinking", [_tree(report.sinking)] if report.sinking is not None else []
     yield "TorchAir", list(_npu(report))
     yield "Options that do not act as asked", list(_effective(report))
@@ -159,15 +161,6 @@ def _graphs(report: Report) -> Iterator[Html]:
         yield table(("graph", "shapes", "nodes", "symbols", "fingerprint"), rows)
     if report.recompiles:
         yield table(("recompilation", "why"), [(r.compile_id, r.reason) for r in report.recompiles])
-
-
-def _passes(report: Report) -> Iterator[Html]:
-    if report.passes:
-        rows = [
-            (p.name, p.stage, p.graph or "", p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))
-            for p in report.passes
-        ]
-        yield table(("pass", "stage", "graph", "matches", "nodes", "took"), rows)
 
 
 def _npu(report: Report) -> Iterator[Html]:
