@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import expectations, tracking
+from airflow_free import ablation, expectations, tracking
+from airflow_free.ablation import Ablation
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
@@ -95,6 +96,8 @@ class Job:
         target.check_stages([stage.name for stage in order])
         tracking.check(experiment.tracker, dict(checked.provenance))
         expectations.check(experiment, [stage.name for stage in order])
+        if any(stage.name == Ablation.name for stage in order):
+            ablation.check(checked)
         ingredients = Ingredients(
             values=values_of(checked),
             versions=around.versions,
@@ -131,8 +134,12 @@ def wanted(checked: Checked) -> tuple[str, ...]:
     """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
     stages = checked.experiment.pipeline.stages
     calls = checked.model.sequence if checked.model is not None else ()
-    compares = any(stage in stages for stage in ("replay", "benchmark"))
-    return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
+    compares = any(stage in stages for stage in ("replay", "benchmark", Ablation.name))
+    if not calls or not compares:
+        return stages
+    # The ablation compiles the model anew, many times: what counts compilations comes before it.
+    last = [stage for stage in stages if stage == Ablation.name]
+    return tuple(dict.fromkeys((*(stage for stage in stages if stage not in last), "sequence", *last)))
 
 
 def values_of(checked: Checked) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
         explain_command.declare(explain)
     listing = commands.add_parser("list", help="what can be chosen")
-    listing.add_argument("kind", choices=kinds(), help="which choices")
+    listing.add_argument(
+        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
+    )
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
     listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")

@@ -26,7 +26,7 @@ def offered(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     [
         (["re"], {"report", "recipe"}),
         (["recipe", ""], {"lock", "verify", "eject", "import", "show", "export"}),
-        (["list", "mo"], {"modes", "models"}),
+        (["list", "mo"], {"mode", "modes", "model", "models"}),
         (["list", "--"], {"--json", "--yaml", "--under", "--torch-npu", "--config-dir", "--help"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["report", "--sort", "p5"], {"p50_us"}),
@@ -103,7 +103,7 @@ def completed(line: str, folder: Path) -> list[str]:
         ("npucompose run mode=eager model=ad", ["add"]),
         ("npucompose run mode=eager,m", ["eager,max-autotune"]),
         ("npucompose run strict= ", None),
-        ("npucompose list mod", ["modes", "models"]),
+        ("npucompose list pipelines", ["pipelines"]),
     ],
 )
 def test_bash_replaces_what_stands_behind_the_last_sign(line: str, wanted: list[str] | None, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from npucompose.report.differences import written
 from npucompose.report.files import write_atomically
 from npucompose.report.html_sinking import sinking
 from npucompose.report.markup import Html, page, table, tag
+from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
@@ -76,7 +77,8 @@ def _sections(report: Report, figures: Figures, timelines: Mapping[str, Timeline
     yield "Streams", list(_streams(report, timelines))
     yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []
     yield "Graphs", list(_graphs(report))
-    yield "Passes", list(_passes(report))
+    yield "Passes", list(tables_of_passes(report))
+    yield "What each pass is worth", list(tables_of_ablation(report))
     yield "Declared calls", list(_calls(report))
     yield "TorchAir", list(_npu(report))
     yield "Expectations", [] if missed else list(_expectations(report))
@@ -209,15 +211,6 @@ def _calls(report: Report) -> Iterator[Html]:
         yield tag("p", f"{as_count(made.graphs, 'graph')} and {as_count(made.captures, 'recording')} for all of them.")
         rows = [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls]
         yield table(("call", "recompilations", "against eager"), rows)
-
-
-def _passes(report: Report) -> Iterator[Html]:
-    if report.passes:
-        rows = [
-            (p.name, p.stage, p.graph or "", p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))
-            for p in report.passes
-        ]
-        yield table(("pass", "stage", "graph", "matches", "nodes", "took"), rows)
 
 
 def _npu(report: Report) -> Iterator[Html]:
