@@ -32,6 +32,7 @@ KINDS: Mapping[str, str] = {
     "compilers": "compiler",
     "benchmarks": "benchmark",
     "experiments": "experiment",
+    "searches": "search",
     "executors": "executor",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
