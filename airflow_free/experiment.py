@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import ablation, expectations
+from airflow_free import ablation, expectations, tracking
 from airflow_free.ablation import Ablation
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
@@ -52,8 +52,8 @@ RESULT_ROOMS = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
-NOT_IN_A_KEY = ("search", "executor", "retry")
-"""Fields of the experiment that say why, where and when it runs and nothing about what comes out."""
+NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
+"""Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
 
 
 class Surroundings:
@@ -94,6 +94,7 @@ class Job:
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        tracking.check(experiment.tracker, dict(checked.provenance))
         expectations.check(experiment, [stage.name for stage in order])
         if any(stage.name == Ablation.name for stage in order):
             ablation.check(checked)

@@ -368,6 +368,7 @@ def _run_here(job: Any) -> int:
     from hydra.core.hydra_config import HydraConfig
     from rich.console import Console
 
+    from airflow_free import tracking
     from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
@@ -384,6 +385,8 @@ def _run_here(job: Any) -> int:
         _leave_no_folder()
         raise
     render(report, console, run_dir / "report.json")
+    for problem in tracking.tell_of(job.checked.experiment.tracker, [run_dir], Store.default().root):
+        print(PREFIX + problem, file=sys.stderr)
     if report.error and report.exit_status:
         print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
     return report.exit_status

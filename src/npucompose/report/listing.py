@@ -34,6 +34,7 @@ KINDS: Mapping[str, str] = {
     "experiments": "experiment",
     "searches": "search",
     "executors": "executor",
+    "trackers": "tracker",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 

@@ -14,6 +14,7 @@ from npucompose.schema.options import option
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
+from npucompose.schema.tracker import Tracker
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
 MODES: tuple[ModeName, ...] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
@@ -140,5 +141,6 @@ class Experiment:
     retry: Literal["none", "failed"] = option(
         "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
     )
+    tracker: Tracker = option(factory=Tracker)
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")
