@@ -52,8 +52,8 @@ RESULT_ROOMS = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
-NOT_IN_A_KEY = ("executor", "retry", "tracker")
-"""Fields of the experiment that say where and when it runs, and who is told, and nothing about what comes out."""
+NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
+"""Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
 
 
 class Surroundings:
@@ -245,7 +245,7 @@ def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
-        if record is not None and store.has_files(record.stage, record.key, _files(record.facts)):
+        if record is not None and store.has_files(record.stage, record.key, vendor_files(record.facts)):
             found.append(
                 Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
             )
@@ -276,7 +276,7 @@ def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
             write_atomically(folder / name, text)
 
 
-def _files(facts: Mapping[str, Any]) -> Sequence[str]:
+def vendor_files(facts: Mapping[str, Any]) -> Sequence[str]:
     """What the vendor's compiler had written when the stage was done."""
     return (facts.get("npu") or {}).get("files", ())
 
@@ -284,7 +284,7 @@ def _files(facts: Mapping[str, Any]) -> Sequence[str]:
 def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> None:
     """The files of stages that were not run now; the others lie there already."""
     for f in finished:
-        if f.reused and _files(f.facts):
+        if f.reused and vendor_files(f.facts):
             store.bring_files(f.stage, f.key, run_dir / FILES)
 
 
@@ -314,8 +314,8 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     done: list[Finished] = []
     for stage in job.order:
         done += runner.run((stage,), job.keys, session)
-        if _files(done[-1].facts) and not done[-1].reused:
-            store.keep_files(stage.name, job.keys[stage.name], files, _files(done[-1].facts))
+        if vendor_files(done[-1].facts) and not done[-1].reused:
+            store.keep_files(stage.name, job.keys[stage.name], files, vendor_files(done[-1].facts))
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}

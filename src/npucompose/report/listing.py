@@ -32,6 +32,7 @@ KINDS: Mapping[str, str] = {
     "compilers": "compiler",
     "benchmarks": "benchmark",
     "experiments": "experiment",
+    "searches": "search",
     "executors": "executor",
     "trackers": "tracker",
 }
