@@ -118,6 +118,7 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
             exact=r.exact,
             rules=r.rules,
             moves=r.moves,
+            folds=r.folds,
             max_abs_err=r.max_abs_err,
             graph=c.id,
         )

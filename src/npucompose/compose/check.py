@@ -179,6 +179,12 @@ def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, p
             problems.append(_untrusted(f"passes.{label}"))
             continue
         _gather(problems, a_pass.check)
+        for keyword in ("training", "cache"):
+            if a_pass.freezes and getattr(experiment.compile, keyword):
+                problems.append(
+                    f"passes.{label} makes constants of parameters, which compile.{keyword}=true cannot have: "
+                    "leave one of the two out."
+                )
 
 
 def _with_tiling(experiment: Experiment) -> Experiment:

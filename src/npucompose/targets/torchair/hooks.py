@@ -24,8 +24,8 @@ class PassHooks:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._handed = hand_over(backend)
-        self._pre = backend.pre.as_torchair_hook(self._tell)
-        self._post = backend.post.as_torchair_hook(self._tell)
+        self._pre = backend.pre.as_torchair_hook(self._tell, backend.constants)
+        self._post = backend.post.as_torchair_hook(self._tell, backend.constants)
         self._open: Compilation | None = None
 
     def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
