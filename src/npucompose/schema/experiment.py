@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.options import option
 from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
@@ -133,6 +134,7 @@ class Experiment:
     streams: Streams = option(factory=Streams)
     adapt: RuleSet = option(factory=RuleSet, doc="adaptation rules that the pass `adapt` follows")
     compiler: CompilerOptions = option(factory=CompilerOptions)
+    inductor: InductorOptions = option(factory=InductorOptions, doc="Inductor's options, where the mode uses Inductor")
     target: Choice = option(factory=lambda: Choice(name="cpu"))
     model: Choice = option(factory=lambda: Choice(name="gpt_decode"))
     pipeline: Pipeline = option(factory=Pipeline)
