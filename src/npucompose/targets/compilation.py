@@ -16,6 +16,7 @@ from npucompose.graphs import fingerprint, printed, symbols
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
 from npucompose.schema.streams import Decision, Plan
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline
     from npucompose.sinking import FxFacts
     from npucompose.targets.base import Genuine, Lowered, Target
+
+
+UNCHANGED = InductorOptions()
 
 
 @define(kw_only=True, eq=False)
@@ -68,11 +72,12 @@ class Backend:
         target: Target,
         mode: str,
         options: CompilerOptions,
+        inductor: InductorOptions = UNCHANGED,
         pre: PassPipeline,
         post: PassPipeline,
         folders: Folders = NO_FOLDERS,
     ) -> None:
-        self.target, self.mode, self.options = target, mode, options
+        self.target, self.mode, self.options, self.inductor = target, mode, options, inductor
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
@@ -103,6 +108,20 @@ class Backend:
         if self.reads_only:
             return only_read(self, graph_module, example_inputs)
         return self.target.compile(self, graph_module, example_inputs)
+
+    def torch_compile(self, model: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
+        """`torch.compile(model, backend=self, **keywords)`, and what this backend's mode wants while Dynamo traces.
+
+        With `torch.compile` alone everything works but freezing, of which Dynamo must know before it asks a backend.
+        """
+        import torch
+
+        compiled = torch.compile(model, backend=self, **keywords)
+        if not self.target.fuses(self.mode) or not self.inductor.settings().get("freezing"):
+            return compiled
+        from npucompose.targets.inductor import freezing_while_tracing
+
+        return freezing_while_tracing(compiled)
 
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
@@ -239,31 +258,3 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
 
     compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
     return compiler(graph_module, list(example_inputs))
-
-
-def through_inductor(
-    backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
-) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
-
-    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
-    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
-    """
-    from torch._functorch import config as functorch_config
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    from npucompose.streams import strip
-
-    def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-        compilation = backend.rewrite(aot, inputs)
-        if strip(aot.graph):
-            aot.recompile()
-        begun = perf_counter()
-        compiled = compile_fx_inner(aot, inputs, **keywords)
-        compilation.backend_s = perf_counter() - begun
-        return compiled
-
-    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    with functorch_config.patch(enable_autograd_cache=False):
-        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
-    return compiled
