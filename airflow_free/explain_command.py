@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from npucompose.errors import ConfigError
 from npucompose.schema.sinking import Explanation
 
 
@@ -18,6 +19,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE, torch{told}"
     )
     parser.add_argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{told}")
+    parser.add_argument(
+        "--options", action="store_true", help="instead: every value of the experiment, and who said so"
+    )
+    parser.add_argument("--under", default="", metavar="PATH", help="with --options: those below this path")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(act=act)
 
@@ -28,11 +33,34 @@ def act(arguments: argparse.Namespace) -> int:
 
     from npucompose.report.explain import as_json, render
 
+    if arguments.options:
+        return _options(arguments)
+    if arguments.under:
+        raise ConfigError("--under is for --options.")
     explanation = _explanation(arguments)
     if arguments.json:
         print(as_json(explanation))
     else:
         render(explanation, Console())
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from airflow_free.settings import settings_of
+    from npucompose.compose.check import check
+    from npucompose.compose.tree import compose
+    from npucompose.report import settings
+
+    if arguments.log or arguments.dump:
+        raise ConfigError("--options is about an experiment; --log and --dump are about graphs.")
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    found = settings_of(check(composed))
+    if arguments.json:
+        print(settings.as_json(found, under=arguments.under))
+    else:
+        settings.render(found, Console(), under=arguments.under)
     return 0
 
 

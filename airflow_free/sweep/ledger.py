@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import attrs
 from attrs import field, frozen
@@ -117,6 +118,18 @@ class Ledger:
         with _told(self.path):
             rows = self.connection.execute(f"SELECT * FROM points ORDER BY {order} LIMIT ?", (limit or -1,))
             return [_of_row(row) for row in rows]
+
+    def timed(self, statuses: Sequence[Status]) -> Iterator[tuple[Any, ...]]:
+        """(key, model, target, overrides, p50_us, pool_bytes, peak_rss_bytes, compile_s) of every point of these
+        statuses that was timed: rows and no entries, because it is asked of a whole ledger."""
+        marks = ",".join("?" * len(statuses))
+        with _told(self.path):
+            for key, model, target, overrides, *figures in self.connection.execute(
+                "SELECT key, model, target, overrides, p50_us, pool_bytes, peak_rss_bytes, compile_s FROM points "
+                f"WHERE p50_us IS NOT NULL AND status IN ({marks})",
+                statuses,
+            ):
+                yield key, model, target, json.loads(overrides), *figures
 
     def counts(self) -> dict[str, int]:
         """{status: how many}."""

@@ -33,6 +33,15 @@ def test_a_choice_is_told_by_the_first_comment_of_its_file(conf: Path):
     ]
 
 
+def test_a_group_is_listed_by_its_own_name_too_and_the_list_names_the_group(
+    conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert choices("mode", [conf]) == choices("modes", [conf])
+    shown = [(show(kind, [conf]), capsys.readouterr().out)[1] for kind in ("mode", "modes")]
+    assert shown[0] == shown[1]
+    assert shown[0].split()[0] == "mode"
+
+
 def test_a_users_own_folder_adds_and_replaces(conf: Path, tmp_path: Path):
     mine = tmp_path / "mine" / "mode"
     mine.mkdir(parents=True)

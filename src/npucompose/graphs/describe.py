@@ -74,6 +74,11 @@ class Line(NamedTuple):
     content: str
     """What a get_attr stands for, by content: a constant's bytes, a submodule's fingerprint."""
 
+    @classmethod
+    def of(cls, node: fx.Node, stream: str | None = None, content: str = "") -> Line:
+        value = node.meta.get("val")
+        return cls(node, node.name, node.op, node.target, node.args, node.kwargs, value, stream, content)
+
 
 @frozen(kw_only=True, eq=False)
 class Snapshot:
@@ -90,17 +95,7 @@ class Snapshot:
     def of(cls, graph: fx.Graph) -> Snapshot:
         labels = stream_labels(graph)
         lines = tuple(
-            Line(
-                node,
-                node.name,
-                node.op,
-                node.target,
-                node.args,
-                node.kwargs,
-                node.meta.get("val"),
-                labels.get(node),
-                _constant(graph, node) if node.op == "get_attr" else "",
-            )
+            Line.of(node, labels.get(node), _constant(graph, node) if node.op == "get_attr" else "")
             for node in graph.nodes
         )
         taken = cls(lines=lines, symbols=symbols(graph))
@@ -127,7 +122,7 @@ class Snapshot:
             named = line.op in ("placeholder", "output", "get_attr")
             what = line.content if named else _named(line.target)
             arguments = "" if line.op == "placeholder" else _text((line.args, line.kwargs), numbers.__getitem__)
-            value = _value(line.value, stride=True)
+            value = value_text(line.value, stride=True)
             digest.update(f"{line.op} {what} {arguments} {canonical(value) if known else value}\n".encode())
         return digest.hexdigest()
 
@@ -159,22 +154,24 @@ def _constant(graph: fx.Graph, node: fx.Node) -> str:
     return type(owner).__name__
 
 
+def node_text(node: fx.Node) -> str:
+    """`mm: f32[2, 2] = aten.mm.default(x, x)`."""
+    return _listed(Line.of(node), str)
+
+
 def _listed(line: Line, name: Callable[[fx.Node], str]) -> str:
     arguments = [_text(arg, name) for arg in line.args]
     arguments += [f"{key}={_text(value, name)}" for key, value in line.kwargs.items()]
-    value = _value(line.value)
+    value = value_text(line.value)
+    stream = f"  # {line.stream}" if line.stream is not None else ""
     if line.op == "output":
-        return f"return {', '.join(arguments)}"
+        return f"return {', '.join(arguments)}{stream}"
     if line.op == "placeholder":
-        return f"{line.name}: {value or '?'} = input"
+        return f"{line.name}: {value or '?'} = input{stream}"
     typed = f"{line.name}: {value}" if value else line.name
     if line.op == "get_attr":
-        return f"{typed} = get_attr {_named(line.target)}{_stream(line)}"
-    return f"{typed} = {_named(line.target)}({', '.join(arguments)}){_stream(line)}"
-
-
-def _stream(line: Line) -> str:
-    return f"  # {line.stream}" if line.stream is not None else ""
+        return f"{typed} = get_attr {_named(line.target)}{stream}"
+    return f"{typed} = {_named(line.target)}({', '.join(arguments)}){stream}"
 
 
 def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
@@ -194,7 +191,7 @@ def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
     return repr(value)
 
 
-def _value(value: Any, stride: bool = False) -> str:
+def value_text(value: Any, stride: bool = False) -> str:
     """`f32[2, s0]`, with `stride` also strides and device; a list of them in brackets; '' when nothing is known."""
     if isinstance(value, torch.Tensor):
         text = f"{_short(value.dtype)}[{', '.join(str(size) for size in value.shape)}]"
@@ -202,7 +199,7 @@ def _value(value: Any, stride: bool = False) -> str:
             text += f"/{tuple(str(step) for step in value.stride())}"
         return f"{text}@{value.device.type}" if stride else text
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(_value(item, stride) for item in value)})"
+        return f"({', '.join(value_text(item, stride) for item in value)})"
     return "" if value is None else f"{type(value).__name__} {value}"
 
 

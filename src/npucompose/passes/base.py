@@ -29,8 +29,10 @@ class Outcome:
     rtol: float = 0.0
     atol: float = 0.0
     """Where they do not: how far off they may be; both 0 where nothing is declared."""
+    checks_ranges: bool = False
+    """The graph now ends the run where a value does not fit a narrower type."""
     rules: tuple[RuleFacts, ...] = ()
-    """Of the pass `adapt`: each rule that was applied."""
+    """Of the passes `adapt` and `replace`: each rule or pattern that was applied."""
     moves: MoveFacts | None = None
     """Of the pass `cancel_moves`: what was taken out."""
 
@@ -44,6 +46,8 @@ class Request:
     example_inputs: Sequence[Any] = ()
     config: Any = None
     """The genuine CompilerConfig where TorchAir compiles."""
+    check: bool = False
+    """`check=per_pass`: a pass of several rules holds each of them to its own promise."""
 
 
 @frozen(kw_only=True)

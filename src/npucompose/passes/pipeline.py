@@ -89,7 +89,13 @@ class PassPipeline:
         Raises PassError naming the pass that raised or left an invalid graph; a ConfigError (a plan that cannot be
         followed, …) is the person's mistake and passes as it is. The graph is not to be used after either.
         """
-        request = Request(graph_module=graph_module, can=self.can, example_inputs=example_inputs, config=config)
+        request = Request(
+            graph_module=graph_module,
+            can=self.can,
+            example_inputs=example_inputs,
+            config=config,
+            check=self.check,
+        )
         records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records
@@ -137,11 +143,12 @@ class PassPipeline:
         self, label: str, a_pass: Pass, before: fx.GraphModule | None, graph: fx.Graph, outcome: Outcome
     ) -> float | None:
         """The largest difference that the pass made; PassError where that is more than it promises."""
-        from npucompose.passes.proof import prove
+        from npucompose.passes.proof import Promise, copied, prove
 
         if before is None:
             return None
-        proof = prove(before, graph, exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol)
+        promise = Promise(exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol, may_refuse=outcome.checks_ranges)
+        proof = prove(before, copied(graph), promise)
         if proof.broken is not None:
             raise PassError(
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) does not keep what it promises: "

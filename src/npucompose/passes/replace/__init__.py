@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
-from npucompose.passes.base import Outcome, Pass
+from npucompose.passes.base import Outcome, Pass, Request
 from npucompose.passes.replace.pattern import Pattern
 from npucompose.registry import Registry
 from npucompose.schema.capabilities import Capabilities
@@ -52,10 +52,16 @@ class Replace(Pass):
         for name in self.patterns:
             PATTERNS.get(name, "passes.replace.patterns")
 
+    def run(self, request: Request) -> Outcome:
+        return self._replaced(request.graph_module.graph, check=request.check)
+
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
+        return self._replaced(graph, check=False)
+
+    def _replaced(self, graph: fx.Graph, *, check: bool) -> Outcome:
         from npucompose.graphs import is_planned
         from npucompose.passes.replace.rewrite import replace_all
 
         if is_planned(graph):
             return Outcome(matches=0)
-        return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns])
+        return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns], check=check)
