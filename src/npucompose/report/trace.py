@@ -8,24 +8,20 @@ counters ("C"). Times are microseconds. Pure: reads schema only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from npucompose.schema.streams import Timeline
+from npucompose.schema.streams import Timeline, Timelines
 
 Entry = dict[str, Any]
 
 
-Lines = Iterable[tuple[str, Timeline]]
-"""(name of a graph, timeline); a graph may come twice, predicted and measured."""
-
-
-def text(timelines: Lines) -> str:
+def text(timelines: Timelines) -> str:
     """The file's content."""
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": entries(timelines)})
 
 
-def entries(timelines: Lines) -> list[Entry]:
+def entries(timelines: Timelines) -> list[Entry]:
     """Names first, then everything in the order of time."""
     names: list[Entry] = []
     found: list[Entry] = []

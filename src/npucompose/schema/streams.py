@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -174,6 +174,10 @@ class Timeline:
     """(recorder, waiter)."""
     counters: Mapping[str, tuple[tuple[float, float], ...]] = field(factory=dict[str, tuple[tuple[float, float], ...]])
     """{name: ((time, value from then on), …)}: cores in use, bytes alive."""
+
+
+Timelines = Sequence[tuple[str, Timeline]]
+"""(name of a graph, timeline); a graph may come twice, predicted and measured."""
 
 
 @frozen(kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from npucompose.targets.cpu import kernels
 from npucompose.targets.cpu.ledger import flat
 from npucompose.targets.cpu.plan import Layout, mapped
+from npucompose.targets.cpu.traits import traits_of
 
 Alone = Callable[[Callable[[], Any]], Any]
 """Calls what it is given with one intra-op thread."""
@@ -27,9 +28,9 @@ class Trial:
     _tried: set[str] = field(factory=set)
     _random: torch.Generator = field(factory=lambda: torch.Generator().manual_seed(0))
 
-    def see(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def see(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Operators that draw are taken to do so on one thread anyway, as torch's do."""
-        if self.unlike or kernels.draws(op) or not any(isinstance(a, torch.Tensor) for a in flat((args, kwargs))):
+        if self.unlike or traits_of(op).draws or not any(isinstance(a, torch.Tensor) for a in flat((args, kwargs))):
             return
         form = repr((op, mapped(_form, args), mapped(_form, kwargs)))
         if form in self._tried:

@@ -23,6 +23,7 @@ from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.threads import Threads, Workers
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
+from npucompose.targets.cpu.undisturbed import undisturbed
 
 ExecutorName = Literal["native", "torchscript", "python"]
 PORTABLE = "the portable replayer runs one kernel after the other"
@@ -47,7 +48,8 @@ class CapturedGraph:
     ) -> None:
         self.plan = plan
         self.workers = workers
-        self.seconds = 0.0
+        self.seconds = self.record_seconds = 0.0
+        """What the capture took, and what of it went by until the plan stood."""
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
         shared = sharing(inputs)
@@ -100,9 +102,10 @@ class CapturedGraph:
         workers = workers or Workers()
         executors = Executors.of(executor)
         plan = recorder.record(graph_module, inputs, executors.alone(workers))
-        with torch.inference_mode(False), torch.no_grad():
+        recorded = time.perf_counter()
+        with undisturbed():
             captured = cls(plan, inputs, static=static, executors=executors, clone_output=clone_output, workers=workers)
-        captured.seconds = time.perf_counter() - begin
+        captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 
     def replay(self, *inputs: Any) -> list[Any]:

@@ -5,19 +5,21 @@ Knows how a plan is written down, not how it was recorded (`capture`) or how it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
-from attrs import define, frozen
+from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
 
 from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.targets.cpu.traits import traits_of
 
 RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, cache_hash=True)
 class Layout:
     """How a tensor lies over a storage: `Layout.of(t).over(t.untyped_storage())` is `t` again, without its history."""
 
@@ -31,14 +33,8 @@ class Layout:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Layout:
-        return cls(
-            dtype=tensor.dtype,
-            shape=tuple(tensor.shape),
-            stride=tuple(tensor.stride()),
-            offset=int(tensor.storage_offset()),
-            conj=tensor.is_conj(),
-            neg=tensor.is_neg(),
-        )
+        offset = tensor.storage_offset()
+        return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         bare = torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload]
@@ -88,6 +84,14 @@ class Layout:
         return name if self.stride == _row_major(self.shape) else f"{name}{{{','.join(map(str, self.stride))}}}"
 
 
+@functools.lru_cache(maxsize=4096)
+def _layout(
+    dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, conj: bool, neg: bool
+) -> Layout:
+    """One object for equal layouts: a model has thousands of tensors of few layouts, and a capture compares them."""
+    return Layout(dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset, conj=conj, neg=neg)
+
+
 @define(eq=False, kw_only=True)
 class Root:
     """One storage: everything that aliases it has the same root. `written` says whether a step changes it."""
@@ -135,16 +139,21 @@ class Step:
     stream: str = DEFAULT_STREAM
     after: tuple[Step, ...] = ()
     """Steps that the graph wants done before, beside those whose memory this one touches."""
-
-    def operands(self) -> Iterator[Slot | Register]:
-        yield from leaves(self.args)
+    operands: tuple[Slot | Register, ...] = field(
+        init=False, default=Factory(lambda step: tuple(leaves(step.args)), takes_self=True)
+    )
+    """What `args` touch."""
+    made: tuple[Slot | Register, ...] = field(
+        init=False, default=Factory(lambda step: tuple(leaves(step.results)), takes_self=True)
+    )
+    """What `results` fill."""
 
     def touched(self) -> Iterator[tuple[Slot | Register, bool]]:
         """(operand or result, whether it is written)."""
-        for declared, value in zip(self.op._schema.arguments, self.args, strict=True):
-            written = declared.alias_info is not None and declared.alias_info.is_write
-            yield from ((leaf, written) for leaf in leaves(value))
-        yield from ((leaf, True) for leaf in leaves(self.results))
+        written = traits_of(self.op).written
+        for position, value in enumerate(self.args):
+            yield from ((leaf, position in written) for leaf in leaves((value,)))
+        yield from ((leaf, True) for leaf in self.made)
 
 
 @frozen(kw_only=True)
@@ -214,7 +223,7 @@ class Plan:
     def slots(self) -> list[Slot]:
         found: dict[int, Slot] = {}
         for step in self.steps:
-            for operand in step.operands():
+            for operand in step.operands:
                 if isinstance(operand, Slot):
                     found.setdefault(id(operand), operand)
         for output in self.outputs:
@@ -226,12 +235,15 @@ class Plan:
 CONTAINERS = (tuple, list, dict, slice)
 
 
-def leaves(structure: Any) -> Iterator[Slot | Register]:
-    if isinstance(structure, (Slot, Register)):
-        yield structure
-    elif isinstance(structure, (tuple, list)):
-        for part in structure:
-            yield from leaves(part)
+def leaves(parts: Iterable[Any]) -> list[Slot | Register]:
+    """The slots and registers among `parts`, and in the lists and tuples among them."""
+    found: list[Slot | Register] = []
+    for part in parts:
+        if isinstance(part, (Slot, Register)):
+            found.append(part)
+        elif isinstance(part, (tuple, list)):
+            found += leaves(part)
+    return found
 
 
 def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
@@ -251,8 +263,7 @@ def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Ro
     """Fill in `first` and `last` of every root that `steps` touch, and return these roots in order of first use."""
     seen: dict[int, Root] = {}
     for position, step in enumerate(steps):
-        made = list(leaves(step.results))
-        for operand in (*step.operands(), *made):
+        for operand in (*step.operands, *step.made):
             root = operand.root if isinstance(operand, Slot) else register_roots[operand.number]
             if id(root) not in seen:
                 seen[id(root)] = root
