@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.compose import sequence, shapes
 from npucompose.compose.check import Checked
@@ -132,6 +132,14 @@ class Session:
         """The eager model: the same parameters, buffers of its own."""
         module = self.built.module
         return copy.deepcopy(module, memo={id(p): p for p in module.parameters()})
+
+    def with_passes(self, labels: Collection[str]) -> Session:
+        """The same model, inputs and reference, compiled with some of the passes only."""
+        self.reference  # noqa: B018  made before anything of the model is compiled
+        passes = tuple(labelled for labelled in self.checked.passes if labelled[0] in labels)
+        other = Session(evolve(self.checked, passes=passes), self.folders)
+        other.built, other.reference, other._start = self.built, self.reference, self._start
+        return other
 
     @cached_property
     def _start(self) -> list[Any]:

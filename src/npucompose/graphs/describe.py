@@ -70,7 +70,7 @@ def fingerprint(graph: fx.Graph) -> str:
         named = node.op in ("placeholder", "output", "get_attr")
         what = _constant(graph, node) if node.op == "get_attr" else "" if named else op_name(node)
         arguments = "" if node.op == "placeholder" else _text((node.args, node.kwargs), numbers.__getitem__)
-        line = f"{node.op} {what} {arguments} {canonical(_value(node.meta.get('val'), stride=True))}\n"
+        line = f"{node.op} {what} {arguments} {canonical(value_text(node.meta.get('val'), stride=True))}\n"
         digest.update(line.encode())
     return digest.hexdigest()
 
@@ -92,22 +92,23 @@ def _constant(graph: fx.Graph, node: fx.Node) -> str:
 def printed(graph: fx.Graph) -> str:
     """One line for each node, the stream behind it: `mm: f32[2, 2] = aten.mm.default(x, x)  # stream1`."""
     labels = stream_labels(graph)
-    lines: list[str] = []
-    for node in graph.nodes:
-        arguments = [_text(arg, str) for arg in node.args]
-        arguments += [f"{key}={_text(value, str)}" for key, value in node.kwargs.items()]
-        value = _value(node.meta.get("val"))
-        stream = f"  # {labels[node]}" if node in labels else ""
-        if node.op == "output":
-            lines.append(f"return {', '.join(arguments)}")
-        elif node.op == "placeholder":
-            lines.append(f"{node.name}: {value or '?'} = input")
-        else:
-            typed = f"{node.name}: {value}" if value else node.name
-            prefix = "get_attr " if node.op == "get_attr" else ""
-            call = f"({', '.join(arguments)})" if node.op != "get_attr" else ""
-            lines.append(f"{typed} = {prefix}{op_name(node)}{call}{stream}")
+    lines = [node_text(node) + (f"  # {labels[node]}" if node in labels else "") for node in graph.nodes]
     return "\n".join(lines) + "\n"
+
+
+def node_text(node: fx.Node) -> str:
+    """`mm: f32[2, 2] = aten.mm.default(x, x)`."""
+    arguments = [_text(arg, str) for arg in node.args]
+    arguments += [f"{key}={_text(value, str)}" for key, value in node.kwargs.items()]
+    value = value_text(node.meta.get("val"))
+    if node.op == "output":
+        return f"return {', '.join(arguments)}"
+    if node.op == "placeholder":
+        return f"{node.name}: {value or '?'} = input"
+    typed = f"{node.name}: {value}" if value else node.name
+    if node.op == "get_attr":
+        return f"{typed} = get_attr {op_name(node)}"
+    return f"{typed} = {op_name(node)}({', '.join(arguments)})"
 
 
 def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
@@ -127,7 +128,7 @@ def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
     return repr(value)
 
 
-def _value(value: Any, stride: bool = False) -> str:
+def value_text(value: Any, stride: bool = False) -> str:
     """`f32[2, s0]`, with `stride` also strides and device; a list of them in brackets; '' when nothing is known."""
     if isinstance(value, torch.Tensor):
         text = f"{_short(value.dtype)}[{', '.join(str(size) for size in value.shape)}]"
@@ -135,7 +136,7 @@ def _value(value: Any, stride: bool = False) -> str:
             text += f"/{tuple(str(step) for step in value.stride())}"
         return f"{text}@{value.device.type}" if stride else text
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(_value(item, stride) for item in value)})"
+        return f"({', '.join(value_text(item, stride) for item in value)})"
     return "" if value is None else f"{type(value).__name__} {value}"
 
 

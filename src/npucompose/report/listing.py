@@ -34,7 +34,9 @@ KINDS: Mapping[str, str] = {
     "inductors": "inductor",
     "benchmarks": "benchmark",
     "experiments": "experiment",
+    "searches": "search",
     "executors": "executor",
+    "trackers": "tracker",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 
@@ -49,7 +51,8 @@ class Entry:
 
 
 def kinds() -> tuple[str, ...]:
-    return (*KINDS, OPTIONS, KEYS)
+    """What `list` takes: the plural, or the group's own name as it stands before the `=`."""
+    return tuple(dict.fromkeys((*KINDS, OPTIONS, KEYS, *KINDS.values())))
 
 
 def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
@@ -59,7 +62,7 @@ def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
     """
     folder = KINDS.get(kind, kind)
     if folder not in KINDS.values():
-        raise ConfigError(unknown("list", kind, kinds()))
+        raise ConfigError(unknown("list", kind, (*KINDS, OPTIONS, KEYS)))
     files = [file for root in reversed(conf) for file in sorted((root / folder).glob("*.yaml"))]
     found = {file.stem: Entry(name=file.stem, doc=first_comment(file), file=str(file)) for file in files}
     return tuple(found[name] for name in sorted(found))
@@ -127,7 +130,7 @@ def show(
     elif kind == KEYS:
         _print_table(("key", "takes", "default", "of", "meaning"), [_key_cells(row) for row in rows])
     else:
-        _print_table((kind, "meaning"), [(row["name"], row["doc"]) for row in rows])
+        _print_table((KINDS.get(kind, kind), "meaning"), [(row["name"], row["doc"]) for row in rows])
 
 
 def _rows(kind: str, conf: Sequence[Path], under: str, version: str | None) -> tuple[dict[str, Any], ...]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define, field
 
 from npucompose.errors import CaptureError, NpuComposeError
 from npucompose.graphs import fingerprint, printed, symbols
 from npucompose.graphs.scopes import orders_streams
+from npucompose.passes.base import Constant, Constants
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.passes import PassRecord
@@ -92,6 +93,8 @@ class Backend:
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
         self._sources: tuple[str | None, ...] = ()
+        self._given: Sequence[Any] = ()
+        """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
     @property
     def __name__(self) -> str:
@@ -99,7 +102,7 @@ class Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.entered_at.append(perf_counter())
-        self._sources = tuple(_sources(graph_module))
+        self._sources, self._given = tuple(_sources(graph_module)), example_inputs
         if self.mode == "eager":
             return graph_module.forward
         if self.reads_only:
@@ -124,10 +127,30 @@ class Backend:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
+        known = self.constants(graph_module)
+        compilation.passes = (
+            *self.pre(graph_module, example_inputs, constants=known),
+            *self.post(graph_module, example_inputs, constants=known),
+        )
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
+
+    def constants(self, graph_module: fx.GraphModule) -> Constants:
+        """The parameters and buffers among the inputs of an AOT graph, where no gradient is wanted of them."""
+        import torch
+
+        inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        found: dict[str, Constant] = {}
+        for position, node in enumerate(inputs):
+            place = getattr(node.meta.get("desc"), "idx", position if len(inputs) == len(self._given) else None)
+            if place is None or place >= min(len(self._given), len(self._sources)):
+                continue
+            value, kind = self._given[place], _kind(self._sources[place])
+            real = isinstance(value, torch.Tensor) and not isinstance(value, torch._subclasses.FakeTensor)
+            if kind is not None and real and not (value.requires_grad and torch.is_grad_enabled()):
+                found[node.name] = Constant(value=value, kind=kind)
+        return found
 
     def begin(self, graph_module: fx.GraphModule) -> Compilation:
         """The record of a graph that the passes have not seen yet."""
@@ -160,6 +183,12 @@ class Backend:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
         for compilation in self.compilations[known:]:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+
+
+def _kind(source: str | None) -> Literal["parameter", "buffer"] | None:
+    if source is None or not source.endswith("]"):
+        return None
+    return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
