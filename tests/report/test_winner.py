@@ -12,11 +12,13 @@ from npucompose.report.winner import verdict
 from npucompose.schema.record import Numerics, Report
 
 
-def run(mode: str, speedup: float, **changes: Any) -> Report:
-    """FULL in another mode, `speedup` times as fast as the eager that was measured beside it."""
+def run(mode: str, speedup: float, spread: float = 0.0, **changes: Any) -> Report:
+    """FULL in another mode, `speedup` times as fast as the eager beside it, half the rounds `spread` off each way."""
     times = FULL.stages.benchmark
     assert times is not None
-    timed = evolve(times, p50_us=1000 / speedup, speedup={"eager": speedup})
+    rounds = {"eager": evolve(times.baselines["eager"], samples_us=(1000.0,) * 8)}
+    own = tuple(1000 / speedup * (1 + spread * side) for side in (-1, 1) * 4)
+    timed = evolve(times, samples_us=own, p50_us=1000 / speedup, baselines=rounds, speedup={"eager": speedup})
     experiment = {**FULL.experiment, "mode": {"name": mode}}
     return evolve(FULL, experiment=experiment, stages=evolve(FULL.stages, benchmark=timed), **changes)
 
@@ -48,6 +50,14 @@ def test_a_difference_within_noise_has_no_winner() -> None:
     sentence = verdict(run("reduce-overhead", 2.0), run("max-autotune", 2.05))
     assert sentence is not None
     assert "are equally fast within 5%" in sentence
+
+
+def test_runs_whose_quartiles_overlap_are_not_told_apart() -> None:
+    calm, restless = run("reduce-overhead", 2.0), run("max-autotune", 2.4, spread=0.3)
+    sentence = verdict(calm, restless)
+    assert sentence is not None
+    assert "cannot be told apart (1.20 ×, and the quartiles overlap)" in sentence
+    assert "is 1.20 × as fast" in (verdict(calm, run("max-autotune", 2.4, spread=0.01)) or "")
 
 
 def test_runs_of_one_mode_are_the_first_and_the_second() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import quantiles
 from typing import Any, cast
+
+from attrs import frozen
 
 from npucompose.report.words import as_time
 from npucompose.schema.record import Numerics, Report
@@ -14,8 +17,19 @@ NOISE = 0.05
 """Two runs are two processes: differences up to this share count as none."""
 
 
+@frozen(kw_only=True)
+class Speed:
+    """How many times as fast as eager: the median and the quartiles over the rounds of a benchmark."""
+
+    name: str
+    report: Report
+    low: float
+    middle: float
+    high: float
+
+
 def verdict(one: Report, other: Report) -> str | None:
-    """`mode=max-autotune is 1.38 × as fast as mode=reduce-overhead: 611.0 µs and 842.0 µs, …`.
+    """`mode=max-autotune is 1.38 × as fast as mode=reduce-overhead: medians 611.0 µs and 842.0 µs, …`.
 
     The ratio is that of the speed-ups, each measured against eager in its own process, so that a slower hour of the
     machine cancels. None where the two did other work, or one was not measured.
@@ -24,29 +38,34 @@ def verdict(one: Report, other: Report) -> str | None:
         other
     ):
         return None
-    speeds = _speed(one), _speed(other)
-    if speeds[0] is None or speeds[1] is None:
+    speeds = [_speed(name, report) for name, report in zip(_names(one, other), (one, other), strict=True)]
+    found = sorted((s for s in speeds if s is not None), key=lambda s: -s.middle)
+    if len(found) < 2:
         return None
-    runs = sorted(((speeds[0], 0, one), (speeds[1], 1, other)), key=lambda run: -run[0])
-    (fast, _, winner), (slow, _, loser) = runs
-    names = _names(one, other)
-    first, second = names[runs[0][1]], names[runs[1][1]]
-    ratio = fast / slow
-    says = f"{first} is {ratio:.2f} × as fast as {second}"
+    fast, slow = found
+    ratio = fast.middle / slow.middle
+    says = f"{fast.name} is {ratio:.2f} × as fast as {slow.name}"
     if ratio <= 1 + NOISE:
-        says = f"{first} and {second} are equally fast within {NOISE:.0%} ({ratio:.2f} ×)"
+        says = f"{fast.name} and {slow.name} are equally fast within {NOISE:.0%} ({ratio:.2f} ×)"
+    elif fast.low <= slow.high:
+        says = f"{fast.name} and {slow.name} cannot be told apart ({ratio:.2f} ×, and the quartiles overlap)"
     return (
-        f"{says}: medians {_median(winner)} and {_median(loser)}, {fast:.2f} × and {slow:.2f} × eager beside each. "
-        f"{first} {_agrees(winner.numerics)}, {second} {_agrees(loser.numerics)}."
+        f"{says}: medians {_median(fast.report)} and {_median(slow.report)}, {fast.middle:.2f} × and "
+        f"{slow.middle:.2f} × eager beside each. "
+        f"{fast.name} {_agrees(fast.report.numerics)}, {slow.name} {_agrees(slow.report.numerics)}."
     )
 
 
-def _speed(report: Report) -> float | None:
-    """× eager; None for a run without a measurement, or with wrong results."""
+def _speed(name: str, report: Report) -> Speed | None:
+    """None for a run without a measurement, or with wrong results."""
     times = report.stages.benchmark
-    if times is None or report.status == "numerics_failed":
+    middle = times.speedup.get("eager") if times is not None else None
+    if times is None or middle is None or report.status == "numerics_failed":
         return None
-    return times.speedup.get("eager") or times.speedup_compiled.get("eager")
+    eager = times.baselines["eager"].samples_us if "eager" in times.baselines else ()
+    ratios = [e / own for e, own in zip(eager, times.samples_us, strict=False)]
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [middle] * 3
+    return Speed(name=name, report=report, low=low, middle=middle, high=high)
 
 
 def _median(report: Report) -> str:
