@@ -6,13 +6,14 @@ Knows the order of things and keeps a record of every graph; what a graph become
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import define, field
+from attrs import define
 
 from npucompose.errors import CaptureError, NpuComposeError
-from npucompose.graphs import fingerprint, printed, symbols
+from npucompose.graphs import Snapshot
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
 from npucompose.schema.compiler import CompilerOptions
@@ -36,28 +37,70 @@ UNCHANGED = InductorOptions()
 
 @define(kw_only=True, eq=False)
 class Compilation:
-    """One FX graph: what it was, what the passes made of it, how long each part took (seconds)."""
+    """One FX graph: what it was, what the passes made of it, how long each part took (seconds).
+
+    What only a reader wants is worked out when it is read: nobody who calls the model waits for it.
+    """
 
     id: str
-    fingerprint: str
-    symbols: tuple[str, ...]
-    nodes_before: int
-    text_before: str
-    nodes_after: int = 0
-    text_after: str = ""
-    plan: Plan = field(factory=Plan)
+    before: Snapshot
+    graph_module: fx.GraphModule
+    """As the passes left it; a compiler that is not ours changes it further (`settle`)."""
+    after: Snapshot | None = None
+    """None as long as passes are at work."""
     decision: Decision | None = None
     """What the pass stream_plan did with this graph and why; None where it did not run."""
     passes: tuple[PassRecord, ...] = ()
     aot_s: float = 0.0
     passes_s: float = 0.0
     backend_s: float = 0.0
+    account_s: float = 0.0
+    """What keeping this record took."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
-    facts: FxFacts | None = None
-    """What the diagnosis of sinking reads; there once the passes are done."""
-    graph_module: fx.GraphModule | None = None
     lowered: Lowered | None = None
+
+    def settle(self) -> None:
+        """Work out now what is read off the graph: somebody else is going to change it."""
+        _ = self.plan, self.facts
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The streams and events that stand in the graph; no streams where nothing says so."""
+        graph = self.graph_module.graph
+        planned = self.decision is not None or orders_streams(graph)
+        return plan_of(graph) if planned else Plan()
+
+    @cached_property
+    def facts(self) -> FxFacts:
+        """What the diagnosis of sinking reads."""
+        from npucompose.sinking.reading import read
+
+        return read(self.graph_module.graph, self.id, self.sources)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.before.fingerprint
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return self.before.symbols
+
+    @property
+    def nodes_before(self) -> int:
+        return len(self.before.lines)
+
+    @property
+    def nodes_after(self) -> int:
+        return 0 if self.after is None else len(self.after.lines)
+
+    @property
+    def text_before(self) -> str:
+        return self.before.text
+
+    @property
+    def text_after(self) -> str:
+        return "" if self.after is None else self.after.text
 
 
 class Backend:
@@ -154,30 +197,26 @@ class Backend:
 
     def begin(self, graph_module: fx.GraphModule) -> Compilation:
         """The record of a graph that the passes have not seen yet."""
-        graph = graph_module.graph
+        begun = perf_counter()
         return Compilation(
             id=f"graph_{len(self.compilations)}",
-            fingerprint=fingerprint(graph),
-            symbols=tuple(symbols(graph)),
-            nodes_before=len(graph.nodes),
-            text_before=printed(graph),
-            aot_s=perf_counter() - self.entered_at[-1],
-            sources=self._sources,
+            before=Snapshot.of(graph_module.graph),
             graph_module=graph_module,
+            aot_s=begun - self.entered_at[-1],
+            account_s=perf_counter() - begun,
+            sources=self._sources,
         )
 
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
         """Complete the record with the graph as the passes left it, and keep it."""
-        from npucompose.sinking.reading import read
-
-        graph = graph_module.graph
-        if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
-            compilation.plan = plan_of(graph)
+        begun = perf_counter()
+        compilation.graph_module = graph_module
+        compilation.after = Snapshot.of(graph_module.graph)
         compilation.decision = decision_of(graph_module)
-        compilation.nodes_after = len(graph.nodes)
-        compilation.text_after = printed(graph)
-        compilation.facts = read(graph, compilation.id, compilation.sources)
+        if compilation.symbols:
+            compilation.settle()
         self.compilations.append(compilation)
+        compilation.account_s += perf_counter() - begun
 
     def charge(self, known: int, took: float) -> None:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
@@ -251,7 +290,7 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
     from npucompose.streams import strip
 
     def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        backend.rewrite(aot, inputs)
+        backend.rewrite(aot, inputs).settle()
         if strip(aot.graph):
             aot.recompile()
         return make_boxed_func(aot.forward)

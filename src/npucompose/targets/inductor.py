@@ -79,6 +79,7 @@ class _PassesFirst(CustomGraphPass):
 
     def rewrite(self, aot: fx.GraphModule, inputs: Sequence[Any]) -> None:
         self._of = self.backend.rewrite(aot, inputs)
+        self._of.settle()
         if strip(aot.graph):
             aot.recompile()
         self._begun = perf_counter()
