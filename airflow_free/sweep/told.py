@@ -19,6 +19,5 @@ def told(points: Sequence[Point], ends: Mapping[str, Entry], root: Path) -> tupl
         if point.job is None or entry is None or entry.run_dir is None:
             continue
         folders.setdefault(point.job.checked.experiment.tracker, {})[root / entry.run_dir] = None
-    return tuple(
-        problem for tracker, some in folders.items() for problem in tracking.tell_of(tracker, list(some), root)
-    )
+    problems = (tracking.tell_of(tracker, list(some), root) for tracker, some in folders.items())
+    return tuple(problem for some in problems for problem in some)
