@@ -96,17 +96,18 @@ def axis(scale: Axis, height: float) -> Html:
     return joined(texts)
 
 
-def stacked(parts: Mapping[str, float]) -> Html:
+def stacked(name: str, parts: Mapping[str, float]) -> Html:
     """Seconds that add up, as one bar, each part named in the legend below it."""
     total = sum(parts.values()) or 1.0
     x, bars, legend = 0.0, list[Html](), list[Html]()
-    for n, (name, seconds) in enumerate(parts.items()):
+    for n, (part, seconds) in enumerate(parts.items()):
         width = WIDTH * seconds / total
-        words = f"{name} {as_time(seconds * 1e6)}"
+        words = f"{part} {as_time(seconds * 1e6)}"
         bars.append(tag("rect", tag("title", words), x=x, y=0, width=width, height=26, class_=f"c{n % 6}"))
         legend.append(tag("li", tag("span", class_=f"key c{n % 6}"), words))
         x += width
-    return tag("figure", picture(26, "compile time", *bars), tag("ul", *legend, class_="legend"))
+    told = f"{name}: {as_time(sum(parts.values()) * 1e6)}"
+    return tag("figure", tag("figcaption", told), picture(26, name, *bars), tag("ul", *legend, class_="legend"))
 
 
 def lanes(nodes: Mapping[str, str]) -> Html:
