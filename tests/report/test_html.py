@@ -142,7 +142,7 @@ def test_children_and_attributes_are_escaped_and_markup_is_kept() -> None:
 
 
 def test_the_page_is_what_was_reviewed(golden: Callable[[str, str], None]) -> None:
-    golden("report/full.html", render(FULL, TIMELINES))
+    golden("report/full.html", render(FULL, TIMELINES).replace("><", ">\n<"))
 
 
 @pytest.mark.parametrize("width", [1280, 400])

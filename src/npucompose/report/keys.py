@@ -16,7 +16,7 @@ from npucompose.schema.leaf import shown
 from npucompose.schema.options import set_by_engine
 from npucompose.targets import TARGETS
 
-SPELLED_OUT = ("compiler", "mode", "passes", "target", "model")
+SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
 WORDS: Mapping[Any, str] = {
     bool: "true | false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"

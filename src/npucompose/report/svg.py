@@ -42,7 +42,9 @@ def _row(row: int, name: str, times: Sequence[float], scale: Axis) -> Html:
     draw = _ticks if len(times) <= FEW else _histogram
     middle = _place(_percentile(times, 50), scale)
     slower = (
-        tag("text", f"{beyond} slower →", x=WIDTH, y=base - 6, text_anchor="end", class_="small") if beyond else None
+        tag("text", f"{beyond} slower →", x=WIDTH, y=base - ROW + 18, text_anchor="end", class_="small")
+        if beyond
+        else None
     )
     return tag(
         "g",

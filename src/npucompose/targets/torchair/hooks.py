@@ -24,8 +24,8 @@ class PassHooks:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._handed = hand_over(backend)
-        self._pre = backend.pre.as_torchair_hook(self._tell)
-        self._post = backend.post.as_torchair_hook(self._tell)
+        self._pre = backend.pre.as_torchair_hook(self._tell, backend.constants)
+        self._post = backend.post.as_torchair_hook(self._tell, backend.constants)
         self._open: Compilation | None = None
 
     def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
@@ -45,8 +45,8 @@ class PassHooks:
         self._run(self._post, graph_module, example_inputs, config)
         self._open = None
         compilation.passes_s += perf_counter() - begun
-        compilation.graph_module = graph_module
         self._backend.finish(compilation, graph_module)
+        compilation.settle()
 
     def _run(self, hook: Callable[[Any, Any, Any], None], graph_module: Any, example_inputs: Any, config: Any) -> None:
         """TorchAir turns whatever is raised in here into an error of its own: ours is kept for `in_our_words`."""
