@@ -76,6 +76,12 @@ def test_no_text_of_a_report_becomes_markup() -> None:
         assert "javascript:" not in (value or "")
 
 
+def test_without_escaping_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of the test above: it is the escaping that keeps the elements out."""
+    monkeypatch.setattr("npucompose.report.markup.html.escape", lambda text: text)
+    assert "<img src=x onerror=window.ran=2>" in render(filled(Report))
+
+
 def test_a_browser_runs_nothing_of_a_hostile_report(chromium: Chromium, tmp_path: Path) -> None:
     path = write(filled(Report), tmp_path, {HOSTILE: filled(Timeline)})
     chromium.open(path)
