@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from npucompose import garbage
 from npucompose.errors import ConfigError, PassError, RejectedError
 from npucompose.passes import PASSES
 from npucompose.passes.base import Outcome, Pass, Request, Stage
@@ -96,7 +97,8 @@ class PassPipeline:
             config=config,
             check=self.check,
         )
-        records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
+        with garbage.kept():
+            records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records
 
