@@ -281,6 +281,8 @@ def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) ->
     from airflow_free.experiment import Job
 
     job = Job.of(_composer(arguments).compose(arguments.overrides))
+    if job.checked.experiment.search.name != "none":
+        raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
     ends: list[int | NpuComposeError] = []
     refused = _hydra(argv, program, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
@@ -311,9 +313,9 @@ def _bug(error: Exception) -> NpuComposeError:
 
 def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
     """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
-    from airflow_free.sweep.command import Sweep
+    from airflow_free.sweep.command import planned
 
-    sweep = Sweep.planned(arguments.overrides, _composer(arguments))
+    sweep = planned(arguments.overrides, _composer(arguments))
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
     ends: list[int | NpuComposeError] = []
@@ -366,6 +368,7 @@ def _run_here(job: Any) -> int:
     from hydra.core.hydra_config import HydraConfig
     from rich.console import Console
 
+    from airflow_free import tracking
     from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
@@ -382,6 +385,8 @@ def _run_here(job: Any) -> int:
         _leave_no_folder()
         raise
     render(report, console, run_dir / "report.json")
+    for problem in tracking.tell_of(job.checked.experiment.tracker, [run_dir], Store.default().root):
+        print(PREFIX + problem, file=sys.stderr)
     if report.error and report.exit_status:
         print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
     return report.exit_status

@@ -24,6 +24,7 @@ from npucompose.registry import Registry
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.structure import structure
 from npucompose.sinking import OperatorTable
 from npucompose.targets import TARGETS
@@ -179,6 +180,12 @@ def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, p
             problems.append(_untrusted(f"passes.{label}"))
             continue
         _gather(problems, a_pass.check)
+        for keyword in ("training", "cache"):
+            if a_pass.freezes and getattr(experiment.compile, keyword):
+                problems.append(
+                    f"passes.{label} makes constants of parameters, which compile.{keyword}=true cannot have: "
+                    "leave one of the two out."
+                )
 
 
 def _with_tiling(experiment: Experiment) -> Experiment:
@@ -202,7 +209,7 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
     named = {path.rsplit(".", cut)[0] for path in origins for cut in range(path.count(".") + 1)}
     for field in attrs.fields(Experiment):
         value = getattr(experiment, field.name)
-        if isinstance(value, CompilerOptions):
+        if isinstance(value, (CompilerOptions, InductorOptions)):
             names = [f"{field.name}.{path}" for path in value.changed()]
         elif attrs.has(type(value)) and not isinstance(value, Choice):
             names = [f"{field.name}.{f.name}" for f in attrs.fields(type(value))]

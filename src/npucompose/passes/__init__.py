@@ -17,6 +17,7 @@ PASSES: Registry[Pass] = Registry(
         ("cancel_moves", "npucompose.passes.cancel_moves:CancelMoves"),
         ("cse", "npucompose.passes.cse:Cse"),
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
+        ("fold_parameters", "npucompose.passes.fold_parameters:FoldParameters"),
         ("python", "npucompose.passes.python:Python"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
         ("replace", "npucompose.passes.replace:Replace"),

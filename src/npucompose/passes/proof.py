@@ -62,19 +62,25 @@ class Promise:
     """A value that does not fit may end the run."""
 
 
-def prove(before: fx.GraphModule, after: fx.GraphModule, promise: Promise) -> Proof:
+def prove(
+    before: fx.GraphModule, after: fx.GraphModule, promise: Promise, given: Mapping[str, torch.Tensor] | None = None
+) -> Proof:
     """Compare on every kind of inputs; the first difference that the promise does not allow ends it.
+
+    `given` are inputs whose values are settled, by placeholder.
 
     Passes run while torch traces, where every new tensor would be a fake one: that is put away meanwhile.
     """
     with _disable_current_modes():
-        return _proven(before, after, promise)
+        return _proven(before, after, promise, given or {})
 
 
-def _proven(before: fx.GraphModule, then: fx.GraphModule, promise: Promise) -> Proof:
+def _proven(before: fx.GraphModule, then: fx.GraphModule, promise: Promise, given: Mapping[str, torch.Tensor]) -> Proof:
     declared = Tolerance(promise.rtol, promise.atol)
     worst, taken = 0.0, 0
-    for kind, inputs in _kinds(before):
+    settled = [given.get(str(node.target)) for node in before.graph.nodes if node.op == "placeholder"]
+    for kind, made in _kinds(before):
+        inputs = [value if known is None else known for value, known in zip(made, settled, strict=True)]
         old = _run(before, inputs)
         if isinstance(old, Exception):
             continue

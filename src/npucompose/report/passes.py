@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from npucompose.report.markup import Html, table
-from npucompose.report.words import as_count, as_time, contract_words
+from npucompose.report.words import as_bytes, as_count, as_time, contract_words
 from npucompose.schema.ablation import Variant
 from npucompose.schema.passes import RuleFacts, rules_together
 from npucompose.schema.record import PassFacts, Report
@@ -22,7 +22,7 @@ def rows_of_passes(report: Report) -> Iterator[Row]:
         matches = as_count(sum(one.matches for one in runs), "match", "matches")
         before, after = sum(one.nodes_before for one in runs), sum(one.nodes_after for one in runs)
         seconds = as_time(sum(one.seconds for one in runs) * 1e6)
-        words = [f"{stage} {name}", matches, f"{before} -> {after} nodes", *_moves(runs), seconds]
+        words = [f"{stage} {name}", matches, f"{before} -> {after} nodes", *_moves(runs), *_folds(runs), seconds]
         errors = [one.max_abs_err for one in runs if one.max_abs_err is not None]
         words += [f"keeps its promise, largest error {max(errors):.3g}"] if errors else []
         yield "passes", Text(" · ".join(words))
@@ -30,6 +30,14 @@ def rows_of_passes(report: Report) -> Iterator[Row]:
             yield "", Text(" · ".join(_rule(rule)), style="dim")
     if report.rejected:
         yield "passes", Text(f"{as_count(len(report.rejected), 'operator')} rejected by adaptation rules", style="red")
+
+
+def _folds(runs: Sequence[PassFacts]) -> list[str]:
+    """`2 parameters are 60 B of constants`."""
+    folds = [one.folds for one in runs if one.folds is not None and one.folds.parameters]
+    names = sum(len(one.parameters) for one in folds)
+    held = as_bytes(sum(one.bytes for one in folds))
+    return [f"{as_count(names, 'parameter')} folded into {held} of constants"] if folds else []
 
 
 def _rule(rule: RuleFacts) -> list[str]:

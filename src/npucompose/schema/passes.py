@@ -54,6 +54,16 @@ def _added(one: RuleFacts, other: RuleFacts) -> RuleFacts:
 
 
 @frozen(kw_only=True)
+class FoldFacts:
+    """What became constants of the graph."""
+
+    parameters: tuple[str, ...]
+    """Placeholders of the parameters that were folded."""
+    bytes: int
+    """Memory of the constants, beside that of the parameters."""
+
+
+@frozen(kw_only=True)
 class MoveFacts:
     """Permutes and casts of one graph before and after those that undo each other were taken out."""
 
@@ -84,6 +94,7 @@ class PassRecord:
     """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    folds: FoldFacts | None = None
     max_abs_err: float | None = None
     """The largest difference that check=per_pass saw; None where nothing was checked."""
 

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.effective import Effective
-from npucompose.schema.passes import MoveFacts, RuleFacts
+from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
 from npucompose.schema.timing import Timing
 
@@ -78,6 +78,7 @@ class PassFacts:
     exact: bool = True
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    folds: FoldFacts | None = None
     max_abs_err: float | None = None
     graph: str | None = None
 

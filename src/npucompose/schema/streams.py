@@ -211,6 +211,11 @@ class Decision:
     tell: Callable[[], tuple[Prediction, Timeline]] | None = None
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is told already: it may outlive the graph, or go to another process (npugraph_ex pickles its graph)."""
+        told = self.told
+        return _decided, (self.applied, self.why, self.validated, *told)
+
     @cached_property
     def told(self) -> tuple[Prediction | None, Timeline | None]:
         return self.tell() if self.tell is not None else (None, None)
@@ -222,3 +227,10 @@ class Decision:
     @property
     def timeline(self) -> Timeline | None:
         return self.told[1]
+
+
+def _decided(
+    applied: bool, why: str, validated: bool, prediction: Prediction | None, timeline: Timeline | None
+) -> Decision:
+    known = None if prediction is None or timeline is None else (prediction, timeline)
+    return Decision(applied=applied, why=why, validated=validated, tell=known and (lambda: known))

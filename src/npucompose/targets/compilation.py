@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define
 
 from npucompose.errors import CaptureError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.scopes import orders_streams
+from npucompose.passes.base import Constant, Constants
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
 from npucompose.schema.streams import Decision, Plan
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline
     from npucompose.sinking import FxFacts
     from npucompose.targets.base import Genuine, Lowered, Target
+
+
+UNCHANGED = InductorOptions()
 
 
 @define(kw_only=True, eq=False)
@@ -110,11 +115,12 @@ class Backend:
         target: Target,
         mode: str,
         options: CompilerOptions,
+        inductor: InductorOptions = UNCHANGED,
         pre: PassPipeline,
         post: PassPipeline,
         folders: Folders = NO_FOLDERS,
     ) -> None:
-        self.target, self.mode, self.options = target, mode, options
+        self.target, self.mode, self.options, self.inductor = target, mode, options, inductor
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
@@ -130,6 +136,8 @@ class Backend:
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
         self._sources: tuple[str | None, ...] = ()
+        self._given: Sequence[Any] = ()
+        """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
     @property
     def __name__(self) -> str:
@@ -137,21 +145,55 @@ class Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.entered_at.append(perf_counter())
-        self._sources = tuple(_sources(graph_module))
+        self._sources, self._given = tuple(_sources(graph_module)), example_inputs
         if self.mode == "eager":
             return graph_module.forward
         if self.reads_only:
             return only_read(self, graph_module, example_inputs)
         return self.target.compile(self, graph_module, example_inputs)
 
+    def torch_compile(self, model: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
+        """`torch.compile(model, backend=self, **keywords)`, and what this backend's mode wants while Dynamo traces.
+
+        With `torch.compile` alone everything works but freezing, of which Dynamo must know before it asks a backend.
+        """
+        import torch
+
+        compiled = torch.compile(model, backend=self, **keywords)
+        if not self.target.fuses(self.mode) or not self.inductor.settings().get("freezing"):
+            return compiled
+        from npucompose.targets.inductor import freezing_while_tracing
+
+        return freezing_while_tracing(compiled)
+
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
+        known = self.constants(graph_module)
+        compilation.passes = (
+            *self.pre(graph_module, example_inputs, constants=known),
+            *self.post(graph_module, example_inputs, constants=known),
+        )
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
+
+    def constants(self, graph_module: fx.GraphModule) -> Constants:
+        """The parameters and buffers among the inputs of an AOT graph, where no gradient is wanted of them."""
+        import torch
+
+        inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        found: dict[str, Constant] = {}
+        for position, node in enumerate(inputs):
+            place = getattr(node.meta.get("desc"), "idx", position if len(inputs) == len(self._given) else None)
+            if place is None or place >= min(len(self._given), len(self._sources)):
+                continue
+            value, kind = self._given[place], _kind(self._sources[place])
+            real = isinstance(value, torch.Tensor) and not isinstance(value, torch._subclasses.FakeTensor)
+            if kind is not None and real and not (value.requires_grad and torch.is_grad_enabled()):
+                found[node.name] = Constant(value=value, kind=kind)
+        return found
 
     def begin(self, graph_module: fx.GraphModule) -> Compilation:
         """The record of a graph that the passes have not seen yet."""
@@ -180,6 +222,12 @@ class Backend:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
         for compilation in self.compilations[known:]:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+
+
+def _kind(source: str | None) -> Literal["parameter", "buffer"] | None:
+    if source is None or not source.endswith("]"):
+        return None
+    return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
@@ -249,32 +297,3 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
 
     compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
     return compiler(graph_module, list(example_inputs))
-
-
-def through_inductor(
-    backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
-) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
-
-    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
-    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
-    """
-    from torch._functorch import config as functorch_config
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    from npucompose.streams import strip
-
-    def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-        compilation = backend.rewrite(aot, inputs)
-        compilation.settle()
-        if strip(aot.graph):
-            aot.recompile()
-        begun = perf_counter()
-        compiled = compile_fx_inner(aot, inputs, **keywords)
-        compilation.backend_s = perf_counter() - begun
-        return compiled
-
-    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    with functorch_config.patch(enable_autograd_cache=False):
-        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
-    return compiled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
@@ -40,6 +40,9 @@ class Replace(Pass):
     or by an installed package under the entry point `npucompose.patterns`. What is found is replaced where nobody
     else reads its intermediate values and nobody writes its memory. The fused operators round elsewhere than the
     separate ones: results keep the pattern's tolerance and not their bits.
+
+    Where TorchAir compiles and no pass of ours follows in stage pre, TorchAir's own `register_replacement` does it
+    (`via: auto`); the report says which way was taken.
     """
 
     name: ClassVar[str] = "replace"
@@ -47,6 +50,9 @@ class Replace(Pass):
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
     patterns: tuple[str, ...] = option(BUILT_IN, "names of patterns, tried in this order")
+    via: Literal["auto", "own"] = option(
+        "auto", "auto: TorchAir's register_replacement, where it does the same; own: this pass", choices=("auto", "own")
+    )
 
     def check(self) -> None:
         for name in self.patterns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,14 @@ def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = F
     """
     proofs = PartProofs() if check else None
     counts = {pattern.name: _replaced(graph, pattern, proofs) for pattern in patterns}
-    used = [pattern for pattern in patterns if counts[pattern.name]]
+    return facts_of(counts, patterns, errors=proofs.errors if proofs is not None else {})
+
+
+def facts_of(
+    counts: Mapping[str, int], patterns: Sequence[Pattern], *, errors: Mapping[str, float] | None = None, way: str = ""
+) -> Outcome:
+    """What so many places of each pattern make of a graph; `errors` of those whose places were compared."""
+    used = [pattern for pattern in patterns if counts.get(pattern.name)]
     return Outcome(
         matches=sum(counts.values()),
         exact=not used,
@@ -42,7 +49,8 @@ def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = F
                 matches=counts[pattern.name],
                 rtol=pattern.rtol,
                 atol=pattern.atol,
-                max_abs_err=proofs.errors.get(pattern.name) if proofs is not None else None,
+                max_abs_err=(errors or {}).get(pattern.name),
+                way=way,
             )
             for pattern in used
         ),
