@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import ablation, expectations
+from airflow_free import ablation, expectations, tracking
 from airflow_free.ablation import Ablation
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
@@ -52,8 +52,8 @@ RESULT_ROOMS = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
-NOT_IN_A_KEY = ("executor", "retry")
-"""Fields of the experiment that say where and when it runs and nothing about what comes out."""
+NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
+"""Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
 
 
 class Surroundings:
@@ -94,11 +94,12 @@ class Job:
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        tracking.check(experiment.tracker, dict(checked.provenance))
         expectations.check(experiment, [stage.name for stage in order])
         if any(stage.name == Ablation.name for stage in order):
             ablation.check(checked)
         ingredients = Ingredients(
-            values=_values(checked),
+            values=values_of(checked),
             versions=around.versions,
             device=around.device(target),
             code=_code(checked, around.code),
@@ -141,7 +142,7 @@ def wanted(checked: Checked) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(stage for stage in stages if stage not in last), "sequence", *last)))
 
 
-def _values(checked: Checked) -> dict[str, Any]:
+def values_of(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
     for name in NOT_IN_A_KEY:
@@ -229,10 +230,12 @@ class Begun:
         job = self.job
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
         _write_graphs(self.run_dir, finished)
-        _write_trace(self.run_dir, finished)
+        timelines = _timelines(finished)
+        if timelines:
+            write_atomically(self.run_dir / "trace.json", trace.text(timelines))
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
-        report_html.write(report, self.run_dir)
+        report_html.write(report, self.run_dir, timelines)
         if report.exit_status in LOCKED:
             Locked.of(job.ingredients, report).write(self.run_dir)
         return report
@@ -242,7 +245,7 @@ def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
-        if record is not None and store.has_files(record.stage, record.key, _files(record.facts)):
+        if record is not None and store.has_files(record.stage, record.key, vendor_files(record.facts)):
             found.append(
                 Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
             )
@@ -273,7 +276,7 @@ def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
             write_atomically(folder / name, text)
 
 
-def _files(facts: Mapping[str, Any]) -> Sequence[str]:
+def vendor_files(facts: Mapping[str, Any]) -> Sequence[str]:
     """What the vendor's compiler had written when the stage was done."""
     return (facts.get("npu") or {}).get("files", ())
 
@@ -281,16 +284,14 @@ def _files(facts: Mapping[str, Any]) -> Sequence[str]:
 def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> None:
     """The files of stages that were not run now; the others lie there already."""
     for f in finished:
-        if f.reused and _files(f.facts):
+        if f.reused and vendor_files(f.facts):
             store.bring_files(f.stage, f.key, run_dir / FILES)
 
 
-def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
-    """trace.json, where some graph has a timeline."""
+def _timelines(finished: Sequence[Finished]) -> dict[str, Timeline]:
+    """{name of a graph: when each kernel ran}, of every stage that has such."""
     lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
-    if lines:
-        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
-        write_atomically(run_dir / "trace.json", trace.text(timelines))
+    return {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -313,8 +314,8 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     done: list[Finished] = []
     for stage in job.order:
         done += runner.run((stage,), job.keys, session)
-        if _files(done[-1].facts) and not done[-1].reused:
-            store.keep_files(stage.name, job.keys[stage.name], files, _files(done[-1].facts))
+        if vendor_files(done[-1].facts) and not done[-1].reused:
+            store.keep_files(stage.name, job.keys[stage.name], files, vendor_files(done[-1].facts))
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}

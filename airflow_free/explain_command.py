@@ -23,6 +23,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE, torch{told}"
     )
     parser.add_argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{told}")
+    parser.add_argument(
+        "--options", action="store_true", help="instead: every value of the experiment, and who said so"
+    )
+    parser.add_argument("--under", default="", metavar="PATH", help="with --options: those below this path")
     parser.add_argument("--adapt", action="store_true", help="what the rules of adapt=… would do, as a diff; a dry run")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(act=act)
@@ -35,6 +39,12 @@ def act(arguments: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    if arguments.adapt and arguments.options:
+        raise ConfigError("explain takes one of --options and --adapt.")
+    if arguments.options:
+        return _options(arguments, Console())
+    if arguments.under:
+        raise ConfigError("--under is for --options.")
     if arguments.adapt:
         return _dry_run(arguments, Console())
 
@@ -45,6 +55,23 @@ def act(arguments: argparse.Namespace) -> int:
         print(as_json(explanation))
     else:
         render(explanation, Console())
+    return 0
+
+
+def _options(arguments: argparse.Namespace, console: Console) -> int:
+    from airflow_free.settings import settings_of
+    from npucompose.compose.check import check
+    from npucompose.compose.tree import compose
+    from npucompose.report import settings
+
+    if arguments.log or arguments.dump:
+        raise ConfigError("--options is about an experiment; --log and --dump are about graphs.")
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    found = settings_of(check(composed))
+    if arguments.json:
+        print(settings.as_json(found, under=arguments.under))
+    else:
+        settings.render(found, console, under=arguments.under)
     return 0
 
 

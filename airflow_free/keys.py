@@ -160,8 +160,13 @@ class Ingredients:
             keys[stage.name] = _digest_of_plain([KEY_FORMAT, stage.name, read, needed, *surroundings])
         return keys
 
+    @property
+    def surroundings(self) -> dict[str, Mapping[str, str]]:
+        """What the keys hold beside the experiment itself: of the machine and of the code."""
+        return {"versions": self.versions, "device": self.device, "code": self.code}
+
     def _surroundings(self) -> list[Any]:
-        return [sorted(mapping.items()) for mapping in (self.versions, self.device, self.code)]
+        return [sorted(mapping.items()) for mapping in self.surroundings.values()]
 
     def _read(self, path: str, stage: str) -> Any:
         value: Any = self.values

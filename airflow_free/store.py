@@ -136,6 +136,16 @@ class Store:
             if file.is_file():
                 _link(file, folder / file.relative_to(kept))
 
+    def file(self, stage: str, key: str, name: str) -> Path:
+        """Where a file that was kept with the record lies."""
+        return self._files(stage, key) / name
+
+    def put_file(self, stage: str, key: str, name: str, content: bytes) -> None:
+        """Keep a file with the record that came from elsewhere."""
+        place = self.file(stage, key, name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+
     def _files(self, stage: str, key: str) -> Path:
         return self.root / "files" / self.path(stage, key).parent.name / key
 

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from airflow_free.experiment import ENTRY, Begun, Job
 from airflow_free.outcome import Outcome
-from airflow_free.pool import Order, Pool
+from airflow_free.pool import Pool
 from airflow_free.stage import Event
 from airflow_free.store import Store
+from airflow_free.sweep.crews.local import order_of
 from airflow_free.sweep.ledger import Entry, Ledger
 from airflow_free.sweep.plan import Plan
-from airflow_free.sweep.run import LOADED
 from airflow_free.worker import run_in_worker
 from npucompose.compose.tree import Composer
 from npucompose.schema.figures import Figures
@@ -80,17 +80,7 @@ def job_starts() -> tuple[list[float], list[float]]:
             job = Job.of(Composer().compose([*JOB, f"seed={number}"]))
             begun = Begun.of(job, Path(folder), Store(Path(folder) / "store"))
             began, first = time.perf_counter(), 0.0
-            pool.start(
-                Order(
-                    number=number,
-                    entry=ENTRY,
-                    payload=begun.payload,
-                    time_limit_s=600,
-                    log_path=Path(folder) / "run.log",
-                    env=job.checked.target.environment(),
-                    loaded=(*job.checked.target.loaded, *LOADED),
-                )
-            )
+            pool.start(order_of(number, begun, {}))
             for news in _all_news(pool):
                 if isinstance(news, Event) and not first:
                     first = time.perf_counter() - began

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Literal
 
 import attrs
 from attrs import field, frozen
@@ -50,6 +51,23 @@ class Entry:
     figures: Figures = field(factory=Figures)
 
 
+TrialState = Literal["complete", "pruned", "failed"]
+
+
+@frozen(kw_only=True)
+class Trial:
+    """The end of one trial of a search: which point it asked for, and what the sampler was told."""
+
+    study: str
+    number: int
+    key: str
+    state: TrialState
+    params: Mapping[str, Any]
+    """{key of the space: what the sampler chose}."""
+    values: tuple[float, ...] | None
+    """The objectives; None unless complete."""
+
+
 OWN = tuple(f.name for f in attrs.fields(Entry) if f.name != "figures")
 COLUMNS = (*OWN, *(f.name for f in attrs.fields(Figures)))
 
@@ -74,6 +92,10 @@ class Ledger:
                 raise sqlite3.DatabaseError(f"it has schema {version}, and this version reads {SCHEMA}")
             columns = ", ".join(COLUMNS[1:])
             connection.execute(f"CREATE TABLE IF NOT EXISTS points (key PRIMARY KEY, {columns}) WITHOUT ROWID")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS trials (study, number, key, state, params, objectives,"
+                " PRIMARY KEY (study, number)) WITHOUT ROWID"
+            )
             connection.execute(f"PRAGMA user_version={SCHEMA}")
         return Ledger(path, connection)
 
@@ -117,6 +139,40 @@ class Ledger:
         with _told(self.path):
             rows = self.connection.execute(f"SELECT * FROM points ORDER BY {order} LIMIT ?", (limit or -1,))
             return [_of_row(row) for row in rows]
+
+    def timed(self, statuses: Sequence[Status]) -> Iterator[tuple[Any, ...]]:
+        """(key, model, target, overrides, p50_us, pool_bytes, peak_rss_bytes, compile_s) of every point of these
+        statuses that was timed: rows and no entries, because it is asked of a whole ledger."""
+        marks = ",".join("?" * len(statuses))
+        with _told(self.path):
+            for key, model, target, overrides, *figures in self.connection.execute(
+                "SELECT key, model, target, overrides, p50_us, pool_bytes, peak_rss_bytes, compile_s FROM points "
+                f"WHERE p50_us IS NOT NULL AND status IN ({marks})",
+                statuses,
+            ):
+                yield key, model, target, json.loads(overrides), *figures
+
+    def write_trial(self, trial: Trial) -> None:
+        """An earlier end of the same trial, one that is run again, is replaced."""
+        row = (trial.study, trial.number, trial.key, trial.state, json.dumps(trial.params), json.dumps(trial.values))
+        with _told(self.path):
+            self.connection.execute("INSERT OR REPLACE INTO trials VALUES (?,?,?,?,?,?)", row)
+
+    def trials(self, study: str) -> list[Trial]:
+        """Those of one study that have ended, by number."""
+        with _told(self.path):
+            rows = self.connection.execute("SELECT * FROM trials WHERE study = ? ORDER BY number", (study,)).fetchall()
+        return [
+            Trial(
+                study=study,
+                number=number,
+                key=key,
+                state=state,
+                params=json.loads(params),
+                values=None if objectives == "null" else tuple(json.loads(objectives)),
+            )
+            for study, number, key, state, params, objectives in rows
+        ]
 
     def counts(self) -> dict[str, int]:
         """{status: how many}."""

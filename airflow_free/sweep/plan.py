@@ -14,10 +14,11 @@ from attrs import frozen
 
 from airflow_free.experiment import NOT_IN_A_KEY, Job, Surroundings
 from airflow_free.keys import digest
+from airflow_free.sweep.crew import check_installed
 from npucompose.compose.overrides import in_our_words, parsed_overrides
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError, listed
-from npucompose.schema.experiment import Executor
+from npucompose.schema.executor import Executor, Local
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -60,11 +61,16 @@ class Plan:
     def of(overrides: Sequence[str], composer: Composer) -> Plan:
         """All points; ConfigError when the command line cannot be read, or when no point of it is legal."""
         around = Surroundings()
-        points = tuple(_point(n, texts, composer, around) for n, texts in enumerate(expanded(overrides, composer)))
+        points = tuple(point_of(n, texts, composer, around) for n, texts in enumerate(expanded(overrides, composer)))
         jobs = [point.job for point in points if point.job is not None]
         if not jobs:
             raise ConfigError(*dict.fromkeys(problem for point in points for problem in point.problems))
         executor = _the_same([job.checked.experiment.executor for job in jobs], "executor")
+        check_installed(executor)
+        if any(job.checked.experiment.search.name != "none" for job in jobs):
+            raise ConfigError(
+                "a search takes one value for each key of the command line: what varies is said by search.space."
+            )
         retry = _the_same([job.checked.experiment.retry for job in jobs], "retry")
         return Plan(points=points, executor=executor, retry_failed=retry == "failed")
 
@@ -105,8 +111,8 @@ def _ways(o: Override, composer: Composer) -> list[str]:
     return ways
 
 
-def _point(number: int, texts: tuple[str, ...], composer: Composer, around: Surroundings) -> Point:
-    """Settings of Hydra are checked with the point and are none of its own."""
+def point_of(number: int, texts: Sequence[str], composer: Composer, around: Surroundings) -> Point:
+    """Of these overrides, legal or not. Settings of Hydra are checked with the point and are none of its own."""
     own = tuple(text for text in texts if _first(text) != "hydra")
     try:
         job = Job.of(composer.compose(texts), around)
@@ -127,8 +133,8 @@ def _key_of_illegal(texts: Sequence[str]) -> str:
 
 
 def _check_device(job: Job) -> None:
-    target = job.checked.target
-    devices = job.checked.experiment.executor.devices
+    target, executor = job.checked.target, job.checked.experiment.executor
+    devices = executor.devices if isinstance(executor, Local) else ()
     if devices and target.device_variable is not None and target.device_index != 0:
         raise ConfigError(
             f"executor.devices={list(devices)} hands out devices, of which each point sees one, as number 0; "

@@ -5,34 +5,27 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from attrs import evolve, frozen
 
-from airflow_free.experiment import ENTRY, LOG, Begun
+from airflow_free.experiment import Begun
 from airflow_free.outcome import Outcome
-from airflow_free.pool import Order, Pool
 from airflow_free.stage import Event
 from airflow_free.store import Store
+from airflow_free.sweep.crew import Crew, crew_of
 from airflow_free.sweep.folder import PointFolder
 from airflow_free.sweep.ledger import Entry, Ledger
 from airflow_free.sweep.plan import Plan, Point
-from airflow_free.sweep.schedule import Seat, seat_for, seats
 from npucompose.errors import ConfigError
 from npucompose.report.files import write_atomically
 from npucompose.schema.figures import Figures
 from npucompose.schema.record import EXIT_STATUS
 
-SERVER_LOG = "forkserver.log"
 POINTS = "points.json"
-LOADED = (
-    "airflow_free.experiment", "airflow_free.stages", "npucompose.compose.session", "npucompose.measure.environment",
-    "npucompose.measure.numerics", "npucompose.measure.timing",
-)  # fmt: skip
-"""What every job needs beside what its target does."""
 RUN_AGAIN = ("failed", "crashed", "timeout")
 """What retry=failed repeats."""
 
@@ -58,42 +51,69 @@ def exit_status(entries: Sequence[Entry]) -> int:
     return next((status for status in (3, 1, 2) if status in found), 0)
 
 
+Name = Callable[[Point], str]
+"""What the folder of a point is called, below that of the sweep."""
+
+
+class Source(ABC):
+    """Where the points of a loop come from: a plan, or a search that learns from their ends."""
+
+    @abstractmethod
+    def ask(self) -> Point | None:
+        """The next point to run, a legal one; None when there is none before another has ended, or at all."""
+
+    def tell(self, point: Point, entry: Entry) -> None:
+        """A point that was asked for has ended."""
+
+
 def run_sweep(
-    plan: Plan, folder: Path, names: Sequence[str], *, store: Store, ledger: Ledger, listen: Listen
+    plan: Plan, folder: Path, name: Name, *, store: Store, ledger: Ledger, listen: Listen
 ) -> dict[str, Entry]:
     """{key: end} of every point of the plan; points that are the same point run once.
 
-    `names` are the folders of the points below `folder`. What is in the ledger with a report that is still there is
-    kept, unless the plan asks for failed ones again; illegal points go into the ledger first.
+    What is in the ledger with a report that is still there is kept, unless the plan asks for failed ones again; illegal
+    points go into the ledger first.
     """
-    write_atomically(folder / POINTS, _membership(plan))
-    ledger.write(_illegal(point) for point in plan.illegal)
-    ends = _kept(plan, ledger)
-    for point in plan.points:
-        if point.key in ends:
-            listen(News(kind="kept", point=point, entry=ends[point.key]))
+    write_atomically(folder / POINTS, membership(plan.points))
+    ledger.write(illegal(point) for point in plan.illegal)
+    ends = kept(plan.points, ledger, retry_failed=plan.retry_failed)
+    once = {point.key: point for point in reversed(plan.points)}
+    for key, entry in ends.items():
+        listen(News(kind="kept", point=once[key], entry=entry))
     left = {point.key: point for point in plan.points if point.key not in ends}
-    folders = {point.key: PointFolder.of(folder, names[point.number], point) for point in left.values()}
-    with Pool(folder / SERVER_LOG) as pool:
-        ends.update(_Sweep(plan, pool, store, ledger, folders, listen).run(list(left.values())))
+    folders = {point.key: PointFolder.of(folder, name(point), point) for point in left.values()}
+    with crew_of(plan.executor, folder) as crew:
+        loop = Loop(crew, store, ledger, lambda point: folders[point.key], listen)
+        ends.update(loop.run(_Queue(left.values())))
     return ends
 
 
-def _membership(plan: Plan) -> str:
+class _Queue(Source):
+    def __init__(self, points: Iterable[Point]) -> None:
+        self.points = iter(points)
+
+    def ask(self) -> Point | None:
+        return next(self.points, None)
+
+
+def membership(points: Sequence[Point]) -> str:
     """Which points belong to this sweep; what became of them is in the ledger."""
-    points = [{"number": p.number, "key": p.key, "overrides": p.overrides} for p in plan.points]
-    return json.dumps({"schema": 1, "points": points}, indent=1) + "\n"
+    found = [{"number": p.number, "key": p.key, "overrides": p.overrides} for p in points]
+    return json.dumps({"schema": 1, "points": found}, indent=1) + "\n"
 
 
-def _illegal(point: Point) -> Entry:
+def illegal(point: Point) -> Entry:
     return Entry(key=point.key, status="illegal", overrides=point.overrides, error="; ".join(point.problems))
 
 
-def _kept(plan: Plan, ledger: Ledger) -> dict[str, Entry]:
-    """Illegal is not kept where only a worker could see it: what it saw, a missing package say, may have changed."""
-    found = ledger.of(list(dict.fromkeys(point.key for point in plan.points)))
-    again = RUN_AGAIN if plan.retry_failed else ()
-    refused = {point.key for point in plan.illegal}
+def kept(points: Sequence[Point], ledger: Ledger, *, retry_failed: bool) -> dict[str, Entry]:
+    """{key: end} of those that are not run again.
+
+    Illegal is not kept where only a worker could see it: what it saw, a missing package say, may have changed.
+    """
+    found = ledger.of(list(dict.fromkeys(point.key for point in points)))
+    again = RUN_AGAIN if retry_failed else ()
+    refused = {point.key for point in points if point.job is None}
     return {
         key: entry
         for key, entry in found.items()
@@ -106,75 +126,59 @@ def _is_there(entry: Entry, ledger: Ledger) -> bool:
     return entry.run_dir is None or (ledger.path.parent / entry.run_dir / "report.json").is_file()
 
 
-class _Sweep:
-    """The loop: give seats to the next points, wait for news, write ends down."""
+class Loop:
+    """Start points where the crew has room, wait for news, write ends down."""
 
     def __init__(
-        self,
-        plan: Plan,
-        pool: Pool,
-        store: Store,
-        ledger: Ledger,
-        folders: Mapping[str, PointFolder],
-        listen: Listen,
+        self, crew: Crew, store: Store, ledger: Ledger, folder_of: Callable[[Point], PointFolder], listen: Listen
     ) -> None:
-        self.plan, self.pool, self.store, self.ledger = plan, pool, store, ledger
-        self.folders, self.listen = folders, listen
-        self.running: dict[int, tuple[Point, Begun, Seat]] = {}
+        self.crew, self.store, self.ledger = crew, store, ledger
+        self.folder_of, self.listen = folder_of, listen
+        self.running: dict[int, tuple[Point, Begun, PointFolder]] = {}
         self.ends: dict[str, Entry] = {}
 
-    def run(self, points: Sequence[Point]) -> dict[str, Entry]:
-        waiting = deque(points)
-        while waiting or self.running:
-            while waiting and self._begin(waiting[0]):
-                waiting.popleft()
+    def run(self, source: Source) -> dict[str, Entry]:
+        point = source.ask()
+        while point is not None or self.running:
+            while point is not None and self._begin(point, source):
+                point = source.ask()
             if self.running:
-                for number, news in self.pool.news():
-                    point, begun, _ = self.running[number]
-                    if isinstance(news, Event):
-                        self.listen(News(kind="stage", point=point, event=news))
-                    else:
-                        del self.running[number]
-                        self._end(point, begun, news)
+                self._hear(source)
+                point = point or source.ask()
         return self.ends
 
-    def _begin(self, point: Point) -> bool:
-        """Start it, or finish it where the store has everything; False when it has to wait for a seat."""
+    def _begin(self, point: Point, source: Source) -> bool:
+        """Start it, or finish it where the store has everything; False when it has to wait for room."""
         assert point.job is not None
-        taken = [seat for _, _, seat in self.running.values()]
-        seat = seat_for(seats(point.job, self.plan.executor), taken, self.plan.executor)
-        if seat is None:
+        if not self.crew.has_room(point.job):
             return False
-        run_dir = self.folders[point.key].make(point.job)
-        begun = Begun.of(point.job, run_dir, self.store)
+        folder = self.folder_of(point)
+        begun = Begun.of(point.job, folder.make(point.job), self.store)
         self.listen(News(kind="started", point=point))
-        if not begun.needs_worker:
-            self._end(point, begun, None)
-            return True
-        target = point.job.checked.target
-        self.running[point.number] = (point, begun, seat)
-        self.pool.start(
-            Order(
-                number=point.number,
-                entry=ENTRY,
-                payload=begun.payload,
-                time_limit_s=point.job.checked.experiment.pipeline.time_limit_s,
-                log_path=run_dir / LOG,
-                env=target.environment(),
-                loaded=(*target.loaded, *LOADED),
-                late_env=dict(seat.env),
-            )
-        )
+        if begun.needs_worker:
+            self.running[point.number] = (point, begun, folder)
+            self.crew.start(point.number, begun)
+        else:
+            source.tell(point, self._end(point, begun, folder, None))
         return True
 
-    def _end(self, point: Point, begun: Begun, outcome: Outcome | None) -> None:
+    def _hear(self, source: Source) -> None:
+        for number, news in self.crew.news():
+            point, begun, folder = self.running[number]
+            if isinstance(news, Event):
+                self.listen(News(kind="stage", point=point, event=news))
+            else:
+                del self.running[number]
+                source.tell(point, self._end(point, begun, folder, news))
+
+    def _end(self, point: Point, begun: Begun, folder: PointFolder, outcome: Outcome | None) -> Entry:
         """First the report, whole, then the ledger: killed in between, the point is run again from the store."""
         began = time.monotonic()
         try:
             report = begun.finish(outcome)
         except ConfigError as error:
-            self.folders[point.key].take_back()
-            entry = evolve(_illegal(point), error="; ".join(error.problems))
+            folder.take_back()
+            entry = evolve(illegal(point), error="; ".join(error.problems))
         else:
             entry = Entry(
                 key=point.key,
@@ -189,3 +193,4 @@ class _Sweep:
         self.ledger.write([entry])
         self.ends[point.key] = entry
         self.listen(News(kind="ended", point=point, entry=entry))
+        return entry

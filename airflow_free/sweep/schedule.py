@@ -8,7 +8,7 @@ from attrs import frozen
 
 from airflow_free.experiment import Job
 from npucompose.machine import usable_cores
-from npucompose.schema.experiment import Executor
+from npucompose.schema.executor import Local
 
 
 @frozen(kw_only=True)
@@ -26,25 +26,25 @@ class Seat:
         return self.measures and self.device == "cpu"
 
 
-def seats(job: Job, executor: Executor) -> tuple[Seat, ...]:
+def seats(job: Job, options: Local) -> tuple[Seat, ...]:
     """The seats that the job could take, the best first."""
     target, measures = job.checked.target, job.measures
     variable = target.device_variable
     if variable is None:
         return (Seat(device="cpu", measures=measures),)
-    if not executor.devices:
+    if not options.devices:
         return (Seat(device=f"{target.name}:{target.device_index}", measures=measures),)
     return tuple(
         Seat(device=f"{target.name}:{device}", measures=measures, env=((variable, str(device)),))
-        for device in executor.devices
+        for device in options.devices
     )
 
 
-def seat_for(wanted: Sequence[Seat], taken: Collection[Seat], executor: Executor) -> Seat | None:
+def seat_for(wanted: Sequence[Seat], taken: Collection[Seat], options: Local) -> Seat | None:
     """A seat beside those that are taken, or None: wait.
 
     A job that measures on the CPU runs alone. One that measures on a device has it alone, and beside it run only jobs
-    that measure on other devices. Jobs that measure nothing share everything, `executor.jobs` at once.
+    that measure on other devices. Jobs that measure nothing share everything, `options.jobs` at once.
     """
     measures = wanted[0].measures
     if any(seat.measures != measures or seat.whole_machine for seat in taken) or (taken and wanted[0].whole_machine):
@@ -52,6 +52,6 @@ def seat_for(wanted: Sequence[Seat], taken: Collection[Seat], executor: Executor
     devices = [seat.device for seat in taken]
     if measures:
         return next((seat for seat in wanted if seat.device not in devices), None)
-    if len(taken) >= (executor.jobs or usable_cores()):
+    if len(taken) >= (options.jobs or usable_cores()):
         return None
     return min(wanted, key=lambda seat: devices.count(seat.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_free.sweep.ledger import Entry
-from airflow_free.sweep.plan import Plan, Point
+from airflow_free.sweep.plan import Point
 from airflow_free.sweep.run import News
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
 from npucompose.schema.record import Status
@@ -23,23 +24,22 @@ REFRESH_S = 0.25
 
 
 class SweepView:
-    """`with SweepView(console, plan) as view: run_sweep(…, listen=view.listen)`. In a log a sweep reads
+    """`with SweepView(console, 60, plan.name) as view: run_sweep(…, listen=view.listen)`; equal points count once.
+
+    In a log a sweep reads
 
     12/60  ok  model=add mode=eager seed=3 · p50 12.3 µs
     13/60  crashed  model=add mode=eager seed=4 · the worker died of SIGKILL and sent no result.
     """
 
-    def __init__(self, console: Console, plan: Plan) -> None:
-        self.console = console
-        self.total = len({point.key for point in plan.points})
+    def __init__(self, console: Console, total: int, name: Callable[[Point], str]) -> None:
+        self.console, self.total, self.name = console, total, name
         self.counts: Counter[Status] = Counter()
         self.kept = 0
-        self.ended: set[str] = set()
         self.stages: dict[str, tuple[Point, str]] = {}
         self.last: list[tuple[Point, Entry]] = []
         self.drawn = 0.0
         self.live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self.plan = plan
 
     def __enter__(self) -> SweepView:
         if self.live is not None:
@@ -66,11 +66,7 @@ class SweepView:
 
     def _ended(self, news: News) -> None:
         assert news.entry is not None
-        key = news.point.key
-        if key in self.ended:
-            return  # two points that are the same
-        self.ended.add(key)
-        self.stages.pop(key, None)
+        self.stages.pop(news.point.key, None)
         self.counts[news.entry.status] += 1
         self.kept += news.kind == "kept" and news.point.job is not None
         self.last = [*self.last, (news.point, news.entry)][-LAST_SHOWN:]
@@ -80,7 +76,7 @@ class SweepView:
 
     def _line(self, point: Point, entry: Entry) -> Text:
         text = Text(f"{STATUS_WORDS[entry.status]}  ", style=STATUS_STYLES.get(entry.status, "bold red"))
-        text.append(self.plan.name(point), style="default")
+        text.append(self.name(point), style="default")
         if entry.figures.p50_us is not None:
             text.append(f" · p50 {as_time(entry.figures.p50_us)}", style="default")
         if entry.error:
@@ -96,7 +92,7 @@ class SweepView:
         for point, entry in self.last:
             table.add_row(self._line(point, entry))
         for point, stage in self.stages.values():
-            table.add_row(Text(f"{stage} … {self.plan.name(point)}", style="cyan"))
+            table.add_row(Text(f"{stage} … {self.name(point)}", style="cyan"))
         self.live.update(Group(table, Text(self.summary())), refresh=True)
 
     def summary(self) -> str:

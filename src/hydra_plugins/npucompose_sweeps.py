@@ -1,7 +1,7 @@
 """What Hydra finds when it looks for plugins: the sweeper and the launcher `npucompose`, the default for `-m`.
 
 Both only pass on what `npucompose run -m` has planned already (the task function carries it): points are composed once
-for each combination of choices, and the executor decides where they run.
+for each combination of choices, or asked for by a search, and the executor decides where they run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ NAME = "npucompose"
 
 
 class NpucomposeSweeper(Sweeper):
-    """Makes the sweep's folder and hands every point to the launcher, all in one batch."""
+    """Makes the sweep's folder; which points there are is the task function's business."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from hydra.core.plugins import Plugins
 
         self.config = config
-        self.plan: Any = task_function.plan  # pyright: ignore[reportFunctionMemberAccess]
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -43,7 +42,7 @@ class NpucomposeSweeper(Sweeper):
         folder = Path(self.config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
-        return self.launcher.launch([point.overrides for point in self.plan.points], initial_job_idx=0)
+        return self.launcher.launch([], initial_job_idx=0)
 
 
 class NpucomposeLauncher(Launcher):
@@ -54,10 +53,7 @@ class NpucomposeLauncher(Launcher):
         self.task_function: Any = task_function
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        def names() -> list[str]:
-            return [self._folder(number, overrides) for number, overrides in enumerate(job_overrides, initial_job_idx)]
-
-        self.task_function.run(Path(self.config.hydra.sweep.dir), names)
+        self.task_function.run(Path(self.config.hydra.sweep.dir), self._folder)
         return []
 
     def _folder(self, number: int, overrides: Sequence[str]) -> str:

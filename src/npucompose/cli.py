@@ -1,4 +1,6 @@
-"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch. Errors are one paragraph on stderr, by status:
+"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch, completion.
+
+Errors are one paragraph on stderr, by status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -28,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:
         return run(argv[1:], program="npucompose run")
+    if argv[:2] == ["completion", "candidates"]:
+        return _candidates(argv[2:])
     arguments = _parser(argv[0] if argv else None).parse_args(argv)
     try:
         return arguments.act(arguments)
@@ -43,7 +47,8 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    running = commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    running.add_argument("overrides", nargs="*", help="the experiment; Hydra reads them")
     explain = commands.add_parser("explain", help="why a graph would sink or not; runs no stage")
     if asked == "explain":
         from airflow_free import explain_command
@@ -78,6 +83,9 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
         from airflow_free.sweep import report_command
 
         report_command.add_arguments(report)
+    shells = commands.add_parser("completion", help="what a shell needs to complete commands, groups, choices, keys")
+    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
+    shells.set_defaults(act=_completion)
     _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
     return parser
 
@@ -161,6 +169,25 @@ def _verify(arguments: argparse.Namespace) -> int:
     verdict = compared(locked, here, tolerance=arguments.tolerance)
     print(judged(verdict, locked, here), end="")
     return 0 if verdict.holds else 1
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from npucompose.completion import SHELLS
+
+    print(SHELLS[arguments.shell], end="")
+    return 0
+
+
+def _candidates(words: Sequence[str]) -> int:
+    """One candidate a line; nothing where the words make no sense: a shell is no place for an error."""
+    from npucompose.completion import candidates
+
+    try:
+        found = candidates(_parser(words[0] if words else None), words)
+    except NpuComposeError:
+        return 0
+    print("".join(f"{one}\n" for one in found), end="")
+    return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -254,6 +281,8 @@ def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) ->
     from airflow_free.experiment import Job
 
     job = Job.of(_composer(arguments).compose(arguments.overrides))
+    if job.checked.experiment.search.name != "none":
+        raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
     ends: list[int | NpuComposeError] = []
     refused = _hydra(argv, program, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
@@ -284,9 +313,9 @@ def _bug(error: Exception) -> NpuComposeError:
 
 def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
     """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
-    from airflow_free.sweep.command import Sweep
+    from airflow_free.sweep.command import planned
 
-    sweep = Sweep.planned(arguments.overrides, _composer(arguments))
+    sweep = planned(arguments.overrides, _composer(arguments))
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
     ends: list[int | NpuComposeError] = []
@@ -339,6 +368,7 @@ def _run_here(job: Any) -> int:
     from hydra.core.hydra_config import HydraConfig
     from rich.console import Console
 
+    from airflow_free import tracking
     from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
@@ -355,6 +385,8 @@ def _run_here(job: Any) -> int:
         _leave_no_folder()
         raise
     render(report, console, run_dir / "report.json")
+    for problem in tracking.tell_of(job.checked.experiment.tracker, [run_dir], Store.default().root):
+        print(PREFIX + problem, file=sys.stderr)
     if report.error and report.exit_status:
         print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
     return report.exit_status

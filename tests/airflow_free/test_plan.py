@@ -12,7 +12,7 @@ from airflow_free.sweep.plan import Plan, expanded
 from airflow_free.sweep.schedule import Seat, seat_for, seats
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.schema.experiment import Executor
+from npucompose.schema.executor import Local
 
 COMPOSER = Composer()
 
@@ -93,20 +93,20 @@ CPU_CHECKS = Seat(device="cpu", measures=False)
 
 
 def test_only_a_job_that_measures_takes_the_whole_machine() -> None:
-    assert seats(job("pipeline=bench"), Executor()) == (CPU_MEASURES,)
-    assert seats(job("pipeline=check"), Executor()) == (CPU_CHECKS,)
+    assert seats(job("pipeline=bench"), Local()) == (CPU_MEASURES,)
+    assert seats(job("pipeline=check"), Local()) == (CPU_CHECKS,)
 
 
 def test_a_job_that_measures_on_the_cpu_runs_alone() -> None:
-    assert seat_for([CPU_MEASURES], [], Executor()) == CPU_MEASURES
+    assert seat_for([CPU_MEASURES], [], Local()) == CPU_MEASURES
     for taken in (CPU_MEASURES, CPU_CHECKS, Seat(device="npu:0", measures=True)):
-        assert seat_for([CPU_MEASURES], [taken], Executor(jobs=8)) is None
-        assert seat_for([CPU_CHECKS], [CPU_MEASURES], Executor(jobs=8)) is None
+        assert seat_for([CPU_MEASURES], [taken], Local(jobs=8)) is None
+        assert seat_for([CPU_CHECKS], [CPU_MEASURES], Local(jobs=8)) is None
 
 
 def test_jobs_that_measure_nothing_share_up_to_the_number_asked_for() -> None:
-    assert seat_for([CPU_CHECKS], [CPU_CHECKS], Executor(jobs=2)) == CPU_CHECKS
-    assert seat_for([CPU_CHECKS], [CPU_CHECKS] * 2, Executor(jobs=2)) is None
+    assert seat_for([CPU_CHECKS], [CPU_CHECKS], Local(jobs=2)) == CPU_CHECKS
+    assert seat_for([CPU_CHECKS], [CPU_CHECKS] * 2, Local(jobs=2)) is None
 
 
 def test_devices_are_handed_out_one_measuring_job_on_each() -> None:
@@ -114,12 +114,12 @@ def test_devices_are_handed_out_one_measuring_job_on_each() -> None:
 
     wanted = [Seat(device=f"npu:{n}", measures=True, env=(("ASCEND_RT_VISIBLE_DEVICES", str(n)),)) for n in (4, 6)]
     assert NpuTarget.device_variable == "ASCEND_RT_VISIBLE_DEVICES"
-    assert seat_for(wanted, [], Executor()) == wanted[0]
-    assert seat_for(wanted, [wanted[0]], Executor()) == wanted[1]
-    assert seat_for(wanted, wanted, Executor()) is None
+    assert seat_for(wanted, [], Local()) == wanted[0]
+    assert seat_for(wanted, [wanted[0]], Local()) == wanted[1]
+    assert seat_for(wanted, wanted, Local()) is None
     checks = [Seat(device=seat.device, measures=False, env=seat.env) for seat in wanted]
-    assert seat_for(checks, [wanted[0]], Executor(jobs=8)) is None
-    assert seat_for(checks, [checks[0]], Executor(jobs=8)) == checks[1]
+    assert seat_for(checks, [wanted[0]], Local(jobs=8)) is None
+    assert seat_for(checks, [checks[0]], Local(jobs=8)) == checks[1]
 
 
 def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
@@ -128,10 +128,10 @@ def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
     from npucompose.targets.npu import NpuTarget
 
     monkeypatch.setattr(NpuTarget, "check", lambda *_: None)
-    assert seats(job("target=npu", "target.index=2", "pipeline=check"), Executor()) == (
+    assert seats(job("target=npu", "target.index=2", "pipeline=check"), Local()) == (
         Seat(device="npu:2", measures=False),
     )
-    handed_out = seats(job("target=npu"), Executor(devices=(4, 6)))
+    handed_out = seats(job("target=npu"), Local(devices=(4, 6)))
     assert [seat.env for seat in handed_out] == [
         (("ASCEND_RT_VISIBLE_DEVICES", "4"),),
         (("ASCEND_RT_VISIBLE_DEVICES", "6"),),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
 import subprocess
@@ -13,116 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from airflow_free.sweep.ledger import Entry, Ledger
-
-ROOT = Path(__file__).resolve().parents[2]
-
-FACTORIES = """
-import os
-import signal
-import time
-from pathlib import Path
-
-import torch
-from npucompose.models.base import Built
-
-
-class Small(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x @ x.T) + 1
-
-
-def fine():
-    return Small(), {"x": torch.ones(4, 4)}
-
-
-def fault(act):
-    # acts in the first process that asks for inputs; the points after it go well
-    def make():
-        def inputs(step):
-            try:
-                os.close(os.open(act.__name__, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
-                act()
-            return {"x": torch.ones(4, 4)}
-        return Built(module=Small(), inputs=inputs, steps=1)
-    return make
-
-
-@fault
-def kills():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@fault
-def kills_too():
-    os.abort()
-
-
-@fault
-def hangs():
-    time.sleep(3600)
-
-
-@fault
-def raises():
-    raise RuntimeError("out of tea")
-
-
-def __getattr__(name):
-    if name.startswith("fine"):
-        return fine
-    raise AttributeError(name)
-"""
-
-
-def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    (folder / "points.py").write_text(FACTORIES)
-    return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "-m", *overrides],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def entries(folder: Path) -> list[Entry]:
-    with Ledger.open(folder / ".npucompose") as ledger:
-        return ledger.entries(by="ended")
-
-
-def statuses(folder: Path) -> dict[str, int]:
-    return dict(Counter(entry.status for entry in entries(folder)))
-
-
-def check_folders(folder: Path) -> None:
-    """Every end that has a folder has a whole report of the same point there."""
-    for entry in entries(folder):
-        if entry.run_dir is not None:
-            report = json.loads((folder / ".npucompose" / entry.run_dir / "report.json").read_text())
-            assert (report["key"], report["status"]) == (entry.key, entry.status)
-
-
-def in_folder(folder: Path) -> list[int]:
-    """Processes that work in the folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if Path(os.readlink(process / "cwd")) == folder.resolve():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
-def none_left(folder: Path) -> bool:
-    for _ in range(200):
-        if not in_folder(folder):
-            return True
-        time.sleep(0.1)
-    return False
-
+from sweeping import ROOT, check_folders, entries, none_left, statuses, sweep, write_factories
 
 TRUSTED = ["model=python", "trust=true", "pipeline=check"]
 FAULTY = ("kills", "kills_too", "hangs", "raises")
@@ -195,7 +84,7 @@ def test_a_point_that_only_the_worker_sees_to_be_illegal_leaves_no_folder(tmp_pa
 
 
 def test_ctrl_c_ends_a_sweep_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "points.py").write_text(FACTORIES)
+    write_factories(tmp_path)
     swept = [*TRUSTED, "model.factory=points:fine,points:hangs", "executor.jobs=1"]
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "run.py"), "-m", *swept], cwd=tmp_path, stderr=subprocess.PIPE, text=True

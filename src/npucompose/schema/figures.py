@@ -51,6 +51,11 @@ CHOICES: tuple[str, ...] = ("model", "target", "mode", "shapes", "passes", "stre
 MEASURED: tuple[str, ...] = tuple(f.name for f in fields(Figures) if f.name not in CHOICES)
 
 
+def figure_stage(figure: str) -> str:
+    """The stage without which there is no such figure."""
+    return {"compile_s": "compile", "pool_bytes": "capture"}.get(figure, "benchmark")
+
+
 def _name(experiment: Mapping[str, Any], group: str) -> str | None:
     name = _mapping(experiment.get(group)).get("name")
     return name if isinstance(name, str) else None

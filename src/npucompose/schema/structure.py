@@ -99,6 +99,8 @@ def _union(raw: Any, kind: Any) -> Any:
     if raw is None and type(None) in kinds:
         return None
     real = [k for k in kinds if k is not type(None)]
+    if named := _by_name(real):
+        return _strict.structure(raw, _named(raw, named))
     for k in real:
         try:
             return _strict.structure(raw, k)
@@ -106,6 +108,34 @@ def _union(raw: Any, kind: Any) -> Any:
             if len(real) == 1 and k not in _SCALARS:
                 raise
     raise _Wrong(" or ".join(_word(k) for k in kinds), raw)
+
+
+def _by_name(kinds: Sequence[Any]) -> dict[str, Any]:
+    """{name: class} where each of several classes has a field `name` of one possible value; else nothing."""
+    named: dict[str, Any] = {}
+    for kind in kinds if len(kinds) > 1 else ():
+        names = get_args(_types_of(kind).get("name"))
+        if len(names) != 1:
+            return {}
+        named[names[0]] = kind
+    return named
+
+
+def _types_of(kind: Any) -> dict[str, Any]:
+    if not attrs.has(kind):
+        return {}
+    return {f.name: f.type for f in attrs.fields(attrs.resolve_types(kind))}
+
+
+def _named(raw: Any, kinds: Mapping[str, Any]) -> Any:
+    """The class that `name` says; the first one where it says nothing."""
+    if not isinstance(raw, Mapping):
+        raise _Wrong("a mapping", raw)
+    name = cast("Mapping[Any, Any]", raw).get("name", next(iter(kinds)))
+    if name not in kinds:
+        hint = did_you_mean(str(name), kinds).strip()
+        raise _Wrong(f"a mapping whose name is one of {listed(kinds)}", name, hint)
+    return kinds[name]
 
 
 def _sequence(raw: Any, kind: Any) -> Any:
@@ -203,6 +233,8 @@ class _OwnMaking(ValueError):
 
 
 def _engine_fields(cls: Any) -> dict[str, str]:
+    if not attrs.has(cls):  # one of several classes
+        return {}
     return {f.name: s for f in attrs.fields(cls) if (s := f.metadata.get("from_experiment"))}
 
 

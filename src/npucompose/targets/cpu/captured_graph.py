@@ -19,6 +19,7 @@ from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
+from npucompose.targets.cpu.undisturbed import undisturbed
 
 ExecutorName = Literal["native", "torchscript", "python"]
 
@@ -79,7 +80,7 @@ class CapturedGraph:
         """
         begin = time.perf_counter()
         plan = recorder.record(graph_module, inputs)
-        with torch.inference_mode(False), torch.no_grad():
+        with undisturbed():
             captured = cls(plan, inputs, static=static, executor=executor, clone_output=clone_output)
         captured.seconds = time.perf_counter() - begin
         return captured

@@ -1,0 +1,1 @@
+"""The crews: one file for each executor."""
