@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_free import lock, safe_yaml
+from airflow_free import lock
 from airflow_free.experiment import Job
 from airflow_free.keys import digest
 from airflow_free.lock import EXCLUDED, Locked, Result, read
@@ -23,6 +23,7 @@ from npucompose.cli import main
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, of_facts
+from npucompose.untrusted import load_yaml
 
 OVERRIDES = ("model=add", "passes=[cse,stream_plan]", "pipeline=check", "compiler.debug.aclgraph.clone_input=false")
 GRAPH = GraphFacts(id="graph_0", fingerprint="f" * 64, nodes_before=4, nodes_after=6, fx="static")
@@ -174,7 +175,7 @@ def test_a_file_that_is_too_large_is_not_even_read(tmp_path: Path, monkeypatch: 
         file.truncate(2**30)
     monkeypatch.setattr(Path, "read_text", lambda *_: pytest.fail("read"))
     with pytest.raises(ConfigError, match="has 1073741824 bytes"):
-        safe_yaml.load(tmp_path / "big.yaml")
+        load_yaml(tmp_path / "big.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +205,7 @@ def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str
         file.write_text("\n".join([*lines[:at], *([put] if put else []), *lines[at + 1 :]]))
         problems: tuple[str, ...] = ()
         try:
-            tree = safe_yaml.load(file)
+            tree = load_yaml(file)
             if isinstance(tree, dict) and isinstance(tree.get("experiment"), dict):
                 file.write_text(yaml.safe_dump({**tree, "configuration": digest(tree["experiment"])}))
             found = read(file)
