@@ -15,14 +15,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from lock_examples import OVERRIDES, locked_of
 from test_fuzz import CHOICES, GROUPS, KEYS, ODD
 
 from airflow_free.experiment import Job, Surroundings
+from airflow_free.keys import digest
 from airflow_free.lock import read
 from airflow_free.lock_text import described, judged
 from airflow_free.verify import compared, job_of
 from npucompose.cli import main
-from npucompose.compose.tree import Composer
+from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -136,25 +138,11 @@ def test_no_configuration_of_many_gets_past_the_checks(
 @pytest.fixture(scope="module")
 def recipe() -> dict[str, Any]:
     """A whole lock, as it is written after a run."""
-    from test_lock import GRAPH, OVERRIDES, RESULT
-
-    from airflow_free.keys import digest
-    from airflow_free.lock import EXCLUDED, Locked
-    from npucompose.compose.tree import compose
-
-    parts = Job.of(compose(OVERRIDES)).ingredients
-    experiment = {name: value for name, value in parts.values.items() if name not in EXCLUDED}
-    locked = Locked(
-        configuration=digest(experiment), experiment=experiment, versions=parts.versions, device=parts.device,
-        sources=parts.code, graphs=(GRAPH,), result=RESULT,
-    )  # fmt: skip
-    return yaml.safe_load(locked.text())
+    return yaml.safe_load(locked_of(Job.of(compose(OVERRIDES))).text())
 
 
 def changed(recipe: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
     """One to three leaves or branches replaced, dropped or added, and the hash made to fit where that is possible."""
-    from airflow_free.keys import digest
-
     tree = copy.deepcopy(recipe)
     for _ in range(data.draw(st.integers(1, 3))):
         node = tree
@@ -177,8 +165,8 @@ def changed(recipe: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
 
 
 def look_at_recipe(tree: dict[str, Any], recipe: dict[str, Any], folder: Path) -> None:
-    (folder / "theirs.yaml").write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
-    (folder / "ours.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    (folder / "theirs.yaml").write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    (folder / "ours.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     ours = read(folder / "ours.yaml")
 
     def look() -> Job:
