@@ -37,9 +37,14 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
+def cores() -> frozenset[int]:
+    """The cores that this process may use (its affinity, where the system tells)."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
-    """Cores that this process may use (its affinity, where the system tells)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many they are."""
+    return len(cores())
 
 
 def cache_dir() -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import frozen
 
 from npucompose.errors import CaptureError, ConfigError
-from npucompose.machine import cpu_model, usable_cores
+from npucompose.machine import cores, cpu_model, usable_cores
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
@@ -110,6 +110,11 @@ class CpuTarget(Target):
 
     def check(self, mode: str) -> None:
         super().check(mode)
+        if beyond := [core for core in self.stream_cores if core not in cores()]:
+            raise ConfigError(
+                f"target.stream_cores: {', '.join(map(str, beyond))} cannot be used by this process. "
+                f"Its cores: {', '.join(map(str, sorted(cores())))}."
+            )
         if mode in HONOURED and self.executor == "native" and (why := self._why_not_native()):
             raise ConfigError(f"target.executor=native: {why} With executor=auto the portable replayer is used.")
 

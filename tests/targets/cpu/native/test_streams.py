@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.errors import NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply
-from npucompose.targets.cpu import capture
+from npucompose.targets.cpu import CpuTarget, capture
 from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.kernels import same_bytes
 from npucompose.targets.cpu.memory import Memory
@@ -251,6 +251,11 @@ def test_a_kernel_with_other_bits_on_one_thread_keeps_the_streams_together() -> 
         assert same_bytes(on_two(planned(sums, x, aside=("abs_1", "neg")), x).replay(x)[0], sums(x))
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_core_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="9999 cannot be used by this process"):
+        CpuTarget(stream_cores=(0, 9999)).check("reduce-overhead")
 
 
 def test_a_wait_for_what_comes_later_is_refused() -> None:
