@@ -148,6 +148,7 @@ def values_of(checked: Checked) -> dict[str, Any]:
     for name in NOT_IN_A_KEY:
         del values[name]
     values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
+    values["inductor"] = checked.experiment.inductor.as_tree()
     values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}

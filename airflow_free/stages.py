@@ -43,8 +43,8 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "target", "model", "compile",
-        "seed", "sinking",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
+        "compile", "seed", "sinking",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:

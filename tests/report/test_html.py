@@ -76,6 +76,12 @@ def test_no_text_of_a_report_becomes_markup() -> None:
         assert "javascript:" not in (value or "")
 
 
+def test_without_escaping_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of the test above: it is the escaping that keeps the elements out."""
+    monkeypatch.setattr("npucompose.report.markup.html.escape", lambda text: text)
+    assert "<img src=x onerror=window.ran=2>" in render(filled(Report))
+
+
 def test_a_browser_runs_nothing_of_a_hostile_report(chromium: Chromium, tmp_path: Path) -> None:
     path = write(filled(Report), tmp_path, {HOSTILE: filled(Timeline)})
     chromium.open(path)
@@ -104,7 +110,7 @@ def test_the_whole_of_a_run_is_shown() -> None:
     for words in (
         "gpt_decode · cpu · reduce-overhead · static", "517.0 µs", "1.91×", "bit for bit", "Dynamo 1.00 s",
         "AOTAutograd 500.00 ms", "stream_plan", "134 → 182", "2 streams", "8 events", "compiler.ge_config.option_5",
-        "acts in GE only", "mode.name", "command line", "versions.torch", "2.13.0", "stored",
+        "acts in GE only", "mode.name", "command line", "versions.torch", "2.13.0", "Taken from the store",
     ):  # fmt: skip
         assert words in text, words
 
@@ -142,7 +148,7 @@ def test_children_and_attributes_are_escaped_and_markup_is_kept() -> None:
 
 
 def test_the_page_is_what_was_reviewed(golden: Callable[[str, str], None]) -> None:
-    golden("report/full.html", render(FULL, TIMELINES))
+    golden("report/full.html", render(FULL, TIMELINES).replace("><", ">\n<"))
 
 
 @pytest.mark.parametrize("width", [1280, 400])

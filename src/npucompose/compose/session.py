@@ -224,15 +224,13 @@ class Session:
 
     def _compiling(self, module: nn.Module) -> Callable[..., Any]:
         """What compiles when it is first called: torch.compile, or what the device has instead of it."""
-        import torch
-
         target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
         mode = self.experiment.mode.name
         if self.experiment.compiler[EXPORT] and target.exports(mode):
             return lambda *args: target.export(backend, module, args, keywords["dynamic"])
         if self.experiment.compile.cache and target.caches(mode):
             return target.cached(backend, module, keywords["dynamic"])
-        return torch.compile(module, backend=backend, **keywords)
+        return backend.torch_compile(module, **keywords)
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:

@@ -73,7 +73,7 @@ def _sections(report: Report, figures: Figures, timelines: Mapping[str, Timeline
     yield "Expectations", list(_expectations(report)) if missed else []
     yield "Summary", list(_summary(report, figures))
     yield "Latency", list(_latency(report))
-    yield "Where the time went", list(_compile(report))
+    yield "Where the time went", list(_split(report))
     yield "Streams", list(_streams(report, timelines))
     yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []
     yield "Graphs", list(_graphs(report))
@@ -140,16 +140,18 @@ def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
         yield "compile", as_time(figures.compile_s * 1e6)
 
 
-def _compile(report: Report) -> Iterator[Html]:
+def _split(report: Report) -> Iterator[Html]:
+    if report.records:
+        stored = [r.stage for r in report.records if r.reused]
+        yield stacked("stages, with the start of their process", {r.stage: r.seconds for r in report.records})
+        if stored:
+            yield tag("p", f"Taken from the store, as it was when it ran: {', '.join(stored)}.", class_="dim")
     times = report.stages.compile
     if times is not None:
         named = {"Dynamo": times.dynamo_s, "AOTAutograd": times.aot_s, "passes": times.passes_s}
         parts = {name: s for name, s in {**named, "backend": times.backend_s}.items() if s is not None}
         if parts:
-            yield stacked(parts)
-    if report.records:
-        rows = [(r.stage, as_time(r.seconds * 1e6), "stored" if r.reused else "run") for r in report.records]
-        yield table(("stage, with the start of its process", "took", ""), rows)
+            yield stacked("compilation", parts)
 
 
 def _latency(report: Report) -> Iterator[Html]:

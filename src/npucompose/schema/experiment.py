@@ -10,6 +10,7 @@ from attrs import field, frozen
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.executor import Executor, Local
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.options import option
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.sinking import PATHS, Sinking
@@ -123,6 +124,7 @@ class Experiment:
     streams: Streams = option(factory=Streams)
     adapt: RuleSet = option(factory=RuleSet, doc="adaptation rules that the pass `adapt` follows")
     compiler: CompilerOptions = option(factory=CompilerOptions)
+    inductor: InductorOptions = option(factory=InductorOptions, doc="Inductor's options, where the mode uses Inductor")
     target: Choice = option(factory=lambda: Choice(name="cpu"))
     model: Choice = option(factory=lambda: Choice(name="gpt_decode"))
     pipeline: Pipeline = option(factory=Pipeline)

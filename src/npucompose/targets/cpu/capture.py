@@ -29,6 +29,7 @@ from npucompose.targets.cpu.ledger import (
     real,
     registers_of,
     storage_of,
+    unheld,
 )
 from npucompose.targets.cpu.memory import alias_of
 from npucompose.targets.cpu.outputs import Outputs
@@ -171,12 +172,15 @@ class Recorder:
 
     def _operator(self, node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> Any:
         traits = traits_of(op)
-        real_args, real_kwargs = mapped(real, args), mapped(real, kwargs) if kwargs else {}
+        real_args, read = unheld(args)
+        real_kwargs = {}
+        if kwargs:
+            real_kwargs = mapped(real, kwargs)
+            read += [leaf for leaf in flat(kwargs) if isinstance(leaf, Held)]
         if traits.may_depend_on_data:
             refusals.check_operator(node, op, real_args, real_kwargs)
         ordered = traits.in_order(args, kwargs)
-        read = [leaf for leaf in flat(ordered) if isinstance(leaf, Held)]
-        written = self._about_to_write(node, traits, ordered)
+        written = self._about_to_write(node, traits, ordered) if traits.mutable else []
         for generator in _generators((real_args, real_kwargs)) if traits.takes_generator else ():
             self.generators.append((generator, generator.get_state()))
         before = None if traits.of_torch else torch.get_rng_state()
@@ -229,18 +233,14 @@ class Recorder:
             return mapped(self._in_the_pool, result)
         if traits.may_be_constant and all(h.root.kind == "constant" and not h.root.written for h in read):
             return mapped(self._constant, result)
-        if traits.mutable or isinstance(result, list) or len(flat(result)) != len(tensors):
+        if traits.mutable or not (isinstance(result, torch.Tensor) or _is_row_of(result, tensors)):
             return None
         numbered = numbers_as_tensors(traits, ordered)
         call = self._into_buffers(traits, numbered, tensors)
-        if call is None or any(
-            numbered[part.index].root.kind == "fresh"
-            for part in call.args
-            if isinstance(part, kernels.Arg) and part.flat
-        ):
+        if call is None or (call.flattened is not None and numbered[call.flattened].root.kind == "fresh"):
             return None
         made = [self._in_the_pool(tensor) for tensor in tensors]
-        args = tuple(self._operand(part, numbered, made) for part in call.args)
+        args = tuple([self._operand(part, numbered, made) for part in call.args])
         self.steps.append(Step(op=call.op, args=args, name=node.name))
         return tuple(made) if isinstance(result, tuple) else made[0]
 
@@ -377,6 +377,10 @@ def _form(value: Any) -> Any:
     if isinstance(value, CONTAINERS):
         return type(value).__name__, repr(value) if isinstance(value, slice) else tuple(map(_form, value))
     return type(value), repr(value) if isinstance(value, (float, complex)) else value
+
+
+def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:
+    return isinstance(result, tuple) and len(result) == len(tensors) and all(map(operator.is_, result, tensors))
 
 
 def _generators(structure: Any) -> list[torch.Generator]:

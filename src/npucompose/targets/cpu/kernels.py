@@ -42,6 +42,8 @@ class OutCall:
 
     op: OpOverload
     args: tuple[Any, ...]
+    flattened: int | None = None
+    """The argument of the functional call that is taken `flat`; None where all are taken as they are."""
 
 
 def into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> OutCall | None:
@@ -129,7 +131,7 @@ def _embedding(args: tuple[Any, ...], result: torch.Tensor) -> OutCall | None:
         return None
     # Note [embedding is index_select]: ATen's CPU kernel is weight.index_select(0, indices.reshape(-1)).view(...); the
     # recorder lays the flat views over the same memory, so nothing is copied.
-    return OutCall(op=aten.index_select.out, args=(Arg(0), 0, Arg(1, flat=True), Out(0, rows=True)))
+    return OutCall(op=aten.index_select.out, args=(Arg(0), 0, Arg(1, flat=True), Out(0, rows=True)), flattened=1)
 
 
 @functools.cache

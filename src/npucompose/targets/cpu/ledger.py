@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from attrs import define, field
 
 from npucompose.targets.cpu import kernels
-from npucompose.targets.cpu.plan import Layout, Register, Root, Slot
+from npucompose.targets.cpu.plan import CONTAINERS, Layout, Register, Root, Slot, mapped
 from npucompose.targets.cpu.pool import ALIGNMENT
 from npucompose.targets.cpu.traits import Traits
 
@@ -70,12 +71,12 @@ class Ledger:
         return held
 
     def hold(self, value: Any) -> None:
-        for held in flat(value):
+        for held in (value,) if isinstance(value, Held) else flat(value):
             if isinstance(held, Held):
                 self._holders[held.storage] = self._holders.get(held.storage, 0) + 1
 
     def release(self, value: Any) -> None:
-        for held in flat(value):
+        for held in (value,) if isinstance(value, Held) else flat(value):
             if isinstance(held, Held):
                 key = held.storage
                 self._holders[key] = self._holders.get(key, 0) - 1
@@ -113,6 +114,22 @@ def numbers_as_tensors(traits: Traits, ordered: tuple[Any, ...]) -> tuple[Any, .
 
 def real(value: Any) -> Any:
     return value.tensor if isinstance(value, Held) else value
+
+
+def unheld(args: Sequence[Any]) -> tuple[list[Any], list[Held]]:
+    """The real arguments, and every tensor among them as it is held."""
+    reals: list[Any] = []
+    read: list[Held] = []
+    for value in args:
+        if isinstance(value, Held):
+            reals.append(value.tensor)
+            read.append(value)
+        elif isinstance(value, CONTAINERS):
+            reals.append(mapped(real, value))
+            read += [leaf for leaf in flat(value) if isinstance(leaf, Held)]
+        else:
+            reals.append(value)
+    return reals, read
 
 
 def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None, ...]:

@@ -45,8 +45,8 @@ class PassHooks:
         self._run(self._post, graph_module, example_inputs, config)
         self._open = None
         compilation.passes_s += perf_counter() - begun
-        compilation.graph_module = graph_module
         self._backend.finish(compilation, graph_module)
+        compilation.settle()
 
     def _run(self, hook: Callable[[Any, Any, Any], None], graph_module: Any, example_inputs: Any, config: Any) -> None:
         """TorchAir turns whatever is raised in here into an error of its own: ours is kept for `in_our_words`."""
