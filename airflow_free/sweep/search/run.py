@@ -20,7 +20,8 @@ from airflow_free.sweep.plan import Point, point_of
 from airflow_free.sweep.run import POINTS, Listen, Loop, Name, News, Source, illegal, kept, membership
 from airflow_free.sweep.search.space import Space, changed_by_nobody_else
 from airflow_free.sweep.search.study import Asked, Study
-from npucompose.compose.tree import Composed, Composer
+from npucompose.compose.strangers import address_problems
+from npucompose.compose.tree import COMMAND_LINE, Composed, Composer, nearest
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.report.files import write_atomically
 from npucompose.schema.executor import Executor
@@ -52,6 +53,10 @@ class Question:
         space = Space(dimensions=options.space, base=tuple(overrides))
         base = space.check(composer)
         executor: Executor = structure(Executor, base.tree["executor"], "executor")  # pyright: ignore[reportArgumentType]
+        trusted = bool(base.tree["trust"]) and nearest(base.provenance, "trust") == COMMAND_LINE
+        problems = address_problems(executor, lambda key: nearest(base.provenance, key), trust=trusted)
+        if told := list(problems):
+            raise ConfigError(*told)
         check_installed(executor)
         return Question(
             options=options, space=space, base=base, composer=composer, executor=executor,
@@ -138,7 +143,8 @@ class _Trials(Source):
         return None if None in found else tuple(map(float, found))
 
     def _point(self, asked: Asked) -> Point:
-        point = point_of(asked.number, asked.overrides, self.question.composer, self.around)
+        space = self.question.options.space
+        point = point_of(asked.number, asked.overrides, self.question.composer, self.around, proposed=space)
         if point.job is None:
             return point
         problems = [

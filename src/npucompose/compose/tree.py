@@ -22,14 +22,13 @@ from npucompose.compose.overrides import (
     value_problem,
 )
 from npucompose.compose.sources import loader_of
-from npucompose.compose.strangers import RESOLVER
+from npucompose.compose.strangers import COMMAND_LINE, RESOLVER
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.default_element import ResultDefault
     from hydra.core.override_parser.types import Override
 
-COMMAND_LINE = "command line"
 DEFAULT = "default"
 
 
@@ -297,7 +296,7 @@ def _choosers(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, s
 
 
 def _provenance(tree: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:
-    return {path: origins.get(path) or _nearest(origins, path) for path in _leaves(tree)}
+    return {path: nearest(origins, path) for path in _leaves(tree)}
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[str]:
@@ -309,8 +308,11 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[str]:
         yield prefix[:-1]
 
 
-def _nearest(origins: Mapping[str, str], path: str) -> str:
-    """The origin of the closest parent: a mapping given whole on the command line has no entry for its leaves."""
+def nearest(origins: Mapping[str, str], path: str) -> str:
+    """The origin of the path or of its closest parent: a mapping given whole on the command line has no entry for its
+    leaves."""
+    if path in origins:
+        return origins[path]
     while "." in path:
         path = path.rpartition(".")[0]
         if path in origins:
