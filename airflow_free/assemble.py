@@ -15,6 +15,7 @@ from airflow_free.store import Store
 from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
 from npucompose.measure.numerics import combined
+from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -64,6 +65,7 @@ def assembled(
         environment=_environment(finished, store),
         graphs=_all_of(GraphFacts, _latest(facts, "graphs"), "graphs"),
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
+        rejected=outcome.rejected if outcome is not None else (),
         streams=_of(StreamFacts, facts, "compile", "streams"),
         sinking=_latest_of(SinkingFacts, facts, "sinking"),
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
@@ -115,6 +117,7 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         capture=_of(CaptureFacts, facts, "capture", "capture"),
         replay=_of(ReplayFacts, facts, "replay", "replay"),
         benchmark=_of(BenchmarkFacts, facts, "benchmark", "benchmark"),
+        ablation=_of(AblationFacts, facts, "ablation", "ablation"),
         sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
     )
 

@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import expectations
+from airflow_free import ablation, expectations, tracking
+from airflow_free.ablation import Ablation
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
@@ -51,8 +52,8 @@ RESULT_ROOMS = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
-NOT_IN_A_KEY = ("search", "executor", "retry")
-"""Fields of the experiment that say why, where and when it runs and nothing about what comes out."""
+NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
+"""Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
 
 
 class Surroundings:
@@ -93,9 +94,12 @@ class Job:
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
         target.check_stages([stage.name for stage in order])
+        tracking.check(experiment.tracker, dict(checked.provenance))
         expectations.check(experiment, [stage.name for stage in order])
+        if any(stage.name == Ablation.name for stage in order):
+            ablation.check(checked)
         ingredients = Ingredients(
-            values=_values(checked),
+            values=values_of(checked),
             versions=around.versions,
             device=around.device(target),
             code=_code(checked, around.code),
@@ -130,16 +134,21 @@ def wanted(checked: Checked) -> tuple[str, ...]:
     """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
     stages = checked.experiment.pipeline.stages
     calls = checked.model.sequence if checked.model is not None else ()
-    compares = any(stage in stages for stage in ("replay", "benchmark"))
-    return tuple(dict.fromkeys((*stages, "sequence"))) if calls and compares else stages
+    compares = any(stage in stages for stage in ("replay", "benchmark", Ablation.name))
+    if not calls or not compares:
+        return stages
+    # The ablation compiles the model anew, many times: what counts compilations comes before it.
+    last = [stage for stage in stages if stage == Ablation.name]
+    return tuple(dict.fromkeys((*(stage for stage in stages if stage not in last), "sequence", *last)))
 
 
-def _values(checked: Checked) -> dict[str, Any]:
+def values_of(checked: Checked) -> dict[str, Any]:
     """The experiment as plain data; choices with every option that was left at its default."""
     values = plain(checked.experiment)
     for name in NOT_IN_A_KEY:
         del values[name]
     values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
+    values["inductor"] = checked.experiment.inductor.as_tree()
     values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}
@@ -222,10 +231,12 @@ class Begun:
         job = self.job
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
         _write_graphs(self.run_dir, finished)
-        _write_trace(self.run_dir, finished)
+        timelines = _timelines(finished)
+        if timelines:
+            write_atomically(self.run_dir / "trace.json", trace.text(timelines))
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
-        report_html.write(report, self.run_dir)
+        report_html.write(report, self.run_dir, timelines)
         if report.exit_status in LOCKED:
             Locked.of(job.ingredients, report).write(self.run_dir)
         return report
@@ -278,12 +289,10 @@ def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> N
             store.bring_files(f.stage, f.key, run_dir / FILES)
 
 
-def _write_trace(run_dir: Path, finished: Sequence[Finished]) -> None:
-    """trace.json, where some graph has a timeline."""
+def _timelines(finished: Sequence[Finished]) -> dict[str, Timeline]:
+    """{name of a graph: when each kernel ran}, of every stage that has such."""
     lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
-    if lines:
-        timelines = {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
-        write_atomically(run_dir / "trace.json", trace.text(timelines))
+    return {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

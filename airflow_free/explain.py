@@ -7,7 +7,7 @@ not lowered; TorchAir's is asked for its GE graph.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,18 @@ ENTRY = "airflow_free.explain:work"
 
 def explain(composed: Composed) -> Explanation:
     """The explanation of a composed experiment; ConfigError when it is not legal, CompileError when a worker dies."""
+    return of_facts(Explanation, in_worker(composed, ENTRY), where="explanation")
+
+
+def in_worker(composed: Composed, entry: str, also: Callable[[Checked], None] = lambda _: None) -> Mapping[str, Any]:
+    """What `entry` answers about an experiment that is legal, compiles something, and passes `also`."""
     checked = check(composed)
     if checked.experiment.mode.name == "eager":
         raise ConfigError("mode=eager compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
+    also(checked)
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
         outcome = run_in_worker(
-            ENTRY,
+            entry,
             {"tree": dict(composed.tree), "provenance": dict(composed.provenance)},
             time_limit_s=checked.experiment.pipeline.time_limit_s,
             log_path=Path(folder) / LOG,
@@ -45,26 +51,32 @@ def explain(composed: Composed) -> Explanation:
         raise ConfigError(*(outcome.problems or (outcome.error or "",)))
     if outcome.result is None:
         raise CompileError(outcome.error or "the worker sent no result.")
-    return of_facts(Explanation, outcome.result, where="explanation")
+    return outcome.result
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side."""
+    return facts_of(explained(session_of(payload)))
+
+
+def session_of(payload: Mapping[str, Any]) -> Session:
+    """The experiment that was sent, set up in a process of its own."""
     from npucompose.compose.session import Session
 
     session = Session(check(Composed(tree=payload["tree"], provenance=payload["provenance"])))
     session.set_up()
-    return facts_of(explained(session))
+    return session
 
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
     session.materialised.backend.reads_only = session.materialised.genuine is None
     facts, compile_s, diagnosis_s = _explained(session)
-    return Explanation(asked=_asked(session.checked), sinking=facts, compile_s=compile_s, diagnosis_s=diagnosis_s)
+    return Explanation(asked=asked_of(session.checked), sinking=facts, compile_s=compile_s, diagnosis_s=diagnosis_s)
 
 
-def _asked(checked: Checked) -> dict[str, str]:
+def asked_of(checked: Checked) -> dict[str, str]:
+    """{group: choice} for the head of an answer."""
     experiment = checked.experiment
     chosen = {"model": experiment.model.name, "target": checked.target.name, "mode": experiment.mode.name}
     return {**chosen, "shapes": experiment.shapes.name, "tiling": str(plain(experiment.tiling)["schedule"])}

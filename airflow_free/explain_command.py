@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from npucompose.errors import ConfigError, RejectedError
 from npucompose.schema.sinking import Explanation
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +23,30 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE, torch{told}"
     )
     parser.add_argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{told}")
+    parser.add_argument(
+        "--options", action="store_true", help="instead: every value of the experiment, and who said so"
+    )
+    parser.add_argument("--under", default="", metavar="PATH", help="with --options: those below this path")
+    parser.add_argument("--adapt", action="store_true", help="what the rules of adapt=… would do, as a diff; a dry run")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(act=act)
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """0 when there is an explanation, whatever it says: `expect:` is for what must come out."""
+    """0 when there is an explanation, whatever it says: `expect:` is for what must come out.
+
+    A dry run of rules that reject a node ends as the run itself would: 3.
+    """
     from rich.console import Console
+
+    if arguments.adapt and arguments.options:
+        raise ConfigError("explain takes one of --options and --adapt.")
+    if arguments.options:
+        return _options(arguments, Console())
+    if arguments.under:
+        raise ConfigError("--under is for --options.")
+    if arguments.adapt:
+        return _dry_run(arguments, Console())
 
     from npucompose.report.explain import as_json, render
 
@@ -34,6 +56,38 @@ def act(arguments: argparse.Namespace) -> int:
     else:
         render(explanation, Console())
     return 0
+
+
+def _options(arguments: argparse.Namespace, console: Console) -> int:
+    from airflow_free.settings import settings_of
+    from npucompose.compose.check import check
+    from npucompose.compose.tree import compose
+    from npucompose.report import settings
+
+    if arguments.log or arguments.dump:
+        raise ConfigError("--options is about an experiment; --log and --dump are about graphs.")
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    found = settings_of(check(composed))
+    if arguments.json:
+        print(settings.as_json(found, under=arguments.under))
+    else:
+        settings.render(found, console, under=arguments.under)
+    return 0
+
+
+def _dry_run(arguments: argparse.Namespace, console: Console) -> int:
+    from airflow_free.explain_adapt import dry_run
+    from npucompose.compose.tree import compose
+    from npucompose.report.adapted import as_json, render
+
+    if arguments.log or arguments.dump:
+        raise ConfigError("explain --adapt reads the model's graphs: --log and --dump have no meaning there.")
+    found = dry_run(compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name))
+    if arguments.json:
+        print(as_json(found))
+    else:
+        render(found, console)
+    return RejectedError.exit_status if found.rejections else 0
 
 
 def _explanation(arguments: argparse.Namespace) -> Explanation:

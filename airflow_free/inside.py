@@ -98,4 +98,5 @@ def _error_words(error: Exception) -> dict[str, Any]:
         "message": paragraph(error),
         "exit_status": error.exit_status if ours else NpuComposeError.exit_status,
         "problems": list(getattr(error, "problems", ())) if ours else [],
+        "rejected": list(getattr(error, "rejected", ())) if ours else [],
     }

@@ -38,6 +38,8 @@ class Outcome:
     error: str | None = None
     error_type: str | None = None
     problems: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    """A sentence for each operator that an adaptation rule rejects."""
     exit_status: int = 0
     """What a command line that ran nothing else should end with."""
     exit_signal: str | None = None
@@ -84,6 +86,7 @@ def outcome_of(word: dict[str, Any] | None, returncode: int, time_limit_s: float
             error=word["message"],
             error_type=word["type"],
             problems=tuple(word["problems"]),
+            rejected=tuple(word["rejected"]),
             exit_status=word["exit_status"],
         )
     exit_signal = _signal_name(-returncode) if returncode < 0 else None

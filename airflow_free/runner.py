@@ -12,7 +12,7 @@ from attrs import field, frozen
 from airflow_free.stage import Event, Facts, Live, Stage, Tell, silent
 from airflow_free.store import Record, Store
 from airflow_free.words import paragraph
-from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError, RejectedError
 
 
 class StageFailed(NpuComposeError):
@@ -28,6 +28,11 @@ class StageFailed(NpuComposeError):
     def problems(self) -> tuple[str, ...]:
         """One sentence for each mistake, where the cause is a ConfigError."""
         return self.cause.problems if isinstance(self.cause, ConfigError) else (str(self),)
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        """One sentence for each operator that an adaptation rule rejects, where the cause is that."""
+        return self.cause.problems if isinstance(self.cause, RejectedError) else ()
 
     def __reduce__(self) -> tuple[type[StageFailed], tuple[str, Exception]]:
         return type(self), (self.stage, self.cause)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve
 
+from airflow_free.ablation import Ablation
 from airflow_free.graph import StageGraph
 from airflow_free.stage import Facts, Stage
-from npucompose.errors import SignatureError
 from npucompose.schema.record import (
     BenchmarkFacts,
     CallFacts,
@@ -43,8 +43,8 @@ class Compile(Stage["Session"]):
 
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
-        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "target", "model", "compile",
-        "seed", "sinking",
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
+        "compile", "seed", "sinking",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
@@ -118,6 +118,7 @@ def _pass_facts(c: Compilation) -> list[PassFacts]:
             exact=r.exact,
             rules=r.rules,
             moves=r.moves,
+            folds=r.folds,
             max_abs_err=r.max_abs_err,
             graph=c.id,
         )
@@ -225,29 +226,14 @@ class Replay(Stage["Session"]):
     reads: ClassVar[tuple[str, ...]] = ("benchmark.threads",)
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
-        from npucompose.compose.comparison import compared
+        from npucompose.compose.comparison import every_step
 
-        ways: dict[str, Callable[..., Any]] = {"compiled": live.compiled}
-        if live.detached is not None:
-            ways["detached"] = live.detached
-        results: dict[str, Compared] = {}
-        first_us = None
-        steps = live.built.steps
-        for at, (way, function) in enumerate(ways.items()):
-            for step in range(steps):
-                name = f"{way} step {step}"
-                try:
-                    results[name] = compared(live, function, step, {}, name=f"step {step} of the comparison")
-                except SignatureError:
-                    if way == "compiled" or step == 0:
-                        raise
-                    break  # the model varies a number or a shape, and a recording is good for one signature
-                first_us = results[name].took_us if way == "detached" or first_us is None else first_us
-                progress((at * steps + step + 1) / (len(ways) * steps))
+        steps = every_step(live, progress)
+        replay = ReplayFacts(first_us=steps.first_us, replays=len(steps.results), detached_ended=steps.ended)
         return {
-            "replay": facts_of(ReplayFacts(first_us=first_us or 0.0, replays=len(results))),
+            "replay": facts_of(replay),
             "texts": dict(live.checked.target.device_texts(live.materialised.backend)),
-            **_comparison_account(live, results),
+            **_comparison_account(live, steps.results),
         }
 
 
@@ -391,4 +377,4 @@ def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
     )
 
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), DeclaredCalls()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), DeclaredCalls()])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from airflow_free.store import Store
 from airflow_free.sweep.ledger import FILE_NAME, Entry, Ledger
@@ -16,7 +16,11 @@ from airflow_free.sweep.run import POINTS
 from npucompose.errors import ConfigError
 from npucompose.report import json as report_json
 from npucompose.report.compare import Line
+from npucompose.report.comparison import Compared
+from npucompose.report.pareto import RIGHT, Timed, best, with_front
 from npucompose.schema.figures import Figures
+from npucompose.schema.flat import flat
+from npucompose.schema.record import Report
 
 
 @frozen(kw_only=True)
@@ -36,12 +40,48 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
     if len(places) == 1 and (places[0] / FILE_NAME).is_file():
         with Ledger.open(places[0]) as ledger:
             found = ledger.entries(by=sort, descending=descending, limit=limit)
-            return Gathered(lines=tuple(_of_entries(found)), counts=ledger.counts())
-    lines = [line for place in places for line in _lines(place)]
+            best = _front_of(ledger)
+            lines = [
+                evolve(line, front=entry.key in best)
+                for line, entry in zip(_of_entries(found, ledger), found, strict=True)
+            ]
+            return Gathered(lines=tuple(lines), counts=ledger.counts())
+    lines = with_front([line for place in places for line in _lines(place)])
     with_it = [line for line in lines if _value(line, sort) is not None]
     with_it.sort(key=lambda line: _value(line, sort), reverse=descending)
     ordered = [*with_it, *(line for line in lines if _value(line, sort) is None)]
     return Gathered(lines=tuple(ordered[:limit]), counts=Counter(line.status for line in lines))
+
+
+def _front_of(ledger: Ledger) -> frozenset[str]:
+    """Keys of the points of the whole ledger that are on the front of their work."""
+    return best(
+        {
+            key: Timed(_work(model, target, overrides), *figures)
+            for key, model, target, overrides, *figures in ledger.timed(RIGHT)
+        }
+    )
+
+
+DECIDES_WORK = ("model.", "experiment=", "+experiment=")
+"""Beginnings of the overrides that say what is computed, beside the model's name."""
+
+
+def _work(model: str | None, target: str | None, overrides: Iterable[str]) -> str:
+    """`_work("mlp", "cpu", ("mode=eager", "model.size=8"))` is `mlp on cpu, model.size=8`."""
+    said = [text for text in overrides if text.startswith(DECIDES_WORK)]
+    return ", ".join([f"{model} on {target}", *sorted(said)])
+
+
+def with_reports(lines: Sequence[Line]) -> tuple[Compared, ...]:
+    """Each line with its report, where that still lies there."""
+    return tuple(Compared(line=line, report=_report_of(line)) for line in lines)
+
+
+def _report_of(line: Line) -> Report | None:
+    if line.folder is None or not (line.folder / report_json.FILE_NAME).is_file():
+        return None
+    return report_json.load(line.folder)
 
 
 def _value(line: Line, name: str) -> Any:
@@ -51,7 +91,7 @@ def _value(line: Line, name: str) -> Any:
 def _lines(place: Path) -> list[Line]:
     if (place / FILE_NAME).is_file():
         with Ledger.open(place) as ledger:
-            return _of_entries(ledger.entries())
+            return _of_entries(ledger.entries(), ledger)
     if (place / POINTS).is_file():
         return _of_sweep(place)
     reports = [place] if place.is_file() else sorted(place.rglob(report_json.FILE_NAME))
@@ -68,10 +108,10 @@ def _of_sweep(place: Path) -> list[Line]:
         raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
     with Ledger.open(Store.default().root) as ledger:
         ends = ledger.of(keys)
-    return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends])
+        return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)
 
 
-def _of_entries(entries: Sequence[Entry]) -> list[Line]:
+def _of_entries(entries: Sequence[Entry], ledger: Ledger) -> list[Line]:
     """Named by the overrides that not every one of them has."""
     counts = Counter(text for entry in entries for text in entry.overrides)
     everywhere = {text for text, times in counts.items() if times == len(entries) > 1}
@@ -81,6 +121,8 @@ def _of_entries(entries: Sequence[Entry]) -> list[Line]:
             status=entry.status,
             figures=entry.figures,
             error=entry.error,
+            work=_work(entry.figures.model, entry.figures.target, entry.overrides),
+            folder=ledger.path.parent / entry.run_dir if entry.run_dir is not None else None,
         )
         for entry in entries
     ]
@@ -88,5 +130,17 @@ def _of_entries(entries: Sequence[Entry]) -> list[Line]:
 
 def _of_report(path: Path, place: Path) -> Line:
     report = report_json.load(path)
-    name = str(path.parent) if path.parent in (place, place.parent) else str(path.parent.relative_to(place))
-    return Line(name=name, status=report.status, figures=Figures.of(report), error=report.error)
+    folder = path.parent
+    name = str(folder) if folder in (place, place.parent) else str(folder.relative_to(place))
+    figures = Figures.of(report)
+    model = report.experiment.get("model")
+    options = {k: v for k, v in flat(model).items() if k != "name"} if isinstance(model, Mapping) else {}
+    said = [f"model.{key}={json.dumps(value)}" for key, value in options.items() if value not in ([], {}, None)]
+    return Line(
+        name=name,
+        status=report.status,
+        figures=figures,
+        error=report.error,
+        work=_work(figures.model, figures.target, said),
+        folder=folder,
+    )

@@ -140,6 +140,18 @@ class Ledger:
             rows = self.connection.execute(f"SELECT * FROM points ORDER BY {order} LIMIT ?", (limit or -1,))
             return [_of_row(row) for row in rows]
 
+    def timed(self, statuses: Sequence[Status]) -> Iterator[tuple[Any, ...]]:
+        """(key, model, target, overrides, p50_us, pool_bytes, peak_rss_bytes, compile_s) of every point of these
+        statuses that was timed: rows and no entries, because it is asked of a whole ledger."""
+        marks = ",".join("?" * len(statuses))
+        with _told(self.path):
+            for key, model, target, overrides, *figures in self.connection.execute(
+                "SELECT key, model, target, overrides, p50_us, pool_bytes, peak_rss_bytes, compile_s FROM points "
+                f"WHERE p50_us IS NOT NULL AND status IN ({marks})",
+                statuses,
+            ):
+                yield key, model, target, json.loads(overrides), *figures
+
     def write_trial(self, trial: Trial) -> None:
         """An earlier end of the same trial, one that is run again, is replaced."""
         row = (trial.study, trial.number, trial.key, trial.state, json.dumps(trial.params), json.dumps(trial.values))

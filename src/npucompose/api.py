@@ -32,14 +32,12 @@ class CompiledModel:
     """
 
     def __init__(self, model: nn.Module | Callable[..., Any], materialised: Materialised) -> None:
-        import torch
-
         self.model = model
         self.materialised = materialised
         self._call = (
             model
             if materialised.experiment.mode.name == "eager"
-            else torch.compile(model, backend=materialised.backend, **materialised.compile_keywords)
+            else materialised.backend.torch_compile(model, **materialised.compile_keywords)
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,6 @@
-"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch. Errors are one paragraph on stderr, by status:
+"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch, completion.
+
+Errors are one paragraph on stderr, by status:
 
 0 all held; 1 it ran, and a numerics gate or an expectation failed; 2 the configuration is wrong or illegal, nothing was
 run and no folder is left; 3 a stage failed, timed out or its process died.
@@ -28,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:
         return run(argv[1:], program="npucompose run")
+    if argv[:2] == ["completion", "candidates"]:
+        return _candidates(argv[2:])
     arguments = _parser(argv[0] if argv else None).parse_args(argv)
     try:
         return arguments.act(arguments)
@@ -43,14 +47,17 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
-    explain = commands.add_parser("explain", help="why a graph would sink or not; runs no stage")
+    running = commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
+    running.add_argument("overrides", nargs="*", help="the experiment; Hydra reads them")
+    explain = commands.add_parser("explain", help="why a graph would sink or not; who set which option; runs no stage")
     if asked == "explain":
         from airflow_free import explain_command
 
         explain_command.declare(explain)
     listing = commands.add_parser("list", help="what can be chosen")
-    listing.add_argument("kind", choices=kinds(), help="which choices")
+    listing.add_argument(
+        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
+    )
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
     listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
@@ -76,89 +83,34 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
         from airflow_free.sweep import report_command
 
         report_command.add_arguments(report)
-    _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
+    shells = commands.add_parser("completion", help="what a shell needs to complete commands, groups, choices, keys")
+    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
+    shells.set_defaults(act=_completion)
+    recipe = commands.add_parser("recipe", help="an experiment out of npucompose, and in again")
+    if asked == "recipe":
+        from airflow_free import recipe_command
+
+        recipe_command.declare(recipe)
     return parser
 
 
-def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
-    from npucompose.recipe.command import eject, export, import_
+def _completion(arguments: argparse.Namespace) -> int:
+    from npucompose.completion import SHELLS
 
-    actions = recipe.add_subparsers(required=True, metavar="ACTION")
-    ejected = actions.add_parser("eject", help="the plain Python script (torch, torch_npu, torchair) of an experiment")
-    imported = actions.add_parser("import", help="the YAML of a script that uses TorchAir; the script is not run")
-    imported.add_argument("file", help="the script")
-    imported.add_argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)")
-    exported = actions.add_parser("export", help="the same for another project, and what has no equivalent there")
-    exported.add_argument("--to", required=True, help="which project: vllm-ascend")
-    for action, act in ((ejected, eject), (exported, export)):
-        action.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-        action.add_argument(
-            "--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own"
-        )
-        action.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
-        action.set_defaults(act=act)
-    _lock_parsers(actions)
-    for action in (ejected, imported, exported):
-        action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
-    imported.set_defaults(act=import_)
-
-
-def _lock_parsers(actions: Any) -> None:
-    locked = actions.add_parser("lock", help="run an experiment, write recipe.lock.yaml: what ran and what came of it")
-    locked.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-    locked.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    locked.add_argument("--out", metavar="FILE", default="recipe.lock.yaml", help="default: recipe.lock.yaml")
-    locked.set_defaults(act=_lock)
-    shown = actions.add_parser("show", help="what a recipe.lock.yaml says")
-    verified = actions.add_parser("verify", help="run a recipe.lock.yaml here: what differs, does the result hold?")
-    verified.add_argument("--against", metavar="LOCK", help="compare with this recipe and run nothing")
-    verified.add_argument(
-        "--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"
-    )
-    verified.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
-    verified.set_defaults(act=_verify)
-    shown.set_defaults(act=_show)
-    for action in (shown, verified):
-        action.add_argument("lock", type=Path, help="the file, or a run's folder")
-
-
-def _lock(arguments: argparse.Namespace) -> int:
-    from airflow_free.experiment import Job
-    from airflow_free.store import Store
-    from airflow_free.verify import lock
-    from npucompose.compose.tree import compose
-    from npucompose.report.files import write_atomically
-    from npucompose.schema.record import EXIT_STATUS
-
-    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=Store.default())
-    try:
-        write_atomically(Path(arguments.out), locked.text())
-    except OSError as error:
-        raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
-    print(f"{locked.result.status}; written: {arguments.out}")
-    return EXIT_STATUS[locked.result.status]
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    from airflow_free.lock import read
-    from airflow_free.lock_text import described
-
-    print(described(read(arguments.lock)), end="")
+    print(SHELLS[arguments.shell], end="")
     return 0
 
 
-def _verify(arguments: argparse.Namespace) -> int:
-    from airflow_free.lock import read
-    from airflow_free.lock_text import judged
-    from airflow_free.verify import compared, run_again
+def _candidates(words: Sequence[str]) -> int:
+    """One candidate a line; nothing where the words make no sense: a shell is no place for an error."""
+    from npucompose.completion import candidates
 
-    if not 0 <= arguments.tolerance < 1:
-        raise ConfigError(f"--tolerance must be at least 0 and below 1: {arguments.tolerance}.")
-    locked = read(arguments.lock)
-    here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
-    verdict = compared(locked, here, tolerance=arguments.tolerance)
-    print(judged(verdict, locked, here), end="")
-    return 0 if verdict.holds else 1
+    try:
+        found = candidates(_parser(words[0] if words else None), words)
+    except NpuComposeError:
+        return 0
+    print("".join(f"{one}\n" for one in found), end="")
+    return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -339,6 +291,7 @@ def _run_here(job: Any) -> int:
     from hydra.core.hydra_config import HydraConfig
     from rich.console import Console
 
+    from airflow_free import tracking
     from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
@@ -355,6 +308,8 @@ def _run_here(job: Any) -> int:
         _leave_no_folder()
         raise
     render(report, console, run_dir / "report.json")
+    for problem in tracking.tell_of(job.checked.experiment.tracker, [run_dir], Store.default().root):
+        print(PREFIX + problem, file=sys.stderr)
     if report.error and report.exit_status:
         print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
     return report.exit_status

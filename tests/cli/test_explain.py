@@ -66,3 +66,38 @@ def test_what_cannot_be_explained_is_refused(
 ) -> None:
     assert main(["explain", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_every_value_says_who_set_it(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["mode=max-autotune", "tiling=sink", "passes=[stream_plan]", "streams.max_streams=3"]
+    assert main(["explain", "--options", "--json", *arguments]) == 0
+    found = {row["option"]: (row["value"], row["said_by"]) for row in json.loads(capsys.readouterr().out)}
+    assert found["streams.max_streams"] == (3, "command line")
+    assert found["mode.name"] == ("max-autotune", "conf/mode/max-autotune.yaml, chosen on the command line")
+    assert found["passes.stream_plan.pass"][1] == "conf/passes/stream_plan.yaml, chosen on the command line"
+    assert found["seed"] == (0, "conf/config.yaml")
+    assert found["executor.name"] == ("local", "conf/executor/local.yaml")
+    sink = "compiler.experimental_config.tiling_schedule_optimize"
+    assert found[sink] == (True, "conf/tiling/sink.yaml, chosen on the command line")
+    assert len([name for name in found if name.startswith("compiler.")]) > 90
+
+
+def test_who_set_it_is_told_without_compiling(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--options", "mode=eager", "--under", "mode"]) == 0
+    assert capsys.readouterr().out == "conf/mode/eager.yaml, chosen on the command line\n  mode.name=eager\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--options", "--under", "modes"], "Did you mean 'mode'"),
+        (["--options", "--log", str(LOG)], "--options is about an experiment"),
+        (["--under", "mode"], "--under is for --options"),
+        (["--options", "mode=eger"], "Did you mean 'eager'"),
+    ],
+)
+def test_options_are_refused_where_there_are_none(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *arguments]) == 2
+    assert words in capsys.readouterr().err

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from airflow_free.sweep.ledger import Entry, Ledger
 from npucompose.cli import main
@@ -66,7 +67,7 @@ def test_a_sweep_shows_its_points_wherever_they_were_run(here: Path, capsys: pyt
 def test_run_folders_and_places_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 of 2 runs: 1 ok, 1 crashed" in told(capsys, "runs")
     assert "5 of 5 runs" in told(capsys, "runs", ".npucompose")
-    assert told(capsys, "runs/one", "--csv").splitlines()[1].startswith("runs/one,ok,gpt_decode,cpu")
+    assert told(capsys, "runs/one", "--csv").splitlines()[1].startswith("runs/one,ok,front,gpt_decode,cpu")
     assert told(capsys, "runs", "--markdown").startswith("| run | status |")
 
 
@@ -76,12 +77,49 @@ def test_two_runs_compared(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "| result | status | ok | crashed |" in told(capsys, "--diff", "--markdown", "runs/one", "runs/other")
 
 
+def test_two_run_folders_are_shown_with_what_differs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "runs/one", "runs/other")
+    assert text.index("2 of 2 runs: 1 ok, 1 crashed") < text.index("status  ok → crashed")
+    assert "| result | status | ok | crashed |" in told(capsys, "runs/one", "runs/other", "--markdown")
+    assert "status  ok → crashed" not in told(capsys, "runs", ".npucompose")
+
+
+def test_differences_as_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(told(capsys, "--diff", "--json", "runs/one", "runs/other"))
+    assert {"part": "result", "name": "status", "one": "ok", "other": "crashed", "said_by": ["", ""]} in found
+
+
+def test_a_page_of_ledger_and_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--html", "all.html", ".npucompose", "runs") == (
+        "5 of 5 runs: 3 ok, 1 illegal configuration, 1 crashed\n  all.html\n"
+    )
+    text = (here / "all.html").read_text()
+    assert "What differs between two runs" in text
+    assert text.count("<option ") == 4  # two runs have a report, and either may be the one or the other
+
+
+def test_the_front_of_a_ledger_is_that_of_all_its_points(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def end(name: str, p50: float, compile_s: float, *overrides: str) -> Entry:
+        figures = Figures(model="mlp", target="cpu", p50_us=p50, peak_rss_bytes=1 << 20, compile_s=compile_s)
+        return Entry(key=name * 64, status="ok", overrides=(f"seed={name}", *overrides), figures=figures)
+
+    with Ledger.open(here / "front") as ledger:
+        ledger.write([end("a", 10, 1), end("b", 20, 2), end("c", 30, 0.1), end("d", 40, 4, "model.size=9")])
+    rows = [row.split(",")[2] for row in told(capsys, "front", "--csv").splitlines()[1:]]
+    assert rows == ["front", "", "front", "front"]
+    rows = [row.split(",")[2] for row in told(capsys, "front", "--csv", "--limit", "2").splitlines()[1:]]
+    assert rows == ["front", ""]
+    assert told(capsys, "front", "front", "--csv").count("ok,front,") == 6
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nowhere"], "nothing was run in nowhere"),
         (["--diff", "runs/one"], "--diff compares two runs; given 1"),
         (["--diff", "--csv", "runs/one", "runs/other"], "--diff is a table of words"),
+        (["--json", "runs/one"], "--json is for --diff"),
+        (["--html", "nowhere/page.html"], "--html nowhere/page.html cannot be written"),
         (["broken"], "is not the list of points of a sweep"),
         (["deep"], "is not a report"),
         (["huge"], "a report has at most"),
@@ -98,3 +136,22 @@ def test_what_cannot_be_reported_is_a_paragraph(
         huge.truncate(1 << 30)
     assert main(["report", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_two_runs_of_the_same_work_have_a_winner(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another mode, and a hundredth as fast against the eager beside it."""
+    times = FULL.stages.benchmark
+    assert times is not None
+    speedup = {name: value / 100 for name, value in times.speedup.items()}
+    slower = evolve(times, samples_us=tuple(us * 100 for us in times.samples_us), speedup=speedup)
+    replayed = evolve(
+        FULL,
+        experiment={**FULL.experiment, "mode": {"name": "npugraph_ex"}},
+        stages=evolve(FULL.stages, benchmark=slower),
+    )
+    (here / "runs" / "third").mkdir()
+    report_json.write(replayed, here / "runs" / "third")
+    sentence = "mode=reduce-overhead is 100.00 × as fast as mode=npugraph_ex"
+    assert sentence in told(capsys, "runs/one", "runs/third")
+    assert " × as fast as" not in told(capsys, "runs/one", "runs/other")
+    assert " × as fast as" not in told(capsys, "runs")

@@ -98,6 +98,8 @@ def test_a_recording_is_compared_on_the_calls_it_was_made_for(shapes: str, tmp_p
     assert status == 0, error
     assert report["stages"]["capture"]["detached"]
     assert report["stages"]["replay"]["replays"] == 4  # three steps through torch.compile, one by the handle
+    ended = report["stages"]["replay"]["detached_ended"]
+    assert ended.startswith("at step 1 of 3: captured for ")
     assert len(report["recompiles"]) == (2 if shapes == "static" else 0)
 
 

@@ -17,6 +17,7 @@ RUNS = [
     [f"experiment={name}"] for name in choices_of("experiment") if name != REJECTED and not name.startswith("fa_path")
 ]
 """The presets fa_path1 to fa_path6 need the torch_npu wheel: tests/sinking/test_fa_paths.py runs them."""
+RUNS = [[*run, "check=per_pass"] if run[0].startswith("experiment=adapt_") else run for run in RUNS]
 RUNS += [
     [f"model={name}", f"streams={name}", "passes=stream_plan", "streams.check=3", "expect.streams=2"]
     for name in ("parallel_branches", "moe_shared_expert", "mla_prolog")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from npucompose.graphs import fingerprint, op_counts, printed, symbols
+from npucompose.graphs import Snapshot, fingerprint, op_counts, printed, symbols
 from tests.sample_graphs import node, programs, traced
 
 X = torch.randn(4, 4)
@@ -82,3 +82,18 @@ def test_a_changed_argument_changes_the_fingerprint(module: Any) -> None:
     assert fingerprint(module.graph) == before
     output.args = ((*output.args[0], output.args[0][0]),)
     assert fingerprint(module.graph) != before
+
+
+def test_a_snapshot_tells_of_the_graph_as_it_was(golden: Any) -> None:
+    module = traced(chain, X)
+    taken, known = Snapshot.of(module.graph), fingerprint(module.graph)
+    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
+    for n in nodes:
+        n.replace_all_uses_with(module.graph.find_nodes(op="placeholder")[0])
+        n.name = f"other_{n.name}"
+        n.meta["val"] = None
+    for n in reversed(nodes):
+        module.graph.erase_node(n)
+    golden("graphs/listing.txt", taken.text)
+    assert taken.fingerprint == known
+    assert fingerprint(module.graph) != known

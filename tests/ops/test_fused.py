@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.ops.refusal import UnsupportedArgument
+
 npu = torch.ops.npu
 DTYPES = [(torch.float32, 2e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float64, 1e-14)]
 
@@ -63,11 +65,12 @@ def test_rotary_mul_turns_pairs_by_an_angle(dtype: torch.dtype, rtol: float, mod
     near(got, wanted, rtol)
 
 
-def test_what_the_reference_kernel_does_not_take_is_said() -> None:
-    x = torch.ones(1, 1, 2, 4)
-    with pytest.raises(ValueError, match="rotary_mode is 'quarter'; it is half or interleave"):
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_the_reference_kernel_does_not_take_is_said_when_it_is_traced_too(device: str) -> None:
+    x = torch.ones(1, 1, 2, 4, device=device)
+    with pytest.raises(UnsupportedArgument, match=r"npu_rotary_mul: 'rotary_mode' is 'quarter'\. Possible: half"):
         npu.npu_rotary_mul(x, x, x, "quarter")
-    with pytest.raises(NotImplementedError, match="takes no 'rotate'"):
+    with pytest.raises(UnsupportedArgument, match=r"npu_rotary_mul: 'rotate' is not supported here\. Leave it at None"):
         npu.npu_rotary_mul(x, x, x, "half", x)
 
 

@@ -24,6 +24,7 @@ from npucompose.schema.record import (
     Timing,
 )
 from npucompose.schema.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.schema.streams import Timeline
 
 
 def timing(microseconds: float) -> Timing:
@@ -179,4 +180,16 @@ EXAMPLES = {
     "disappointing": DISAPPOINTING,
     "crashed": CRASHED,
     "illegal": ILLEGAL,
+}
+
+TIMELINES = {
+    "graph_0": Timeline(
+        source="predicted",
+        nodes=("mm", "mm_1"),
+        streams=("default", "stream1"),
+        start_us=(0.0, 10.0),
+        end_us=(10.0, 15.0),
+        events=(("mm", "mm_1"),),
+        counters={"bytes alive": ((0.0, 1024.0), (10.0, 4096.0), (15.0, 0.0))},
+    )
 }

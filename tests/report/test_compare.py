@@ -1,4 +1,4 @@
-"""Runs beside each other, and what differs between two: values, graphs, environment, result, and who said so."""
+"""Runs beside each other: what a table has, in three forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Callable
 
-from attrs import evolve
 from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR, WRONG
 from rich.console import Console
 
@@ -16,12 +15,9 @@ from npucompose.report.compare import (
     as_markdown,
     as_table,
     columns,
-    difference_markdown,
-    difference_text,
-    differences,
 )
 from npucompose.schema.figures import CHOICES, MEASURED, Figures
-from npucompose.schema.record import Environment, Report
+from npucompose.schema.record import Report
 
 
 def line(name: str, report: Report) -> Line:
@@ -67,39 +63,3 @@ def test_csv_has_every_column_and_no_formula() -> None:
     assert float(rows[0]["p50_us"]) == 517.04
     assert rows[1]["p50_us"] == ""
     assert "SIGKILL" in rows[1]["error"]
-
-
-def test_two_equal_runs_differ_in_nothing() -> None:
-    assert differences(FULL, FULL) == ()
-
-
-def test_each_difference_is_named_and_so_is_who_said_it() -> None:
-    assert FULL.environment is not None
-    changed = evolve(
-        FULL,
-        experiment={**FULL.experiment, "mode": {"name": "eager"}, "seed": 3},
-        provenance={"mode": "conf/mode/eager.yaml", "seed": "command line"},
-        graphs=(evolve(FULL.graphs[0], fingerprint="g"),),
-        environment=Environment(**{**_fields(FULL.environment), "versions": {"torch": "2.14.0"}}),
-        memory=None,
-        status="expect_failed",
-    )
-    found = {(d.part, d.name): d for d in differences(FULL, changed)}
-    assert set(found) == {
-        ("configuration", "mode.name"),
-        ("configuration", "seed"),
-        ("graph", "0.fingerprint"),
-        ("environment", "versions.torch"),
-        ("result", "status"),
-        ("result", "pool_bytes"),
-        ("result", "peak_rss_bytes"),
-    }
-    assert found["configuration", "mode.name"].said_by == ("command line", "conf/mode/eager.yaml")
-    assert (found["configuration", "seed"].one, found["configuration", "seed"].other) == ("", "3")
-    told = difference_text(list(found.values())).plain
-    assert "  mode.name  reduce-overhead → eager\n    command line → conf/mode/eager.yaml\n" in told
-    assert "| configuration | mode.name | reduce-overhead | eager |" in difference_markdown(list(found.values()))
-
-
-def _fields(environment: Environment) -> dict[str, object]:
-    return {f.name: getattr(environment, f.name) for f in environment.__attrs_attrs__}

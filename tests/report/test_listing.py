@@ -33,6 +33,15 @@ def test_a_choice_is_told_by_the_first_comment_of_its_file(conf: Path):
     ]
 
 
+def test_a_group_is_listed_by_its_own_name_too_and_the_list_names_the_group(
+    conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert choices("mode", [conf]) == choices("modes", [conf])
+    shown = [(show(kind, [conf]), capsys.readouterr().out)[1] for kind in ("mode", "modes")]
+    assert shown[0] == shown[1]
+    assert shown[0].split()[0] == "mode"
+
+
 def test_a_users_own_folder_adds_and_replaces(conf: Path, tmp_path: Path):
     mine = tmp_path / "mine" / "mode"
     mine.mkdir(parents=True)
@@ -125,7 +134,9 @@ def test_every_other_key_is_listed_with_what_it_takes_and_whose_it_is(capsys: py
     assert rows["expect.recompiles"]["takes"] == "integer | null"
     assert rows["logs.levels"]["takes"] == "a mapping to DEBUG | INFO | WARNING | ERROR"
     assert rows["model.factory"]["needed"]
-    assert not any(key.startswith(("compiler", "streams")) for key in rows)
+    assert rows["streams.max_streams"]["default"] == 2
+    assert rows["streams.device.launch_us"]["takes"] == "number | null"
+    assert not any(key.startswith("compiler") for key in rows)
     show("keys", [])
     assert "patch_for_hcom" in capsys.readouterr().out
 

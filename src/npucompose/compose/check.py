@@ -15,7 +15,7 @@ from attrs import frozen
 from npucompose.compose.legality import effective_options
 from npucompose.compose.strangers import address_problems, path_problems
 from npucompose.compose.torch_npu import TorchNpu, found_here, torch_npu_of
-from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed, nearest
+from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
 from npucompose.models.base import Model
@@ -25,6 +25,8 @@ from npucompose.registry import Registry
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
+from npucompose.schema.inductor import InductorOptions
+from npucompose.schema.setting import origin
 from npucompose.schema.structure import classes_of, structure
 from npucompose.sinking import OperatorTable
 from npucompose.targets import TARGETS
@@ -90,7 +92,7 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     _trust(experiment, composed.provenance, problems)
 
     def said_by(key: str) -> str:
-        return nearest(composed.provenance, key)
+        return origin(composed.provenance, key)
 
     problems += address_problems(experiment.executor, said_by, trust=experiment.trust)
     problems += path_problems(experiment.compiler, said_by)
@@ -196,6 +198,12 @@ def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, p
             problems.append(_untrusted(f"passes.{label}"))
             continue
         _gather(problems, a_pass.check)
+        for keyword in ("training", "cache"):
+            if a_pass.freezes and getattr(experiment.compile, keyword):
+                problems.append(
+                    f"passes.{label} makes constants of parameters, which compile.{keyword}=true cannot have: "
+                    "leave one of the two out."
+                )
 
 
 def _with_tiling(experiment: Experiment) -> Experiment:
@@ -219,7 +227,7 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
     named = {path.rsplit(".", cut)[0] for path in origins for cut in range(path.count(".") + 1)}
     for field in attrs.fields(Experiment):
         value = getattr(experiment, field.name)
-        if isinstance(value, CompilerOptions):
+        if isinstance(value, (CompilerOptions, InductorOptions)):
             names = [f"{field.name}.{path}" for path in value.changed()]
         elif attrs.has(type(value)) and not isinstance(value, Choice):
             names = [f"{field.name}.{f.name}" for f in attrs.fields(type(value))]
@@ -228,4 +236,16 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
         for name in names:
             if name not in named:
                 origins[name] = DEFAULT
+    for label in experiment.passes:
+        origins.setdefault(f"passes.{label}.pass", _who_chose(f"passes.{label}", provenance))
+    if experiment.tiling.schedule == "sink":
+        origins[f"compiler.{TILING_SINK}"] = origins["tiling.schedule"]
+    if "adapt" in experiment.passes and "passes.adapt" not in named:
+        origins["passes.adapt.pass"] = origins["adapt.name"]
     return origins
+
+
+def _who_chose(section: str, provenance: Mapping[str, str]) -> str:
+    """Where a section that names itself comes from: the file that brought it, not the options set in it afterwards."""
+    inside = [by for path, by in provenance.items() if path == section or path.startswith(f"{section}.")]
+    return next((by for by in inside if by != COMMAND_LINE), inside[0] if inside else DEFAULT)

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from npucompose.compose import shapes
 from npucompose.compose.session import Session
+from npucompose.errors import SignatureError
 from npucompose.schema.record import Numerics, Recompile
 from npucompose.schema.sequence import Call, told
 from npucompose.sinking.recompiles import Asked, explained, watched
@@ -53,6 +54,47 @@ def compared(session: Session, function: Callable[..., Any], step: int, call: Ca
         took_us=took,
         recompiles=tuple(explained(one, asked, call=call, name=name) for one in again()),
     )
+
+
+@frozen(kw_only=True)
+class Steps:
+    """Every step of the model compared, through torch.compile and by the detached handle where there is one."""
+
+    results: Mapping[str, Compared]
+    first_us: float
+    """The first replay."""
+    ended: str | None
+    """Why the handle was compared on fewer steps."""
+
+    @property
+    def numerics(self) -> Numerics:
+        from npucompose.measure.numerics import combined
+
+        return combined({name: one.numerics for name, one in self.results.items()})
+
+
+def every_step(session: Session, progress: Callable[[float], None]) -> Steps:
+    """Eager and compiled side by side on fresh inputs of every step, from one state; then the detached handle."""
+    ways: dict[str, Callable[..., Any]] = {"compiled": session.compiled}
+    if session.detached is not None:
+        ways["detached"] = session.detached
+    results: dict[str, Compared] = {}
+    first_us = ended = None
+    steps = session.built.steps
+    for at, (way, function) in enumerate(ways.items()):
+        for step in range(steps):
+            name = f"{way} step {step}"
+            try:
+                results[name] = compared(session, function, step, {}, name=f"step {step} of the comparison")
+            except SignatureError as error:
+                if way == "compiled" or step == 0:
+                    raise
+                # The model varies a number or a shape, and a recording is good for one signature.
+                ended = f"at step {step} of {steps}: {error}"
+                break
+            first_us = results[name].took_us if way == "detached" or first_us is None else first_us
+            progress((at * steps + step + 1) / (len(ways) * steps))
+    return Steps(results=results, first_us=first_us or 0.0, ended=ended)
 
 
 def named(at: int, call: Call) -> str:

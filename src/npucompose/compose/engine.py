@@ -48,7 +48,13 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     proving = experiment.check == "per_pass"
     pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(
-        target=checked.target, mode=mode, options=experiment.compiler, pre=pre, post=post, folders=folders
+        target=checked.target,
+        mode=mode,
+        options=experiment.compiler,
+        inductor=experiment.inductor,
+        pre=pre,
+        post=post,
+        folders=folders,
     )
     backend.genuine = checked.target.genuine(backend)
     return Materialised(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from npucompose.compose.legality_compile import compile_keys
+from npucompose.compose.legality_inductor import inductor_options
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
 from npucompose.schema.effective import Effective
@@ -32,9 +33,10 @@ def effective_options(
         *forced,
         *_gears(experiment),
         *_eager(experiment, passes),
-        *_fused(experiment, passes),
+        *_fused(experiment, target, passes),
         *_idle(experiment, target, passes),
         *compile_keys(experiment, target),
+        *inductor_options(experiment, target),
     )
 
 
@@ -96,9 +98,9 @@ def _eager(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[E
     ]
 
 
-def _fused(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
+def _fused(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
     """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
-    if experiment.mode.name != "max-autotune" or experiment.target.name not in ("cpu", "cuda"):
+    if not target.fuses(experiment.mode.name):
         return []
     return [
         Effective(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.compose import sequence, shapes
 from npucompose.compose.check import Checked
@@ -133,6 +133,14 @@ class Session:
         module = self.built.module
         return copy.deepcopy(module, memo={id(p): p for p in module.parameters()})
 
+    def with_passes(self, labels: Collection[str]) -> Session:
+        """The same model, inputs and reference, compiled with some of the passes only."""
+        self.reference  # noqa: B018  made before anything of the model is compiled
+        passes = tuple(labelled for labelled in self.checked.passes if labelled[0] in labels)
+        other = Session(evolve(self.checked, passes=passes), self.folders)
+        other.built, other.reference, other._start = self.built, self.reference, self._start
+        return other
+
     @cached_property
     def _start(self) -> list[Any]:
         return [b.detach().clone() for b in self.reference.buffers()]
@@ -216,15 +224,13 @@ class Session:
 
     def _compiling(self, module: nn.Module) -> Callable[..., Any]:
         """What compiles when it is first called: torch.compile, or what the device has instead of it."""
-        import torch
-
         target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
         mode = self.experiment.mode.name
         if self.experiment.compiler[EXPORT] and target.exports(mode):
             return lambda *args: target.export(backend, module, args, keywords["dynamic"])
         if self.experiment.compile.cache and target.caches(mode):
             return target.cached(backend, module, keywords["dynamic"])
-        return torch.compile(module, backend=backend, **keywords)
+        return backend.torch_compile(module, **keywords)
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:

@@ -21,7 +21,7 @@ LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 def sinking_of(session: Session) -> SinkingFacts | None:
     """Verdicts and steps on every graph that the session has compiled so far; None when there is none."""
     backend = session.materialised.backend
-    graphs = [c.facts for c in backend.compilations if c.facts is not None]
+    graphs = [c.facts for c in backend.compilations]
     if not graphs:
         return None
     target = session.checked.target

@@ -14,8 +14,8 @@ from typing import IO, Any
 from npucompose.errors import ConfigError
 from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.schema.executor import Executor, Ray
+from npucompose.schema.setting import COMMAND_LINE
 
-COMMAND_LINE = "command line"
 WRITTEN = ("path", "dir")
 """Kinds of leaves that name a folder which is written to."""
 MOST_BYTES = 1_000_000

@@ -22,14 +22,13 @@ from npucompose.compose.overrides import (
     value_problem,
 )
 from npucompose.compose.sources import loader_of
-from npucompose.compose.strangers import COMMAND_LINE, RESOLVER
+from npucompose.compose.strangers import RESOLVER
+from npucompose.schema.setting import COMMAND_LINE, DEFAULT
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.default_element import ResultDefault
     from hydra.core.override_parser.types import Override
-
-DEFAULT = "default"
 
 
 @frozen(kw_only=True)
@@ -276,12 +275,19 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
             continue
         content = OmegaConf.to_container(result.config, resolve=False)
         package = f"{d.package}." if d.package else ""
-        by = "on the command line" if d.override_key in chosen else choosers.get(d.override_key or "")
+        key = d.override_key or _of_a_list(d)
+        by = "on the command line" if key in chosen else choosers.get(key)
         said = f", chosen {by}" if by else ""
         for path in _leaves(content):
             if not path.startswith(("defaults", "hydra")):
                 origins[package + path] = f"conf/{d.config_path}.yaml{said}"
     return origins
+
+
+def _of_a_list(d: ResultDefault) -> str:
+    """The group that a file was chosen in by a list, `passes=[cse]`; empty for one that a preset of it brings."""
+    group = (d.config_path or "").rpartition("/")[0]
+    return "" if (d.parent or "").startswith(f"{group}/") else group
 
 
 def _choosers(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, str]:
@@ -296,7 +302,7 @@ def _choosers(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, s
 
 
 def _provenance(tree: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:
-    return {path: nearest(origins, path) for path in _leaves(tree)}
+    return {path: origins.get(path) or _nearest(origins, path) for path in _leaves(tree)}
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[str]:
@@ -308,11 +314,8 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[str]:
         yield prefix[:-1]
 
 
-def nearest(origins: Mapping[str, str], path: str) -> str:
-    """The origin of the path or of its closest parent: a mapping given whole on the command line has no entry for its
-    leaves."""
-    if path in origins:
-        return origins[path]
+def _nearest(origins: Mapping[str, str], path: str) -> str:
+    """The origin of the closest parent: a mapping given whole on the command line has no entry for its leaves."""
     while "." in path:
         path = path.rpartition(".")[0]
         if path in origins:

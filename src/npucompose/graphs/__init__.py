@@ -1,7 +1,17 @@
 """Reading an FX graph: who depends on whom, what a node does to memory, what a graph is called. Rewrites nothing."""
 
 from npucompose.graphs.dependence import Aliases, Dependence, Edge
-from npucompose.graphs.describe import fingerprint, op_counts, printed, symbols
+from npucompose.graphs.describe import Snapshot, fingerprint, op_counts, printed, symbols
 from npucompose.graphs.scopes import is_planned
 
-__all__ = ["Aliases", "Dependence", "Edge", "fingerprint", "is_planned", "op_counts", "printed", "symbols"]
+__all__ = [
+    "Aliases",
+    "Dependence",
+    "Edge",
+    "Snapshot",
+    "fingerprint",
+    "is_planned",
+    "op_counts",
+    "printed",
+    "symbols",
+]

@@ -6,9 +6,11 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
+from attrs import frozen
 from torch import fx
 
 from npucompose.graphs.scopes import stream_labels
@@ -19,7 +21,10 @@ _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 def op_name(node: fx.Node) -> str:
     """`aten.mm.default` for an operator, `operator.getitem` for a function, the target's own text for all else."""
-    target = node.target
+    return _named(node.target)
+
+
+def _named(target: Any) -> str:
     if isinstance(target, (str, torch._ops.OpOverload)):
         return str(target)
     module = str(getattr(target, "__module__", "")).removeprefix("_")
@@ -48,35 +53,95 @@ def _expressions(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [expression for item in value for expression in _expressions(item)]
     if isinstance(value, torch.Tensor):
+        if not value._has_symbolic_sizes_strides:
+            return []
         return _expressions([*value.shape, *(value.stride() if value.layout is torch.strided else ())])
     return []
 
 
-def fingerprint(graph: fx.Graph) -> str:
-    """A sha256 over operators, arguments, shapes, strides, dtypes and devices.
+class Line(NamedTuple):
+    """What stands in one node of a graph. A tuple: a snapshot makes thousands of them, and a capture waits for it."""
 
-    Equal for graphs that differ only in the names of nodes and of symbols; different when an argument, an order of
-    nodes or a constant tensor differs.
+    node: fx.Node
+    name: str
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    value: Any
+    """Its `val`, fake tensors and numbers."""
+    stream: str | None
+    content: str
+    """What a get_attr stands for, by content: a constant's bytes, a submodule's fingerprint."""
+
+    @classmethod
+    def of(cls, node: fx.Node, stream: str | None = None, content: str = "") -> Line:
+        value = node.meta.get("val")
+        return cls(node, node.name, node.op, node.target, node.args, node.kwargs, value, stream, content)
+
+
+@frozen(kw_only=True, eq=False)
+class Snapshot:
+    """A graph as it is now. What it is called and looks like is worked out when somebody asks, by when passes may have
+    rewritten it: a node's arguments are replaced and never changed.
+
+    A graph with symbols is described at once: what torch learns of a symbol later on changes how it is written.
     """
-    numbers = {node: f"%{index}" for index, node in enumerate(graph.nodes)}
-    names: dict[str, str] = {}
 
-    def canonical(text: str) -> str:
-        return _SYMBOL.sub(lambda m: names.setdefault(m[0], f"$y{len(names)}") if m[0] in known else m[0], text)
+    lines: tuple[Line, ...]
+    symbols: tuple[str, ...]
 
-    known = frozenset(symbols(graph))
-    digest = hashlib.sha256()
-    for node in graph.nodes:
-        named = node.op in ("placeholder", "output", "get_attr")
-        what = _constant(graph, node) if node.op == "get_attr" else "" if named else op_name(node)
-        arguments = "" if node.op == "placeholder" else _text((node.args, node.kwargs), numbers.__getitem__)
-        line = f"{node.op} {what} {arguments} {canonical(_value(node.meta.get('val'), stride=True))}\n"
-        digest.update(line.encode())
-    return digest.hexdigest()
+    @classmethod
+    def of(cls, graph: fx.Graph) -> Snapshot:
+        labels = stream_labels(graph)
+        lines = tuple(
+            Line.of(node, labels.get(node), _constant(graph, node) if node.op == "get_attr" else "")
+            for node in graph.nodes
+        )
+        taken = cls(lines=lines, symbols=symbols(graph))
+        if taken.symbols:
+            _ = taken.fingerprint, taken.text
+        return taken
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A sha256 over operators, arguments, shapes, strides, dtypes and devices.
+
+        Equal for graphs that differ only in the names of nodes and of symbols; different when an argument, an order of
+        nodes or a constant tensor differs.
+        """
+        numbers = {line.node: f"%{index}" for index, line in enumerate(self.lines)}
+        names: dict[str, str] = {}
+        known = frozenset(self.symbols)
+
+        def canonical(text: str) -> str:
+            return _SYMBOL.sub(lambda m: names.setdefault(m[0], f"$y{len(names)}") if m[0] in known else m[0], text)
+
+        digest = hashlib.sha256()
+        for line in self.lines:
+            named = line.op in ("placeholder", "output", "get_attr")
+            what = line.content if named else _named(line.target)
+            arguments = "" if line.op == "placeholder" else _text((line.args, line.kwargs), numbers.__getitem__)
+            value = value_text(line.value, stride=True)
+            digest.update(f"{line.op} {what} {arguments} {canonical(value) if known else value}\n".encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def text(self) -> str:
+        """One line for each node, the stream behind it: `mm: f32[2, 2] = aten.mm.default(x, x)  # stream1`."""
+        names = {line.node: line.name for line in self.lines}
+        return "\n".join(_listed(line, names.__getitem__) for line in self.lines) + "\n"
+
+
+def fingerprint(graph: fx.Graph) -> str:
+    return Snapshot.of(graph).fingerprint
+
+
+def printed(graph: fx.Graph) -> str:
+    return Snapshot.of(graph).text
 
 
 def _constant(graph: fx.Graph, node: fx.Node) -> str:
-    """What a get_attr stands for, by content: a constant's bytes, a submodule's fingerprint."""
     owner: Any = graph.owning_module
     for part in str(node.target).split("."):
         owner = getattr(owner, part, None)
@@ -89,25 +154,24 @@ def _constant(graph: fx.Graph, node: fx.Node) -> str:
     return type(owner).__name__
 
 
-def printed(graph: fx.Graph) -> str:
-    """One line for each node, the stream behind it: `mm: f32[2, 2] = aten.mm.default(x, x)  # stream1`."""
-    labels = stream_labels(graph)
-    lines: list[str] = []
-    for node in graph.nodes:
-        arguments = [_text(arg, str) for arg in node.args]
-        arguments += [f"{key}={_text(value, str)}" for key, value in node.kwargs.items()]
-        value = _value(node.meta.get("val"))
-        stream = f"  # {labels[node]}" if node in labels else ""
-        if node.op == "output":
-            lines.append(f"return {', '.join(arguments)}")
-        elif node.op == "placeholder":
-            lines.append(f"{node.name}: {value or '?'} = input")
-        else:
-            typed = f"{node.name}: {value}" if value else node.name
-            prefix = "get_attr " if node.op == "get_attr" else ""
-            call = f"({', '.join(arguments)})" if node.op != "get_attr" else ""
-            lines.append(f"{typed} = {prefix}{op_name(node)}{call}{stream}")
-    return "\n".join(lines) + "\n"
+def node_text(node: fx.Node) -> str:
+    """`mm: f32[2, 2] = aten.mm.default(x, x)`."""
+    return _listed(Line.of(node), str)
+
+
+def _listed(line: Line, name: Callable[[fx.Node], str]) -> str:
+    arguments = [_text(arg, name) for arg in line.args]
+    arguments += [f"{key}={_text(value, name)}" for key, value in line.kwargs.items()]
+    value = value_text(line.value)
+    stream = f"  # {line.stream}" if line.stream is not None else ""
+    if line.op == "output":
+        return f"return {', '.join(arguments)}{stream}"
+    if line.op == "placeholder":
+        return f"{line.name}: {value or '?'} = input{stream}"
+    typed = f"{line.name}: {value}" if value else line.name
+    if line.op == "get_attr":
+        return f"{typed} = get_attr {_named(line.target)}{stream}"
+    return f"{typed} = {_named(line.target)}({', '.join(arguments)}){stream}"
 
 
 def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
@@ -127,7 +191,7 @@ def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
     return repr(value)
 
 
-def _value(value: Any, stride: bool = False) -> str:
+def value_text(value: Any, stride: bool = False) -> str:
     """`f32[2, s0]`, with `stride` also strides and device; a list of them in brackets; '' when nothing is known."""
     if isinstance(value, torch.Tensor):
         text = f"{_short(value.dtype)}[{', '.join(str(size) for size in value.shape)}]"
@@ -135,7 +199,7 @@ def _value(value: Any, stride: bool = False) -> str:
             text += f"/{tuple(str(step) for step in value.stride())}"
         return f"{text}@{value.device.type}" if stride else text
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(_value(item, stride) for item in value)})"
+        return f"({', '.join(value_text(item, stride) for item in value)})"
     return "" if value is None else f"{type(value).__name__} {value}"
 
 

@@ -87,26 +87,26 @@ def op_facts(node: fx.Node) -> OpFacts | None:
     return facts(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
 
 
-def nodes_in(value: Any) -> Iterator[fx.Node]:
-    """Every node inside nested arguments, in order, repeated as often as it is written."""
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (list, tuple)):
+def leaves_in(value: Any) -> Iterator[Any]:
+    """What nested arguments or results hold, in order, repeated as often as it is written."""
+    if isinstance(value, (list, tuple)):
         for item in value:
-            yield from nodes_in(item)
+            yield from leaves_in(item)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from nodes_in(item)
+            yield from leaves_in(item)
     elif isinstance(value, slice):
-        yield from nodes_in((value.start, value.stop, value.step))
+        yield from leaves_in((value.start, value.stop, value.step))
+    else:
+        yield value
+
+
+def nodes_in(value: Any) -> Iterator[fx.Node]:
+    return (leaf for leaf in leaves_in(value) if isinstance(leaf, fx.Node))
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
+    return (leaf for leaf in leaves_in(value) if isinstance(leaf, torch.Tensor))
 
 
 def is_getitem(node: fx.Node) -> bool:

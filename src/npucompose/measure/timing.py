@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import field, frozen, validators
 
-from npucompose.schema.record import Timing
+from npucompose.schema.timing import Timing
 
 Progress = Callable[[float], None]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from npucompose.errors import NpuComposeError
 from npucompose.ops.masked import Attended, Hidden, attend
 from npucompose.ops.missing import define_missing
+from npucompose.ops.refusal import UnsupportedArgument
 
 SCHEMAS = {
     "npu_fused_infer_attention_score": (
@@ -53,17 +53,6 @@ SUPPORTED = (
     "query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, num_heads, "
     "num_key_value_heads, scale, input_layout, sparse_mode 0 to 3, inner_precise, softmax_lse_flag"
 )
-
-
-class UnsupportedArgument(NpuComposeError, ValueError):
-    """An argument that the reference kernel does not take, or that the operator's own document forbids."""
-
-    def __init__(self, op: str, argument: str, given: str, possible: str) -> None:
-        self.parts = (op, argument, given, possible)
-        super().__init__(f"torch.ops.npu.{op}: '{argument}' {given}. {possible}")
-
-    def __reduce__(self) -> tuple[type[UnsupportedArgument], tuple[str, str, str, str]]:
-        return type(self), self.parts
 
 
 def define() -> None:

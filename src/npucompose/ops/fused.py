@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from npucompose.ops.missing import define_missing
+from npucompose.ops.refusal import UnsupportedArgument
 
 SCHEMAS = {
     "npu_rms_norm": "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
@@ -58,10 +59,7 @@ def _swiglu(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 def _rotary_mul(
     x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half", rotate: torch.Tensor | None = None
 ) -> torch.Tensor:
-    if rotate is not None:
-        raise NotImplementedError("npu_rotary_mul: the reference kernel takes no 'rotate'; leave it at None.")
-    if rotary_mode not in ("half", "interleave"):
-        raise ValueError(f"npu_rotary_mul: rotary_mode is '{rotary_mode}'; it is half or interleave.")
+    _check_rotary(rotary_mode, rotate)
     wide = _wide(x)
     if rotary_mode == "half":
         first, second = wide.chunk(2, -1)
@@ -69,6 +67,13 @@ def _rotary_mul(
     else:
         rotated = torch.stack([-wide[..., 1::2], wide[..., ::2]], -1).flatten(-2)
     return (wide * _wide(r1) + rotated * _wide(r2)).to(x.dtype)
+
+
+def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
+    if rotate is not None:
+        raise UnsupportedArgument("npu_rotary_mul", "rotate", "is not supported here", "Leave it at None.")
+    if rotary_mode not in ("half", "interleave"):
+        raise UnsupportedArgument("npu_rotary_mul", "rotary_mode", f"is '{rotary_mode}'", "Possible: half, interleave.")
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
@@ -105,6 +110,7 @@ def _swiglu_meta(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 def _rotary_mul_meta(
     x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half", rotate: torch.Tensor | None = None
 ) -> torch.Tensor:
+    _check_rotary(rotary_mode, rotate)
     return torch.empty_like(x)
 
 

@@ -20,6 +20,7 @@ PASSES: Registry[Pass] = Registry(
         ("python", "npucompose.passes.python:Python"),
         ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
         ("replace", "npucompose.passes.replace:Replace"),
+        ("fold_parameters", "npucompose.passes.fold_parameters:FoldParameters"),
         ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
         ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
         ("super_kernel", "npucompose.passes.super_kernel:SuperKernel"),

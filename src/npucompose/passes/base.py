@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
-from npucompose.schema.passes import MoveFacts, RuleFacts
+from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 
 if TYPE_CHECKING:
+    import torch
     from torch import fx
 
 Stage = Literal["pre", "post"]
@@ -29,10 +30,26 @@ class Outcome:
     rtol: float = 0.0
     atol: float = 0.0
     """Where they do not: how far off they may be; both 0 where nothing is declared."""
+    checks_ranges: bool = False
+    """The graph now ends the run where a value does not fit a narrower type."""
     rules: tuple[RuleFacts, ...] = ()
-    """Of the pass `adapt`: each rule that was applied."""
+    """Of the passes `adapt` and `replace`: each rule or pattern that was applied."""
+    folds: FoldFacts | None = None
+    """Of the pass `fold_parameters`."""
     moves: MoveFacts | None = None
     """Of the pass `cancel_moves`: what was taken out."""
+
+
+@frozen(kw_only=True, eq=False)
+class Constant:
+    """A parameter or buffer of the model, which comes into the graph as an input."""
+
+    value: torch.Tensor
+    kind: Literal["parameter", "buffer"]
+
+
+Constants = Mapping[str, Constant]
+"""{placeholder: what it is}."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -44,6 +61,10 @@ class Request:
     example_inputs: Sequence[Any] = ()
     config: Any = None
     """The genuine CompilerConfig where TorchAir compiles."""
+    constants: Constants = field(factory=dict)
+    """Parameters and buffers, where somebody knows them."""
+    check: bool = False
+    """`check=per_pass`: a pass of several rules holds each of them to its own promise."""
 
 
 @frozen(kw_only=True)
@@ -68,6 +89,8 @@ class Pass(ABC):
     """What to write instead in the modes that `acts_in` leaves out."""
     needs_trust: ClassVar[bool] = False
     """It imports code that a configuration names."""
+    freezes: ClassVar[bool] = False
+    """What is written into parameters after the compilation is not seen: so no training, and no cache for others."""
 
     stage: Stage = option("pre", "before or after the backend's own passes", choices=STAGES)
 

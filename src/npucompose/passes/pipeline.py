@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from npucompose import garbage
 from npucompose.errors import ConfigError, PassError, RejectedError
 from npucompose.passes import PASSES
-from npucompose.passes.base import Outcome, Pass, Request, Stage
+from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.schema.passes import PassRecord
@@ -83,14 +84,28 @@ class PassPipeline:
         """The pipeline of those passes that belong to `stage`."""
         return cls(passes=tuple(labelled for labelled in passes if labelled[1].stage == stage), can=can, check=check)
 
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any] = (), config: Any = None) -> Records:
+    def __call__(
+        self,
+        graph_module: fx.GraphModule,
+        example_inputs: Sequence[Any] = (),
+        config: Any = None,
+        constants: Constants | None = None,
+    ) -> Records:
         """Run every pass in order; code is generated once, at the end.
 
         Raises PassError naming the pass that raised or left an invalid graph; a ConfigError (a plan that cannot be
         followed, …) is the person's mistake and passes as it is. The graph is not to be used after either.
         """
-        request = Request(graph_module=graph_module, can=self.can, example_inputs=example_inputs, config=config)
-        records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
+        request = Request(
+            graph_module=graph_module,
+            can=self.can,
+            example_inputs=example_inputs,
+            config=config,
+            constants=constants or {},
+            check=self.check,
+        )
+        with garbage.kept():
+            records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records
 
@@ -125,7 +140,8 @@ class PassPipeline:
             atol=outcome.atol,
             rules=outcome.rules,
             moves=outcome.moves,
-            max_abs_err=self._proven(label, a_pass, kept, graph, outcome),
+            folds=outcome.folds,
+            max_abs_err=self._proven(label, a_pass, kept, graph, outcome, request.constants),
         )
 
     def _kept(self, graph: fx.Graph) -> fx.GraphModule | None:
@@ -134,14 +150,22 @@ class PassPipeline:
         return copied(graph) if self.check else None
 
     def _proven(
-        self, label: str, a_pass: Pass, before: fx.GraphModule | None, graph: fx.Graph, outcome: Outcome
+        self,
+        label: str,
+        a_pass: Pass,
+        before: fx.GraphModule | None,
+        graph: fx.Graph,
+        outcome: Outcome,
+        constants: Constants,
     ) -> float | None:
         """The largest difference that the pass made; PassError where that is more than it promises."""
-        from npucompose.passes.proof import prove
+        from npucompose.passes.proof import Promise, copied, prove
 
         if before is None:
             return None
-        proof = prove(before, graph, exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol)
+        promise = Promise(exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol, may_refuse=outcome.checks_ranges)
+        folded = outcome.folds.parameters if outcome.folds is not None else ()
+        proof = prove(before, copied(graph), promise, {name: constants[name].value for name in folded})
         if proof.broken is not None:
             raise PassError(
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) does not keep what it promises: "
@@ -149,11 +173,18 @@ class PassPipeline:
             )
         return proof.max_abs_err
 
-    def as_torchair_hook(self, tell: Callable[[Records], None] | None = None) -> Callable[[Any, Any, Any], None]:
-        """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `tell` gets the records of each run."""
+    def as_torchair_hook(
+        self,
+        tell: Callable[[Records], None] | None = None,
+        constants: Callable[[fx.GraphModule], Constants] = lambda _: {},
+    ) -> Callable[[Any, Any, Any], None]:
+        """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `tell` gets the records of each run.
+
+        `constants` says what of a graph's inputs is a parameter or a buffer.
+        """
 
         def hook(graph_module: fx.GraphModule, example_inputs: Any, config: Any) -> None:
-            records = self(graph_module, example_inputs, config)
+            records = self(graph_module, example_inputs, config, constants(graph_module))
             if tell is not None:
                 tell(records)
 

@@ -2,7 +2,9 @@
 
 Inputs are made from the fake values of the graph: random ones, edge values (infinities, NaN, both zeros, values beyond
 float32 where the dtype has them), other strides, and other sizes where sizes are symbols, an empty one among them.
-Inputs that the graph itself refuses, as it was before the pass, prove nothing and are left out.
+Inputs that the graph itself refuses, as it was before the pass, prove nothing and are left out. Where a range check is
+part of the promise (`range_check: true` of an adaptation rule), edge values may end the run with its words; then the
+edge values that fit float32 are what is compared.
 """
 
 from __future__ import annotations
@@ -15,10 +17,15 @@ from attrs import frozen
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.graphs.effects import leaves_in
 from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
 
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 0.0, 3e38, 1e300, 1e-40)
-EDGE, STRIDES = "edge values", "inputs with other strides"
+NARROW_EDGES = tuple(edge for edge in EDGES if not 3.5e38 < abs(edge) < float("inf"))
+"""Those that float32 holds."""
+EDGE, NARROW_EDGE, STRIDES = "edge values", "edge values that fit float32", "inputs with other strides"
+DOES_NOT_FIT = "a value does not fit"
+"""What a range check says when it ends a run."""
 OTHER_SIZES = 3
 """What a symbol's hint is raised by, where the graph takes other sizes."""
 
@@ -44,28 +51,49 @@ def copied(graph: fx.Graph) -> fx.GraphModule:
     return fx.GraphModule(owner, copy)
 
 
-def prove(before: fx.GraphModule, after: fx.Graph, *, exact: bool, rtol: float, atol: float) -> Proof:
+@frozen(kw_only=True)
+class Promise:
+    """What a rewrite may change: nothing where `exact`, else what the tolerances allow."""
+
+    exact: bool
+    rtol: float = 0.0
+    atol: float = 0.0
+    may_refuse: bool = False
+    """A value that does not fit may end the run."""
+
+
+def prove(
+    before: fx.GraphModule, after: fx.GraphModule, promise: Promise, given: Mapping[str, torch.Tensor] | None = None
+) -> Proof:
     """Compare on every kind of inputs; the first difference that the promise does not allow ends it.
+
+    `given` are inputs whose values are settled, by placeholder.
 
     Passes run while torch traces, where every new tensor would be a fake one: that is put away meanwhile.
     """
     with _disable_current_modes():
-        return _proven(before, copied(after), exact, Tolerance(rtol, atol))
+        return _proven(before, after, promise, given or {})
 
 
-def _proven(before: fx.GraphModule, then: fx.GraphModule, exact: bool, declared: Tolerance) -> Proof:
+def _proven(before: fx.GraphModule, then: fx.GraphModule, promise: Promise, given: Mapping[str, torch.Tensor]) -> Proof:
+    declared = Tolerance(promise.rtol, promise.atol)
     worst, taken = 0.0, 0
-    for kind, inputs in _kinds(before):
+    settled = [given.get(str(node.target)) for node in before.graph.nodes if node.op == "placeholder"]
+    for kind, made in _kinds(before):
+        inputs = [value if known is None else known for value, known in zip(made, settled, strict=True)]
         old = _run(before, inputs)
-        if old is None:
+        if isinstance(old, Exception):
             continue
         taken += 1
         new = _run(then, inputs)
-        if new is None:
-            return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} the graph raises, which it did not before")
+        if isinstance(new, Exception):
+            if promise.may_refuse and kind == EDGE and DOES_NOT_FIT in str(new):
+                continue
+            words = f"on {kind} the graph raises, which it did not before: {type(new).__name__}: {new}"
+            return Proof(inputs=taken, max_abs_err=worst, broken=words.partition("\n")[0])
         # Compiled code is guarded on its inputs' strides: what comes out for others is only asked for its values.
-        found = _differences(old, new, exact, declared, strides=kind != STRIDES)
-        if kind != EDGE:  # a last bit of 3e38 says nothing
+        found = _differences(old, new, promise.exact, declared, strides=kind != STRIDES)
+        if kind not in (EDGE, NARROW_EDGE):  # a last bit of 3e38 says nothing
             worst = max(worst, found.max_abs_err)
         if found.broken is not None:
             return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} {found.broken}")
@@ -80,19 +108,19 @@ class _Ran:
     inputs: tuple[Any, ...]
 
 
-def _run(module: fx.GraphModule, inputs: Sequence[Any]) -> _Ran | None:
-    """None where the graph does not take these inputs."""
+def _run(module: fx.GraphModule, inputs: Sequence[Any]) -> _Ran | Exception:
+    """The exception where the graph does not take these inputs."""
     given = [_fresh(value) for value in inputs]
     state = torch.get_rng_state()
     try:
         torch.manual_seed(0)
         with torch.no_grad():
             outputs = fx.Interpreter(module).run(*given)
-    except Exception:  # noqa: BLE001  an operator may refuse an input with any exception: then it proves nothing
-        return None
+    except Exception as error:  # noqa: BLE001  an operator may refuse an input with any exception
+        return error
     finally:
         torch.set_rng_state(state)
-    return _Ran(tuple(outputs) if isinstance(outputs, (list, tuple)) else (outputs,), tuple(given))
+    return _Ran(tuple(leaves_in(outputs)), tuple(given))
 
 
 def _fresh(value: Any) -> Any:
@@ -110,7 +138,9 @@ def _kinds(module: fx.GraphModule) -> Iterator[tuple[str, list[Any]]]:
     symbols = _symbols(fakes)
     yield "random inputs", _made(fakes, symbols, _random(0))
     yield "other random inputs", _made(fakes, symbols, _random(1))
-    yield EDGE, _made(fakes, symbols, _edged)
+    yield EDGE, _made(fakes, symbols, _edged(EDGES))
+    if any(isinstance(fake, torch.Tensor) and fake.dtype == torch.float64 for fake in fakes):
+        yield NARROW_EDGE, _made(fakes, symbols, _edged(NARROW_EDGES))
     yield STRIDES, [_turned(value) for value in _made(fakes, symbols, _random(2))]
     if symbols:
         larger = {symbol: size + OTHER_SIZES for symbol, size in symbols.items()}
@@ -158,13 +188,16 @@ def _random(seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return fill
 
 
-def _edged(like: torch.Tensor) -> torch.Tensor:
-    filled = _random(5)(like)
-    if like.dtype.is_floating_point:
-        filled = filled.double()
-        count = min(len(EDGES), filled.numel())
-        filled.view(-1)[:count] = torch.tensor(EDGES[:count], dtype=torch.float64)
-    return filled
+def _edged(edges: Sequence[float]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def fill(like: torch.Tensor) -> torch.Tensor:
+        filled = _random(5)(like)
+        if like.dtype.is_floating_point:
+            filled = filled.double()
+            count = min(len(edges), filled.numel())
+            filled.view(-1)[:count] = torch.tensor(edges[:count], dtype=torch.float64)
+        return filled
+
+    return fill
 
 
 def _turned(value: Any) -> Any:

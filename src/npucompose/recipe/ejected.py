@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 CARRIED: Mapping[type[Any], frozenset[str]] = {
     Experiment: frozenset(header.SECTIONS)
-    | {"pipeline", "benchmark", "expect", "sinking", "trust", "debug", "check", "search", "executor", "retry"},
+    | {
+        "pipeline",
+        "benchmark",
+        "expect",
+        "sinking",
+        "inductor",
+        "trust",
+        "debug",
+        "check",
+        "search",
+        "executor",
+        "tracker",
+        "retry",
+    },
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
     CompileKeywords: frozenset({"fullgraph"}),
 }

@@ -1,24 +1,24 @@
-"""Runs beside each other: a table in three forms, and what differs between two of them."""
+"""Runs beside each other: one table in three forms. What differs between two of them: see differences."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_time
 from npucompose.schema.figures import CHOICES, MEASURED, Figures
-from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, Status, facts_of
+from npucompose.schema.record import Status
 
-CUT = 60
+FRONT = "front"
+"""The column that marks runs no other run beats, and what stands in it."""
 HEADS: Mapping[str, str] = {
     "p50_us": "p50",
     "p99_us": "p99",
@@ -35,8 +35,14 @@ class Line:
 
     name: str
     status: Status
-    figures: Figures
+    figures: Figures = field(factory=Figures)
     error: str | None = None
+    work: str = ""
+    """What was computed: only runs of the same work compete. Empty: not known."""
+    front: bool = False
+    """No other run of the same work is as good in latency, memory and compile time and better in one."""
+    folder: Path | None = None
+    """Where its report.json lies."""
 
 
 def columns(lines: Sequence[Line]) -> tuple[str, ...]:
@@ -53,6 +59,9 @@ def as_table(lines: Sequence[Line]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("run", overflow="fold", min_width=16)
     table.add_column("status", no_wrap=True)
+    marked = any(line.front for line in lines)
+    if marked:
+        table.add_column(FRONT)
     for name in names:
         choice = name in CHOICES
         table.add_column(
@@ -64,16 +73,31 @@ def as_table(lines: Sequence[Line]) -> Table:
         )
     for line in lines:
         status = Text(line.status, style=STATUS_STYLES.get(line.status, "bold red"))
-        table.add_row(Text(line.name), status, *(Text(_shown(line, name)) for name in names))
+        table.add_row(
+            Text(line.name),
+            status,
+            *([Text(mark(line))] if marked else []),
+            *(Text(shown(line, name)) for name in names),
+        )
     return table
 
 
 def as_markdown(lines: Sequence[Line]) -> str:
     """For a pull request."""
     names = columns(lines)
-    rows = [["run", "status", *(HEADS.get(name, name) for name in names)]]
-    rows.append(["---", "---", *("---" if name in CHOICES else "---:" for name in names)])
-    rows += [[line.name, STATUS_WORDS[line.status], *(_shown(line, name) for name in names)] for line in lines]
+    marked = any(line.front for line in lines)
+    front, rule = ([FRONT], ["---"]) if marked else ([], [])
+    rows = [["run", "status", *front, *(HEADS.get(name, name) for name in names)]]
+    rows.append(["---", "---", *rule, *("---" if name in CHOICES else "---:" for name in names)])
+    rows += [
+        [line.name, STATUS_WORDS[line.status], *([mark(line)] if marked else []), *(shown(line, n) for n in names)]
+        for line in lines
+    ]
+    return markdown_table(rows)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, the head and its rule among them, with everything escaped that Markdown would act on."""
     return "".join(f"| {' | '.join(map(_in_markdown, row))} |\n" for row in rows)
 
 
@@ -81,15 +105,20 @@ def as_csv(lines: Sequence[Line]) -> str:
     """For a spreadsheet: every column, numbers in the units that their names say."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "status", *CHOICES, *MEASURED, "error"])
+    writer.writerow(["run", "status", FRONT, *CHOICES, *MEASURED, "error"])
     for line in lines:
         figures = attrs.asdict(line.figures)
         values = [figures[name] for name in (*CHOICES, *MEASURED)]
-        writer.writerow([_harmless(v) for v in (line.name, line.status, *values, line.error)])
+        writer.writerow([_harmless(v) for v in (line.name, line.status, mark(line), *values, line.error)])
     return text.getvalue()
 
 
-def _shown(line: Line, name: str) -> str:
+def mark(line: Line) -> str:
+    return FRONT if line.front else ""
+
+
+def shown(line: Line, name: str) -> str:
+    """A figure or a choice of a run in words, empty where it has none: `shown(line, "p50_us")` is `517.0 µs`."""
     value = getattr(line.figures, name)
     if value is None:
         return ""
@@ -111,93 +140,3 @@ def _in_markdown(text: str) -> str:
 def _harmless(value: Any) -> Any:
     """A spreadsheet takes a text that begins like this for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
-
-@frozen(kw_only=True)
-class Difference:
-    """`Difference(part="configuration", name="mode.name", one="eager", other="reduce-overhead", …)`."""
-
-    part: str
-    """configuration, graph, environment or result."""
-    name: str
-    one: str
-    other: str
-    said_by: tuple[str, str] = ("", "")
-    """Where each value came from; configuration only."""
-
-
-def differences(one: Report, other: Report) -> tuple[Difference, ...]:
-    """What is not the same in two runs: asked for, compiled, run on, come out."""
-    return (*_configuration(one, other), *_graphs(one, other), *_environment(one, other), *_result(one, other))
-
-
-def _configuration(one: Report, other: Report) -> Iterator[Difference]:
-    for name, a, b in _unequal(flat(one.experiment), flat(other.experiment)):
-        said_by = (origin(one.provenance, name), origin(other.provenance, name))
-        yield Difference(part="configuration", name=name, one=a, other=b, said_by=said_by)
-
-
-def origin(provenance: Mapping[str, str], name: str) -> str:
-    """Of the value itself, or of what it lies in."""
-    while name:
-        if name in provenance:
-            return provenance[name]
-        name = name.rpartition(".")[0]
-    return "default"
-
-
-def _graphs(one: Report, other: Report) -> Iterator[Difference]:
-    a, b = (
-        {f"{g.id}.{f.name}": getattr(g, f.name) for g in r.graphs for f in attrs.fields(type(g))} for r in (one, other)
-    )
-    for name, x, y in _unequal(a, b):
-        yield Difference(part="graph", name=name, one=x, other=y)
-    c, d = ({f"{p.graph or ''}.{p.name}.matches".lstrip("."): p.matches for p in r.passes} for r in (one, other))
-    for name, x, y in _unequal(c, d):
-        yield Difference(part="graph", name=name, one=x, other=y)
-
-
-def _environment(one: Report, other: Report) -> Iterator[Difference]:
-    a, b = (flat(facts_of(r.environment)) if r.environment is not None else {} for r in (one, other))
-    for name, x, y in _unequal(a, b):
-        yield Difference(part="environment", name=name, one=x, other=y)
-
-
-def _result(one: Report, other: Report) -> Iterator[Difference]:
-    if one.status != other.status:
-        yield Difference(part="result", name="status", one=one.status, other=other.status)
-    a, b = (Line(name="", status=r.status, figures=Figures.of(r)) for r in (one, other))
-    for name in MEASURED:
-        if getattr(a.figures, name) != getattr(b.figures, name):
-            yield Difference(part="result", name=name, one=_shown(a, name), other=_shown(b, name))
-
-
-def _unequal(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for name in dict.fromkeys([*one, *other]):
-        a, b = (_written(side[name]) if name in side else "" for side in (one, other))
-        if a != b:
-            yield name, a, b
-
-
-def _written(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= CUT else f"{text[: CUT - 1]}…"
-
-
-def difference_text(found: Sequence[Difference]) -> Text:
-    """For a terminal: a heading for each part, a line for each difference, below it who said so."""
-    text, before = Text(), ""
-    for d in found:
-        if d.part != before:
-            text.append(f"{d.part}\n", style="bold")
-        before = d.part
-        text.append(f"  {d.name}  {d.one or '—'} → {d.other or '—'}\n")
-        if any(d.said_by):
-            text.append(f"    {d.said_by[0]} → {d.said_by[1]}\n", style="dim")
-    return text
-
-
-def difference_markdown(found: Sequence[Difference]) -> str:
-    rows = [["", "", "one", "other", "said by"], ["---"] * 5]
-    rows += [[d.part, d.name, d.one, d.other, " / ".join(d.said_by).strip(" /")] for d in found]
-    return "".join(f"| {' | '.join(map(_in_markdown, row))} |\n" for row in rows)

@@ -5,63 +5,83 @@ No speed is shown beside results that are not those of the reference.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from npucompose.report.compare import origin
+from npucompose.report.differences import written
 from npucompose.report.files import write_atomically
-from npucompose.report.markup import Html, joined, page, table, tag
+from npucompose.report.html_sinking import sinking
+from npucompose.report.markup import Html, page, table, tag
+from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
+from npucompose.report.timeline import drawn
 from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, facts_of
+from npucompose.schema.record import Report, Status, facts_of
+from npucompose.schema.setting import COMMAND_LINE, origin
+from npucompose.schema.streams import Timeline
 
 FILE_NAME = "report.html"
 CUT = 200
 """Characters of a value in a table; report.json has all of them."""
 
 
-def write(report: Report, folder: Path) -> Path:
+NO_TIMELINES: Mapping[str, Timeline] = {}
+
+
+def write(report: Report, folder: Path, timelines: Mapping[str, Timeline] = NO_TIMELINES) -> Path:
     """Put report.html in the folder, whole or not at all, and return its path."""
     path = folder / FILE_NAME
-    write_atomically(path, render(report))
+    write_atomically(path, render(report, timelines))
     return path
 
 
-def render(report: Report) -> str:
-    """The whole document."""
+def render(report: Report, timelines: Mapping[str, Timeline] = NO_TIMELINES) -> str:
+    """The whole document; `timelines` are those of trace.json, {name: when each kernel ran}."""
     figures = Figures.of(report)
-    title = " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
+    title = title_of(figures)
     head = tag(
         "header",
         tag("h1", title),
-        tag("span", STATUS_WORDS[report.status], class_=f"status {report.status}"),
+        status_chip(report.status),
         tag(
             "p", f"key {report.key[:12]}", " · nothing was run, all is stored" if report.reused else None, class_="dim"
         ),
     )
-    sections = (_section(name, content) for name, content in _sections(report, figures) if content)
+    sections = (_section(name, content) for name, content in _sections(report, figures, timelines) if content)
     return page(title, STYLE, head, *sections)
+
+
+def title_of(figures: Figures) -> str:
+    return " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
+
+
+def status_chip(status: Status) -> Html:
+    return tag("span", STATUS_WORDS[status], class_=f"status {status}")
 
 
 def _section(name: str, content: Sequence[Html]) -> Html:
     return tag("section", tag("h2", name), *content)
 
 
-def _sections(report: Report, figures: Figures) -> Iterator[tuple[str, list[Html]]]:
+def _sections(report: Report, figures: Figures, timelines: Mapping[str, Timeline]) -> Iterator[tuple[str, list[Html]]]:
+    missed = any(not e.held for e in report.expectations)
     yield "What went wrong", list(_trouble(report))
-    yield "Summary", [_tiles(report, figures)]
-    yield "Where compile time went", list(_compile(report))
+    yield "Expectations", list(_expectations(report)) if missed else []
+    yield "Summary", list(_summary(report, figures))
     yield "Latency", list(_latency(report))
-    yield "Streams", list(_streams(report))
+    yield "Where the time went", list(_split(report))
+    yield "Streams", list(_streams(report, timelines))
+    yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []
     yield "Graphs", list(_graphs(report))
-    yield "Passes", list(_passes(report))
-    yield "Sinking", [_tree(report.sinking)] if report.sinking is not None else []
+    yield "Passes", list(tables_of_passes(report))
+    yield "What each pass is worth", list(tables_of_ablation(report))
+    yield "Declared calls", list(_calls(report))
     yield "TorchAir", list(_npu(report))
+    yield "Expectations", [] if missed else list(_expectations(report))
     yield "Options that do not act as asked", list(_effective(report))
     yield "Configuration, and who said so", list(_configuration(report))
     yield "Environment", list(_environment(report))
@@ -72,46 +92,66 @@ def _trouble(report: Report) -> Iterator[Html]:
         yield tag("p", report.error, class_="bad")
     if report.last_lines:
         yield tag("pre", "\n".join(report.last_lines))
-    missed = [e for e in report.expectations if not e.held]
-    if missed:
-        rows = [(f"expect.{e.name}", _value(e.wanted), _value(e.got)) for e in missed]
-        yield table(("expected", "wanted", "came out"), rows)
     if report.numerics is not None and report.numerics.problems:
         yield tag("ul", *(tag("li", problem) for problem in report.numerics.problems))
 
 
-def _tiles(report: Report, figures: Figures) -> Html:
-    tiles: list[tuple[str, str]] = []
+def _expectations(report: Report) -> Iterator[Html]:
+    """What did not hold with all its evidence, what held with its evidence folded."""
+    for e in report.expectations:
+        chip = tag("span", "held" if e.held else "missed", class_=f"chip {'ok' if e.held else 'problem'}")
+        words = f" expect.{e.name} wanted {_value(e.wanted)}, got {_value(e.got)}"
+        evidence = tag("ul", *(tag("li", sentence) for sentence in e.evidence)) if e.evidence else None
+        if e.held and evidence is not None:
+            yield tag("details", tag("summary", chip, words), evidence)
+        else:
+            yield tag("div", chip, words, evidence)
+
+
+def _summary(report: Report, figures: Figures) -> Iterator[Html]:
+    boxes = (tag("div", tag("b", value), tag("span", name)) for name, value in _tiles(report, figures))
+    yield tag("div", *boxes, class_="tiles")
+    if report.numerics is not None and report.numerics.note:
+        yield tag("p", report.numerics.note, class_="dim")
+
+
+def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
     if figures.p50_us is not None:
-        tiles.append(("median latency", as_time(figures.p50_us)))
+        yield "median latency", as_time(figures.p50_us)
     if figures.speedup is not None:
-        tiles.append(("times as fast as eager", f"{figures.speedup:.2f}×"))
+        yield "times as fast as eager", f"{figures.speedup:.2f}×"
     if report.numerics is not None:
         same = "bit for bit" if report.numerics.bitwise else "in tolerance" if report.numerics.passed else "no"
-        tiles.append((f"equals {report.numerics.reference}", same))
+        yield f"equals {report.numerics.reference}", same
     if report.graphs:
         kind = "dynamic" if any(g.fx == "dynamic" for g in report.graphs) else "static"
-        tiles.append(("FX graph", f"{kind}" if len(report.graphs) == 1 else f"{len(report.graphs)} × {kind}"))
+        yield "FX graph", kind if len(report.graphs) == 1 else f"{len(report.graphs)} × {kind}"
+    if report.sinking is not None:
+        path = f"GE build, path {report.sinking.path}" if report.sinking.path is not None else "GE build"
+        yield path, report.sinking.ge_build
     if report.streams is not None:
-        tiles.append((as_count(report.streams.events, "event"), as_count(report.streams.streams, "stream")))
-    if figures.pool_bytes is not None:
-        tiles.append(("memory pool", as_bytes(figures.pool_bytes)))
+        yield as_count(report.streams.events, "event"), as_count(report.streams.streams, "stream")
+    if report.memory is not None and report.memory.pool_bytes is not None:
+        without = report.memory.unplanned_bytes
+        yield f"pool, {as_bytes(without)} without reuse" if without else "pool", as_bytes(report.memory.pool_bytes)
+    if figures.peak_rss_bytes is not None:
+        yield "process peak", as_bytes(figures.peak_rss_bytes)
     if figures.compile_s is not None:
-        tiles.append(("compile", as_time(figures.compile_s * 1e6)))
-    boxes = (tag("div", tag("b", value), tag("span", name)) for name, value in tiles)
-    return tag("div", *boxes, class_="tiles")
+        yield "compile", as_time(figures.compile_s * 1e6)
 
 
-def _compile(report: Report) -> Iterator[Html]:
+def _split(report: Report) -> Iterator[Html]:
+    if report.records:
+        stored = [r.stage for r in report.records if r.reused]
+        yield stacked("stages, with the start of their process", {r.stage: r.seconds for r in report.records})
+        if stored:
+            yield tag("p", f"Taken from the store, as it was when it ran: {', '.join(stored)}.", class_="dim")
     times = report.stages.compile
     if times is not None:
         named = {"Dynamo": times.dynamo_s, "AOTAutograd": times.aot_s, "passes": times.passes_s}
         parts = {name: s for name, s in {**named, "backend": times.backend_s}.items() if s is not None}
         if parts:
-            yield stacked(parts)
-    if report.records:
-        rows = [(r.stage, as_time(r.seconds * 1e6), "stored" if r.reused else "run") for r in report.records]
-        yield table(("stage", "took", ""), rows)
+            yield stacked("compilation", parts)
 
 
 def _latency(report: Report) -> Iterator[Html]:
@@ -136,7 +176,7 @@ def _latency(report: Report) -> Iterator[Html]:
         yield tag("p", f"No detached handle: {report.stages.capture.why_attached}")
 
 
-def _streams(report: Report) -> Iterator[Html]:
+def _streams(report: Report, timelines: Mapping[str, Timeline]) -> Iterator[Html]:
     plan = report.streams
     if plan is None:
         return
@@ -144,8 +184,13 @@ def _streams(report: Report) -> Iterator[Html]:
     words.append("validated" if plan.validated else "not validated")
     for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us), ("measured", plan.measured_us)):
         words += [f"{name} {as_time(us)}"] if us is not None else []
+    words += [f"for {plan.device}"] if plan.device and plan.predicted_us is not None else []
     yield tag("p", " · ".join(words))
-    if plan.nodes:
+    if plan.why:
+        yield tag("p", f"{'Applied' if plan.applied else 'Not applied'}: {plan.why}", class_="dim")
+    pictures = list(drawn(timelines))
+    yield from pictures
+    if plan.nodes and not pictures:
         yield lanes(plan.nodes)
         yield tag("p", "From left to right in the order of the plan; widths are not times.", class_="dim")
 
@@ -158,16 +203,16 @@ def _graphs(report: Report) -> Iterator[Html]:
         ]
         yield table(("graph", "shapes", "nodes", "symbols", "fingerprint"), rows)
     if report.recompiles:
-        yield table(("recompilation", "why"), [(r.compile_id, r.reason) for r in report.recompiles])
+        rows = [(r.compile_id, r.reason, r.call or "", r.avoid or "") for r in report.recompiles]
+        yield table(("recompilation", "why", "in", "avoid it"), rows, class_="prose")
 
 
-def _passes(report: Report) -> Iterator[Html]:
-    if report.passes:
-        rows = [
-            (p.name, p.stage, p.graph or "", p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))
-            for p in report.passes
-        ]
-        yield table(("pass", "stage", "graph", "matches", "nodes", "took"), rows)
+def _calls(report: Report) -> Iterator[Html]:
+    made = report.stages.sequence
+    if made is not None:
+        yield tag("p", f"{as_count(made.graphs, 'graph')} and {as_count(made.captures, 'recording')} for all of them.")
+        rows = [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls]
+        yield table(("call", "recompilations", "against eager"), rows)
 
 
 def _npu(report: Report) -> Iterator[Html]:
@@ -186,15 +231,26 @@ def _npu(report: Report) -> Iterator[Html]:
 
 def _effective(report: Report) -> Iterator[Html]:
     if report.effective:
-        rows = [(_code(e.option), _value(e.requested), _value(e.effective), e.why) for e in report.effective]
-        yield table(("option", "asked for", "in effect", "why"), rows)
+        rows = [
+            (_code(e.option), _value(e.requested), _value(e.effective), e.why, origin(report.provenance, e.option))
+            for e in report.effective
+        ]
+        yield table(("option", "asked for", "in effect", "why", "asked by"), rows, class_="prose")
 
 
 def _configuration(report: Report) -> Iterator[Html]:
-    values = flat(report.experiment)
+    """What the command line said is open, everything else one click away."""
+    values = {name: (value, origin(report.provenance, name)) for name, value in flat(report.experiment).items()}
+    said = {name: row for name, row in values.items() if COMMAND_LINE in row[1]}
+    if said:
+        yield _options(said)
     if values:
-        rows = [(_code(name), _value(value), origin(report.provenance, name)) for name, value in values.items()]
-        yield tag("details", tag("summary", as_count(len(values), "value")), table(("option", "value", "from"), rows))
+        yield tag("details", tag("summary", f"all {as_count(len(values), 'value')}"), _options(values))
+
+
+def _options(values: Mapping[str, tuple[Any, str]]) -> Html:
+    rows = [(_code(name), _value(value), said_by) for name, (value, said_by) in values.items()]
+    return table(("option", "value", "from"), rows, class_="prose")
 
 
 def _environment(report: Report) -> Iterator[Html]:
@@ -203,20 +259,10 @@ def _environment(report: Report) -> Iterator[Html]:
         yield tag("details", tag("summary", report.environment.platform), table(("", ""), rows))
 
 
-def _tree(value: Any) -> Html:
-    """Plain data as nested lists."""
-    if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return tag("ul", *(tag("li", _code(str(key)), " ", _tree(item)) for key, item in items))
-    if isinstance(value, (list, tuple)):
-        return tag("ol", *(tag("li", _tree(item)) for item in cast("Sequence[Any]", value)))
-    return joined([_value(value)])
-
-
 def _code(text: str) -> Html:
     return tag("code", text)
 
 
 def _value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = written(value)
     return text if len(text) <= CUT else f"{text[:CUT]}…"

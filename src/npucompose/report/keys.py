@@ -17,7 +17,7 @@ from npucompose.schema.options import set_by_engine
 from npucompose.schema.structure import classes_of
 from npucompose.targets import TARGETS
 
-SPELLED_OUT = ("compiler", "mode", "passes", "streams", "target", "model")
+SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
 WORDS: Mapping[Any, str] = {
     bool: "true | false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"
@@ -68,7 +68,11 @@ def _chosen(group: str, classes: Mapping[str, type[Any]]) -> list[Row]:
 def _rows(cls: type[Any], prefix: str) -> Iterator[Row]:
     ours, hints = set_by_engine(cls), get_type_hints(cls)
     for field in attrs.fields(cls):
-        if field.name not in ours and field.metadata.get("doc"):
+        if field.name in ours or not field.metadata.get("doc"):
+            continue
+        if attrs.has(hints[field.name]):
+            yield from _rows(hints[field.name], f"{prefix}.{field.name}")
+        else:
             yield _row(f"{prefix}.{field.name}", hints[field.name], field)
 
 

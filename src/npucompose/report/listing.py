@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, frozen
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.schema import inductor
 from npucompose.schema.compiler import LEAVES, VERSION
 from npucompose.schema.leaf import Leaf, shown
 from npucompose.schema.versions import known, tree_of
@@ -30,10 +31,12 @@ KINDS: Mapping[str, str] = {
     "shapes": "shapes",
     "tilings": "tiling",
     "compilers": "compiler",
+    "inductors": "inductor",
     "benchmarks": "benchmark",
     "experiments": "experiment",
     "searches": "search",
     "executors": "executor",
+    "trackers": "tracker",
 }
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 
@@ -48,7 +51,8 @@ class Entry:
 
 
 def kinds() -> tuple[str, ...]:
-    return (*KINDS, OPTIONS, KEYS)
+    """What `list` takes: the plural, or the group's own name as it stands before the `=`."""
+    return tuple(dict.fromkeys((*KINDS, OPTIONS, KEYS, *KINDS.values())))
 
 
 def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
@@ -58,7 +62,7 @@ def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
     """
     folder = KINDS.get(kind, kind)
     if folder not in KINDS.values():
-        raise ConfigError(unknown("list", kind, kinds()))
+        raise ConfigError(unknown("list", kind, (*KINDS, OPTIONS, KEYS)))
     files = [file for root in reversed(conf) for file in sorted((root / folder).glob("*.yaml"))]
     found = {file.stem: Entry(name=file.stem, doc=first_comment(file), file=str(file)) for file in files}
     return tuple(found[name] for name in sorted(found))
@@ -77,12 +81,17 @@ def first_comment(file: Path) -> str:
 def options(under: str = "", version: str | None = None) -> tuple[dict[str, Any], ...]:
     """One JSON-able row for each leaf of both trees, or of those below `under`; `set_by` says what is set elsewhere.
 
+    Below `inductor` they are Inductor's, of the installed torch.
     The trees are those of torch_npu 2.13.0, or of `version`.
     """
+    if _is_under(under, inductor.WHERE):
+        if version is not None:
+            raise ConfigError("inductor's options are torch's, not torch_npu's: leave --torch-npu out.")
+        return inductor.options(under)
     table = _table(version)
     leaves = [leaf for leaf in table.values() if _is_under(leaf.path, under)]
     if not leaves:
-        raise ConfigError(unknown("option", under, tuple(table)))
+        raise ConfigError(unknown("option", under, (*table, inductor.WHERE)))
     return tuple(
         {
             "option": leaf.path,
@@ -113,12 +122,15 @@ def show(
     rows = _rows(kind, conf, under, version)
     if as_json:
         print(json.dumps(rows, indent=2))
+    elif kind == OPTIONS and _is_under(under, inductor.WHERE):
+        cells = [(row["option"], row["takes"], shown(row["default"]), row["doc"]) for row in rows]
+        _print_table(("option", "takes", "default", "meaning"), cells)
     elif kind == OPTIONS:
         _print_table(("option", "takes", "default", "acts in", "meaning"), [_option_cells(row) for row in rows])
     elif kind == KEYS:
         _print_table(("key", "takes", "default", "of", "meaning"), [_key_cells(row) for row in rows])
     else:
-        _print_table((kind, "meaning"), [(row["name"], row["doc"]) for row in rows])
+        _print_table((KINDS.get(kind, kind), "meaning"), [(row["name"], row["doc"]) for row in rows])
 
 
 def _rows(kind: str, conf: Sequence[Path], under: str, version: str | None) -> tuple[dict[str, Any], ...]:
@@ -133,6 +145,8 @@ def _rows(kind: str, conf: Sequence[Path], under: str, version: str | None) -> t
 
 def yaml_of(under: str = "", version: str | None = None) -> str:
     """conf/compiler/default.yaml, or with `under="npugraph_ex"` that part of it: every settable leaf at its default."""
+    if under == inductor.WHERE:
+        return inductor.yaml_default()
     table = _table(version)
     of_version = f" in torch_npu {known(version)}" if version else ""
     asked = (f" --under {under}" if under else "") + (f" --torch-npu {version}" if version else "")

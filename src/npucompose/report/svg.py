@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from npucompose.report.axis import Axis
 from npucompose.report.markup import Html, joined, tag
 from npucompose.report.words import as_count, as_time
 
@@ -12,80 +13,103 @@ BINS = 60
 ROW = 64
 LABEL = 110
 """Left margin, for names."""
+LONGEST = 11
+"""Characters of a name in it."""
 LANE = 30
+FEW = 30
+"""Samples that are drawn one by one."""
 MOST_NODES = 4000
 """Nodes drawn; a picture of more would be a grey band and a slow page."""
 
 
 def distributions(samples: Mapping[str, Sequence[float]]) -> Html:
-    """One histogram for each candidate on one axis of time, from the fastest sample to the slowest 99th percentile.
+    """A histogram (few samples: each by itself) of each candidate on one axis, from the fastest sample of all to the
+    slowest 99th percentile.
 
     The slowest hundredth is cut off and counted beside the name: one outlier would make everything else a line.
     """
     low = min(min(times) for times in samples.values())
     high = max(_percentile(times, 99) for times in samples.values())
-    high = high if high > low else low + 1.0
-    rows = [_histogram(n, name, times, low, high) for n, (name, times) in enumerate(samples.items())]
+    scale = Axis.between(low, high if high > low else low + 1.0)
+    rows = [_row(n, name, times, scale) for n, (name, times) in enumerate(samples.items())]
     height = ROW * len(rows) + 24
-    return _picture(height, "latency distributions", *rows, _axis(low, high, height))
+    return picture(height, "latency distributions", *rows, axis(scale, height))
 
 
-def _histogram(row: int, name: str, times: Sequence[float], low: float, high: float) -> Html:
-    counts = [0] * BINS
-    for time in times:
-        if time <= high:
-            counts[min(BINS - 1, int((time - low) / (high - low) * BINS))] += 1
-    beyond = len(times) - sum(counts)
-    tallest, base = max(counts), ROW * (row + 1)
-    width = (WIDTH - LABEL) / BINS
-    bars = [
-        tag(
-            "rect",
-            x=LABEL + n * width,
-            y=base - count / tallest * (ROW - 14),
-            width=max(width - 1, 0.5),
-            height=count / tallest * (ROW - 14),
-            class_=f"c{row % 6}",
-        )
-        for n, count in enumerate(counts)
-        if count
-    ]
-    middle = LABEL + (_percentile(times, 50) - low) / (high - low) * (WIDTH - LABEL)
+def _row(row: int, name: str, times: Sequence[float], scale: Axis) -> Html:
+    shown = [time for time in times if time <= scale.high]
+    beyond, base = len(times) - len(shown), ROW * (row + 1)
+    draw = _ticks if len(times) <= FEW else _histogram
+    middle = _place(_percentile(times, 50), scale)
     slower = (
-        tag("text", f"{beyond} slower →", x=WIDTH, y=base - 6, text_anchor="end", class_="small") if beyond else None
+        tag("text", f"{beyond} slower →", x=WIDTH, y=base - ROW + 18, text_anchor="end", class_="small")
+        if beyond
+        else None
     )
     return tag(
         "g",
-        tag("text", name, x=0, y=base - 28, class_="name"),
+        label(name, base - 28),
         tag("text", as_count(len(times), "sample"), x=0, y=base - 12, class_="small"),
         slower,
-        *bars,
+        *draw(shown, scale, base, f"c{row % 6}"),
         tag("line", x1=middle, x2=middle, y1=base - ROW + 10, y2=base, class_="mark"),
         tag("line", x1=LABEL, x2=WIDTH, y1=base, y2=base, class_="rule"),
     )
 
 
-def _axis(low: float, high: float, height: int) -> Html:
-    marks = [low + (high - low) * part / 4 for part in range(5)]
+def _place(time: float, scale: Axis) -> float:
+    return LABEL + scale.place(time) * (WIDTH - LABEL)
+
+
+def _ticks(times: Sequence[float], scale: Axis, base: float, class_: str) -> Iterator[Html]:
+    """Each sample by itself."""
+    for time in times:
+        x = min(_place(time, scale), WIDTH - 3) - 1.5
+        yield tag("rect", tag("title", as_time(time)), x=x, y=base - 30, width=3, height=30, class_=class_)
+
+
+def _histogram(times: Sequence[float], scale: Axis, base: float, class_: str) -> Iterator[Html]:
+    counts = [0] * BINS
+    for time in times:
+        counts[min(BINS - 1, int(scale.place(time) * BINS))] += 1
+    width, tallest = (WIDTH - LABEL) / BINS, max(counts)
+    for n, count in enumerate(counts):
+        if count:
+            height = count / tallest * (ROW - 14)
+            yield tag(
+                "rect",
+                x=LABEL + n * width,
+                y=base - height,
+                width=max(width - 1, 0.5),
+                height=height,
+                class_=class_,
+            )
+
+
+def axis(scale: Axis, height: float) -> Html:
+    """Five marks of time at the bottom of a picture."""
     texts: list[Html] = []
-    for n, mark in enumerate(marks):
+    for n, mark in enumerate(scale.marks(5)):
         x = LABEL + (WIDTH - LABEL) * n / 4
         anchor = "start" if n == 0 else "end" if n == 4 else "middle"
         texts.append(tag("text", as_time(mark), x=x, y=height - 6, text_anchor=anchor, class_="small"))
+    if scale.logarithmic:
+        texts.append(tag("text", "logarithmic", x=0, y=height - 6, class_="small"))
     return joined(texts)
 
 
-def stacked(parts: Mapping[str, float]) -> Html:
+def stacked(name: str, parts: Mapping[str, float]) -> Html:
     """Seconds that add up, as one bar, each part named in the legend below it."""
     total = sum(parts.values()) or 1.0
     x, bars, legend = 0.0, list[Html](), list[Html]()
-    for n, (name, seconds) in enumerate(parts.items()):
+    for n, (part, seconds) in enumerate(parts.items()):
         width = WIDTH * seconds / total
-        words = f"{name} {as_time(seconds * 1e6)}"
+        words = f"{part} {as_time(seconds * 1e6)}"
         bars.append(tag("rect", tag("title", words), x=x, y=0, width=width, height=26, class_=f"c{n % 6}"))
         legend.append(tag("li", tag("span", class_=f"key c{n % 6}"), words))
         x += width
-    return tag("figure", _picture(26, "compile time", *bars), tag("ul", *legend, class_="legend"))
+    told = f"{name}: {as_time(sum(parts.values()) * 1e6)}"
+    return tag("figure", tag("figcaption", told), picture(26, name, *bars), tag("ul", *legend, class_="legend"))
 
 
 def lanes(nodes: Mapping[str, str]) -> Html:
@@ -105,18 +129,20 @@ def lanes(nodes: Mapping[str, str]) -> Html:
         )
         for n, (name, stream) in enumerate(shown)
     ]
-    names = [
-        tag("text", _cut(stream), x=0, y=n * LANE + LANE / 2 + 4, class_="name") for n, stream in enumerate(streams)
-    ]
-    return _picture(LANE * len(streams), "stream lanes", *names, *boxes)
+    names = [label(stream, n * LANE + LANE / 2 + 4) for n, stream in enumerate(streams)]
+    return picture(LANE * len(streams), "stream lanes", *names, *boxes)
 
 
-def _picture(height: int, name: str, *content: Html) -> Html:
-    return tag("svg", *content, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=name)
+def label(name: str, y: float, *, small: bool = False) -> Html:
+    """A name in the left margin, cut to fit there; the whole of it where a pointer rests."""
+    cut = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    inside: tuple[object, ...] = (tag("title", name), cut) if cut != name else (name,)
+    return tag("text", *inside, x=0, y=y, class_="small" if small else "name")
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= 14 else f"{name[:13]}…"
+def picture(height: float, name: str, *content: Html) -> Html:
+    """Something WIDTH wide, scaled to the page."""
+    return tag("svg", *content, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=name)
 
 
 def _percentile(times: Sequence[float], percent: float) -> float:

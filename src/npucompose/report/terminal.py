@@ -10,7 +10,7 @@ No speed is printed beside results that are not those of the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
+from npucompose.report.passes import rows_of_ablation, rows_of_passes
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time
-from npucompose.schema.record import BenchmarkFacts, PassFacts, Report, Timing
+from npucompose.schema.record import BenchmarkFacts, Report
+from npucompose.schema.timing import Timing
 
 OPTIONS_SHOWN = 4
 BAD = "bold red"
@@ -53,12 +55,13 @@ def _rows(report: Report) -> Iterator[Row]:
     if report.reused:
         yield "reused", Text("nothing changed: every stage was taken from the store")
     yield from _graphs(report)
-    yield from _passes(report)
+    yield from rows_of_passes(report)
     yield from _streams(report)
     yield from _npu(report)
     yield from _sinking(report)
     yield from _numerics(report)
     yield from _latency(report)
+    yield from rows_of_ablation(report)
     yield from _memory(report)
     yield from _stages(report)
     yield from _effective(report)
@@ -113,29 +116,6 @@ def _graphs(report: Report) -> Iterator[Row]:
             yield "", Text(f"avoid it: {first.avoid}", style="dim")
 
 
-def _passes(report: Report) -> Iterator[Row]:
-    """One line for each pass, its runs over several graphs together."""
-    for stage, name in dict.fromkeys((one.stage, one.name) for one in report.passes):
-        runs = [one for one in report.passes if (one.stage, one.name) == (stage, name)]
-        matches = as_count(sum(one.matches for one in runs), "match", "matches")
-        before, after = sum(one.nodes_before for one in runs), sum(one.nodes_after for one in runs)
-        seconds = as_time(sum(one.seconds for one in runs) * 1e6)
-        words = [f"{stage} {name}", matches, f"{before} -> {after} nodes", *_moves(runs), seconds]
-        errors = [one.max_abs_err for one in runs if one.max_abs_err is not None]
-        words += [f"keeps its promise, largest error {max(errors):.3g}"] if errors else []
-        yield "passes", Text(" · ".join(words))
-
-
-def _moves(runs: Sequence[PassFacts]) -> list[str]:
-    """`24 -> 2 permutes · 8 -> 0 casts` of a clean-up; nothing for what was not there."""
-    moves = [one.moves for one in runs if one.moves is not None]
-    pairs = {
-        "permutes": (sum(m.permutes_before for m in moves), sum(m.permutes_after for m in moves)),
-        "casts": (sum(m.casts_before for m in moves), sum(m.casts_after for m in moves)),
-    }
-    return [f"{before} -> {after} {what}" for what, (before, after) in pairs.items() if before]
-
-
 def _streams(report: Report) -> Iterator[Row]:
     plan = report.streams
     if plan is None:
@@ -167,6 +147,9 @@ def _numerics(report: Report) -> Iterator[Row]:
         yield "numerics", Text(problem, style="red")
     if found.note:
         yield "numerics", Text(found.note, style="dim")
+    if report.stages.replay is not None and report.stages.replay.detached_ended:
+        words = f"the comparison of the detached handle ended {report.stages.replay.detached_ended}"
+        yield "numerics", Text(words, style="dim")
     if found.stride_mismatches:
         yield "numerics", Text(f"other strides than {found.reference} at {', '.join(found.stride_mismatches)}")
 

@@ -23,6 +23,12 @@ def as_count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def contract_words(rtol: float, atol: float) -> str:
+    """`rtol 1e-05, atol 1e-06`; `every bit` where both are 0."""
+    given = [f"{name} {value:g}" for name, value in (("rtol", rtol), ("atol", atol)) if value]
+    return ", ".join(given) or "every bit"
+
+
 def as_time(microseconds: float) -> str:
     """`as_time(517.04)` is `517.0 µs`, `as_time(2_500)` is `2.50 ms`."""
     if microseconds < 1e3:

@@ -30,6 +30,8 @@ class Capabilities:
     """The mode can check values at run time (`_assert_async`); TorchAir has no GE converter for it (2.13.0)."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
+    constants: bool = True
+    """A graph may hold constants of its own; TorchAir generates code that finds none (2.13.0, `NameError: self`)."""
     core_limits: bool = False
     """Operators can be told on how many cores they may run (TorchAir's limit_core_num)."""
     super_kernels: bool = False

@@ -10,10 +10,12 @@ from attrs import field, frozen
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.executor import Executor, Local
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.options import option
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
+from npucompose.schema.tracker import Tracker
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
 MODES: tuple[ModeName, ...] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
@@ -122,6 +124,7 @@ class Experiment:
     streams: Streams = option(factory=Streams)
     adapt: RuleSet = option(factory=RuleSet, doc="adaptation rules that the pass `adapt` follows")
     compiler: CompilerOptions = option(factory=CompilerOptions)
+    inductor: InductorOptions = option(factory=InductorOptions, doc="Inductor's options, where the mode uses Inductor")
     target: Choice = option(factory=lambda: Choice(name="cpu"))
     model: Choice = option(factory=lambda: Choice(name="gpt_decode"))
     pipeline: Pipeline = option(factory=Pipeline)
@@ -140,5 +143,6 @@ class Experiment:
     retry: Literal["none", "failed"] = option(
         "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
     )
+    tracker: Tracker = option(factory=Tracker)
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

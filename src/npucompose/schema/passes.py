@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import attrs
@@ -25,6 +26,41 @@ class RuleFacts:
     rtol: float = 0.0
     atol: float = 0.0
     """Its contract; both 0 is bitwise."""
+    max_abs_err: float | None = None
+    """The largest difference of one application, on random inputs (`check=per_pass`); None: nothing was checked."""
+    way: str = ""
+    """Of a pattern: `register_replacement` where TorchAir replaced it; '' where the pass did."""
+
+
+def rules_together(runs: Iterable[tuple[RuleFacts, ...]]) -> tuple[RuleFacts, ...]:
+    """What each rule did to all graphs of a run: counts added, the largest error; in the order first met."""
+    found: dict[str, RuleFacts] = {}
+    for rule in (rule for rules in runs for rule in rules):
+        known = found.get(rule.rule)
+        found[rule.rule] = rule if known is None else _added(known, rule)
+    return tuple(found.values())
+
+
+def _added(one: RuleFacts, other: RuleFacts) -> RuleFacts:
+    errors = [error for error in (one.max_abs_err, other.max_abs_err) if error is not None]
+    return attrs.evolve(
+        one,
+        matches=one.matches + other.matches,
+        casts=one.casts + other.casts,
+        permutes=one.permutes + other.permutes,
+        unchecked=one.unchecked + other.unchecked,
+        max_abs_err=max(errors, default=None),
+    )
+
+
+@frozen(kw_only=True)
+class FoldFacts:
+    """What became constants of the graph."""
+
+    parameters: tuple[str, ...]
+    """Placeholders of the parameters that were folded."""
+    bytes: int
+    """Memory of the constants, beside that of the parameters."""
 
 
 @frozen(kw_only=True)
@@ -58,6 +94,7 @@ class PassRecord:
     """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    folds: FoldFacts | None = None
     max_abs_err: float | None = None
     """The largest difference that check=per_pass saw; None where nothing was checked."""
 

@@ -13,9 +13,11 @@ import cattrs
 from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.effective import Effective
-from npucompose.schema.passes import MoveFacts, RuleFacts
+from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
+from npucompose.schema.timing import Timing
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class PassFacts:
     exact: bool = True
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
+    folds: FoldFacts | None = None
     max_abs_err: float | None = None
     graph: str | None = None
 
@@ -148,6 +151,8 @@ class CaptureFacts:
 class ReplayFacts:
     first_us: float
     replays: int = 1
+    detached_ended: str | None = None
+    """Why the detached handle was compared on fewer steps than the compiled model; None where it was on all."""
 
 
 @frozen(kw_only=True)
@@ -173,17 +178,6 @@ class SequenceFacts:
 
 
 @frozen(kw_only=True)
-class Timing:
-    """Samples of one candidate and what is read from them; made by `npucompose.measure.timing.Samples`."""
-
-    samples_us: tuple[float, ...]
-    p50_us: float
-    p90_us: float
-    p99_us: float
-    mean_us: float
-
-
-@frozen(kw_only=True)
 class BenchmarkFacts(Timing):
     """The samples are those of `candidate`: the detached handle where there is one, else the compiled model."""
 
@@ -201,6 +195,7 @@ class Stages:
     capture: CaptureFacts | None = None
     replay: ReplayFacts | None = None
     benchmark: BenchmarkFacts | None = None
+    ablation: AblationFacts | None = None
     sequence: SequenceFacts | None = None
 
 
@@ -327,6 +322,8 @@ class Report:
     environment: Environment | None = None
     graphs: tuple[GraphFacts, ...] = ()
     passes: tuple[PassFacts, ...] = ()
+    rejected: tuple[str, ...] = ()
+    """A sentence for each operator that an adaptation rule rejected, which ended the compilation."""
     streams: StreamFacts | None = None
     sinking: SinkingFacts | None = None
     recompiles: tuple[Recompile, ...] = ()

@@ -12,6 +12,7 @@ from torch import fx
 
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name
+from npucompose.graphs.effects import nodes_in, tensors_in
 from npucompose.graphs.scopes import control
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op
 
@@ -83,7 +84,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
 
 def _computes(node: fx.Node) -> bool:
     picked = node.target is operator.getitem
-    return not picked and any(True for _ in _tensors(node.meta.get("val")))
+    return not picked and any(True for _ in tensors_in(node.meta.get("val")))
 
 
 def _computed(node: fx.Node) -> Iterator[str]:
@@ -106,7 +107,7 @@ def _arguments(node: fx.Node) -> dict[str, Argument]:
 
 
 def _argument(value: Any) -> Argument:
-    nodes = list(_nodes(value))
+    nodes = list(nodes_in(value))
     if value is None:
         return Argument(kind="nothing")
     numbers = [number for node in nodes for number in _numbers_only(node.meta.get("val"))]
@@ -116,25 +117,9 @@ def _argument(value: Any) -> Argument:
     return Argument(kind="constant" if constant else "tensor")
 
 
-def _nodes(value: Any) -> Iterator[fx.Node]:
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _nodes(item)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _sizes(value: Any) -> Iterator[torch.SymInt]:
     """Sizes of tensors that are symbols."""
-    return (size for tensor in _tensors(value) for size in tensor.shape if isinstance(size, torch.SymInt))
+    return (size for tensor in tensors_in(value) for size in tensor.shape if isinstance(size, torch.SymInt))
 
 
 def _numbers_only(value: Any) -> Iterator[Any]:
@@ -175,7 +160,7 @@ def _origin(number: Any, symbol: Any) -> str | None:
 
 def _subgraphs(node: fx.Node, graph: fx.Graph, graph_id: str) -> Iterator[FxFacts]:
     """Branches and bodies of cond, while_loop and their like."""
-    for inner in _nodes(list(node.args)):
+    for inner in nodes_in(list(node.args)):
         module = getattr(graph.owning_module, str(inner.target), None) if inner.op == "get_attr" else None
         if isinstance(module, fx.GraphModule):
             yield read(module.graph, f"{graph_id}.{inner.target}")

@@ -155,6 +155,10 @@ class Target(ABC):
         """The vendor's own configuration and backend object; None where the compiler is ours."""
         return None
 
+    def fuses(self, mode: str) -> bool:
+        """Whether Inductor makes the kernels in this mode, so that the options of `inductor` act."""
+        return False
+
     def trains(self, mode: str) -> bool:
         """Whether gradients flow through what is compiled in this mode."""
         return False

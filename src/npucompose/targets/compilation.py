@@ -6,15 +6,18 @@ Knows the order of things and keeps a record of every graph; what a graph become
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import define, field
+from attrs import define
 
 from npucompose.errors import CaptureError, NpuComposeError
-from npucompose.graphs import fingerprint, printed, symbols
+from npucompose.graphs import Snapshot
 from npucompose.graphs.scopes import orders_streams
+from npucompose.passes.base import Constant, Constants
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
 from npucompose.schema.streams import Decision, Plan
@@ -29,30 +32,75 @@ if TYPE_CHECKING:
     from npucompose.targets.base import Genuine, Lowered, Target
 
 
+UNCHANGED = InductorOptions()
+
+
 @define(kw_only=True, eq=False)
 class Compilation:
-    """One FX graph: what it was, what the passes made of it, how long each part took (seconds)."""
+    """One FX graph: what it was, what the passes made of it, how long each part took (seconds).
+
+    What only a reader wants is worked out when it is read: nobody who calls the model waits for it.
+    """
 
     id: str
-    fingerprint: str
-    symbols: tuple[str, ...]
-    nodes_before: int
-    text_before: str
-    nodes_after: int = 0
-    text_after: str = ""
-    plan: Plan = field(factory=Plan)
+    before: Snapshot
+    graph_module: fx.GraphModule
+    """As the passes left it; a compiler that is not ours changes it further (`settle`)."""
+    after: Snapshot | None = None
+    """None as long as passes are at work."""
     decision: Decision | None = None
     """What the pass stream_plan did with this graph and why; None where it did not run."""
     passes: tuple[PassRecord, ...] = ()
     aot_s: float = 0.0
     passes_s: float = 0.0
     backend_s: float = 0.0
+    account_s: float = 0.0
+    """What keeping this record took."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
-    facts: FxFacts | None = None
-    """What the diagnosis of sinking reads; there once the passes are done."""
-    graph_module: fx.GraphModule | None = None
     lowered: Lowered | None = None
+
+    def settle(self) -> None:
+        """Work out now what is read off the graph: somebody else is going to change it."""
+        _ = self.plan, self.facts
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The streams and events that stand in the graph; no streams where nothing says so."""
+        graph = self.graph_module.graph
+        planned = self.decision is not None or orders_streams(graph)
+        return plan_of(graph) if planned else Plan()
+
+    @cached_property
+    def facts(self) -> FxFacts:
+        """What the diagnosis of sinking reads."""
+        from npucompose.sinking.reading import read
+
+        return read(self.graph_module.graph, self.id, self.sources)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.before.fingerprint
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return self.before.symbols
+
+    @property
+    def nodes_before(self) -> int:
+        return len(self.before.lines)
+
+    @property
+    def nodes_after(self) -> int:
+        return 0 if self.after is None else len(self.after.lines)
+
+    @property
+    def text_before(self) -> str:
+        return self.before.text
+
+    @property
+    def text_after(self) -> str:
+        return "" if self.after is None else self.after.text
 
 
 class Backend:
@@ -67,11 +115,12 @@ class Backend:
         target: Target,
         mode: str,
         options: CompilerOptions,
+        inductor: InductorOptions = UNCHANGED,
         pre: PassPipeline,
         post: PassPipeline,
         folders: Folders = NO_FOLDERS,
     ) -> None:
-        self.target, self.mode, self.options = target, mode, options
+        self.target, self.mode, self.options, self.inductor = target, mode, options, inductor
         self.pre, self.post, self.folders = pre, post, folders
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
@@ -87,6 +136,8 @@ class Backend:
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
         self._sources: tuple[str | None, ...] = ()
+        self._given: Sequence[Any] = ()
+        """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
     @property
     def __name__(self) -> str:
@@ -94,53 +145,89 @@ class Backend:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.entered_at.append(perf_counter())
-        self._sources = tuple(_sources(graph_module))
+        self._sources, self._given = tuple(_sources(graph_module)), example_inputs
         if self.mode == "eager":
             return graph_module.forward
         if self.reads_only:
             return only_read(self, graph_module, example_inputs)
         return self.target.compile(self, graph_module, example_inputs)
 
+    def torch_compile(self, model: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
+        """`torch.compile(model, backend=self, **keywords)`, and what this backend's mode wants while Dynamo traces.
+
+        With `torch.compile` alone everything works but freezing, of which Dynamo must know before it asks a backend.
+        """
+        import torch
+
+        compiled = torch.compile(model, backend=self, **keywords)
+        if not self.target.fuses(self.mode) or not self.inductor.settings().get("freezing"):
+            return compiled
+        from npucompose.targets.inductor import freezing_while_tracing
+
+        return freezing_while_tracing(compiled)
+
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
         begun = perf_counter()
-        compilation.passes = (*self.pre(graph_module, example_inputs), *self.post(graph_module, example_inputs))
+        known = self.constants(graph_module)
+        compilation.passes = (
+            *self.pre(graph_module, example_inputs, constants=known),
+            *self.post(graph_module, example_inputs, constants=known),
+        )
         compilation.passes_s = perf_counter() - begun
         self.finish(compilation, graph_module)
         return compilation
 
+    def constants(self, graph_module: fx.GraphModule) -> Constants:
+        """The parameters and buffers among the inputs of an AOT graph, where no gradient is wanted of them."""
+        import torch
+
+        inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        found: dict[str, Constant] = {}
+        for position, node in enumerate(inputs):
+            place = getattr(node.meta.get("desc"), "idx", position if len(inputs) == len(self._given) else None)
+            if place is None or place >= min(len(self._given), len(self._sources)):
+                continue
+            value, kind = self._given[place], _kind(self._sources[place])
+            real = isinstance(value, torch.Tensor) and not isinstance(value, torch._subclasses.FakeTensor)
+            if kind is not None and real and not (value.requires_grad and torch.is_grad_enabled()):
+                found[node.name] = Constant(value=value, kind=kind)
+        return found
+
     def begin(self, graph_module: fx.GraphModule) -> Compilation:
         """The record of a graph that the passes have not seen yet."""
-        graph = graph_module.graph
+        begun = perf_counter()
         return Compilation(
             id=f"graph_{len(self.compilations)}",
-            fingerprint=fingerprint(graph),
-            symbols=tuple(symbols(graph)),
-            nodes_before=len(graph.nodes),
-            text_before=printed(graph),
-            aot_s=perf_counter() - self.entered_at[-1],
-            sources=self._sources,
+            before=Snapshot.of(graph_module.graph),
             graph_module=graph_module,
+            aot_s=begun - self.entered_at[-1],
+            account_s=perf_counter() - begun,
+            sources=self._sources,
         )
 
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
         """Complete the record with the graph as the passes left it, and keep it."""
-        from npucompose.sinking.reading import read
-
-        graph = graph_module.graph
-        if orders_streams(graph) or any(p.name == "stream_plan" for _, p in (*self.pre.passes, *self.post.passes)):
-            compilation.plan = plan_of(graph)
+        begun = perf_counter()
+        compilation.graph_module = graph_module
+        compilation.after = Snapshot.of(graph_module.graph)
         compilation.decision = decision_of(graph_module)
-        compilation.nodes_after = len(graph.nodes)
-        compilation.text_after = printed(graph)
-        compilation.facts = read(graph, compilation.id, compilation.sources)
+        if compilation.symbols:
+            compilation.settle()
         self.compilations.append(compilation)
+        compilation.account_s += perf_counter() - begun
 
     def charge(self, known: int, took: float) -> None:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
         for compilation in self.compilations[known:]:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
+
+
+def _kind(source: str | None) -> Literal["parameter", "buffer"] | None:
+    if source is None or not source.endswith("]"):
+        return None
+    return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
@@ -203,38 +290,10 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
     from npucompose.streams import strip
 
     def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        backend.rewrite(aot, inputs)
+        backend.rewrite(aot, inputs).settle()
         if strip(aot.graph):
             aot.recompile()
         return make_boxed_func(aot.forward)
 
     compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
     return compiler(graph_module, list(example_inputs))
-
-
-def through_inductor(
-    backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]
-) -> Callable[..., Any]:
-    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
-
-    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
-    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
-    """
-    from torch._functorch import config as functorch_config
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    from npucompose.streams import strip
-
-    def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-        compilation = backend.rewrite(aot, inputs)
-        if strip(aot.graph):
-            aot.recompile()
-        begun = perf_counter()
-        compiled = compile_fx_inner(aot, inputs, **keywords)
-        compilation.backend_s = perf_counter() - begun
-        return compiled
-
-    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    with functorch_config.patch(enable_autograd_cache=False):
-        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
-    return compiled

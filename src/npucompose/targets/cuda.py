@@ -54,6 +54,9 @@ class CudaTarget(Target):
             )
         super().check(mode)
 
+    def fuses(self, mode: str) -> bool:
+        return mode == "max-autotune"
+
     def trains(self, mode: str) -> bool:
         return mode == "max-autotune"
 
@@ -80,9 +83,9 @@ class CudaTarget(Target):
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        from npucompose.targets.compilation import through_inductor
+        from npucompose.targets.inductor import through_inductor
 
-        return through_inductor(backend, graph_module, example_inputs, {"max_autotune": True})
+        return through_inductor(backend, graph_module, example_inputs)
 
     def lower(self, request: LowerRequest) -> Lowered:
         raise ConfigError(f"mode={request.mode} cannot run on target=cuda. Modes: {', '.join(self.modes)}.")

@@ -123,5 +123,5 @@ def test_the_last_of_a_chain_returns_to_where_its_predecessor_lay():
 def test_slots_of_one_plan_are_shared_by_layout():
     x = torch.randn(4, 4)
     captured = CapturedGraph.capture(traced(lambda x: (x.t() @ x.t() + x.t(),), x), [x])
-    slots = [operand for step in captured.plan.steps for operand in step.operands() if isinstance(operand, Slot)]
+    slots = [operand for step in captured.plan.steps for operand in step.operands if isinstance(operand, Slot)]
     assert len({id(s) for s in slots if s.root.kind == "input"}) == 1

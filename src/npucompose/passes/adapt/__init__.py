@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
-from npucompose.passes.base import Outcome, Pass
+from npucompose.passes.base import Outcome, Pass, Request
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
@@ -33,6 +33,11 @@ class Adapt(Pass):
     before: ClassVar[tuple[str, ...]] = ("cancel_moves", "replace", "cse", "dead_code", "remove_noop", "stream_plan")
 
     rules: RuleSet = option(factory=RuleSet, doc="what to adapt", from_experiment="adapt")
+
+    def run(self, request: Request) -> Outcome:
+        from npucompose.passes.adapt.engine import apply
+
+        return apply(request.graph_module.graph, self.rules, request.can, check=request.check)
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         from npucompose.passes.adapt.engine import apply

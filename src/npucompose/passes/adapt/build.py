@@ -11,6 +11,7 @@ from torch import fx
 
 from npucompose.passes.adapt.match import Bound, argument, operator_of
 from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, value_of
+from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import REFERENCE, Call
 
 TRAIL = "adapted_by"
@@ -25,7 +26,7 @@ class Builder:
         self.graph, self.node = graph, node
         self.meta = {**inherited(node), TRAIL: trail}
         self.made: list[fx.Node] = []
-        self.permutes = self.casts = self.unchecked = 0
+        self.permutes = self.casts = self.checked = self.unchecked = 0
         self.asserts = asserts
         self.fake = fake_mode_of(node)
 
@@ -54,7 +55,8 @@ class Builder:
     def check_range(self, tensor: fx.Node, cast: fx.Node, rule: str) -> None:
         """The run ends where a value that was finite, or any integer, does not survive the cast."""
         narrow = cast.meta["val"].dtype
-        message = f"adapt rule '{rule}': a value does not fit {str(narrow).removeprefix('torch.')}"
+        self.checked += 1
+        message = f"adapt rule '{rule}': {DOES_NOT_FIT} {str(narrow).removeprefix('torch.')}"
         if narrow.is_floating_point or narrow.is_complex:
             kept = self.call(aten.eq.Tensor, self.call(aten.isinf.default, tensor), self.call(aten.isinf.default, cast))
         else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch import fx
 
 from npucompose.errors import RejectedError
@@ -17,13 +18,66 @@ from npucompose.passes.adapt.kinds import replacement
 from npucompose.passes.adapt.match import Bound, bound, by_operator, case_of, matches
 from npucompose.passes.base import Outcome
 from npucompose.passes.metadata import value_of
+from npucompose.passes.parts import PartProofs, part
+from npucompose.passes.proof import Promise
 from npucompose.schema.adapt import Reject, Rewriting, Rule, RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.passes import RuleFacts
 
 
-def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities) -> Outcome:
-    """Rewrite in place. Every rejected node is told in one RejectedError; a name that does not exist is ConfigError."""
+@frozen(kw_only=True, eq=False)
+class Applied:
+    """One application of a rule, at the moment when the old call and the new ones both stand in the graph."""
+
+    rule: Rewriting
+    node: fx.Node
+    made: Sequence[fx.Node]
+    results: Sequence[fx.Node]
+    """What takes the place of the old call's results, in order."""
+
+
+@frozen(kw_only=True, eq=False)
+class Rejected:
+    """A node that a rule of kind `reject` refuses."""
+
+    rule: Reject
+    node: fx.Node
+    told: str
+
+
+Seen = Callable[[Applied | Rejected], None]
+
+
+def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities, *, check: bool = False) -> Outcome:
+    """Rewrite in place. Every rejected node is told in one RejectedError; a name that does not exist is ConfigError.
+
+    With `check` each application is held to its rule's contract by itself (PassError names the rule).
+    """
+    proofs = PartProofs()
+    counts, rejected = walk(graph, rules, can, lambda one: _held(one, proofs) if check else None)
+    if rejected:
+        raise RejectedError(*rejected)
+    return _outcome(rules, counts, proofs)
+
+
+def _held(one: Applied | Rejected, proofs: PartProofs) -> None:
+    if isinstance(one, Rejected):
+        return
+    rule, inputs = one.rule, one.node.all_input_nodes
+    contract = rule.contract
+    proofs.hold(
+        rule.name,
+        f"rule '{rule.name}' for {rule.op} (node {one.node.name})",
+        part(inputs, [one.node], [one.node]),
+        part(inputs, one.made, one.results),
+        Promise(exact=contract.bitwise, rtol=contract.rtol, atol=contract.atol, may_refuse=contract.range_check),
+    )
+
+
+def walk(
+    graph: fx.Graph, rules: RuleSet, can: Capabilities, see: Seen
+) -> tuple[Mapping[str, Counter[str]], Sequence[str]]:
+    """Rewrite in place, `see` being told of every step: (what each rule did, a sentence for each rejected node)."""
     table = by_operator(rules)
     counts: dict[str, Counter[str]] = {rule.name: Counter() for rule in rules.rules}
     rejected: list[str] = []
@@ -36,16 +90,14 @@ def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities) -> Outcome:
             continue
         rule, arguments = found
         if isinstance(rule, Reject):
-            counts[rule.name]["rejections"] += 1
             rejected.append(_told(rule, node, arguments))
+            see(Rejected(rule=rule, node=node, told=rejected[-1]))
             continue
         assert isinstance(rule, Rewriting)
         trail = node.meta.get(TRAIL, frozenset()) | {rule.name}
-        made = _rewritten(Builder(graph, node, trail, can.asserts), rule, arguments, counts[rule.name])
+        made = _rewritten(Builder(graph, node, trail, can.asserts), rule, arguments, counts[rule.name], see)
         todo += [new for new in reversed(made) if new.target in table]
-    if rejected:
-        raise RejectedError(*rejected)
-    return _outcome(rules, counts)
+    return counts, rejected
 
 
 def _first(rules: Sequence[Rule], node: fx.Node, can: Capabilities) -> tuple[Rule, Bound] | None:
@@ -60,9 +112,10 @@ def _first(rules: Sequence[Rule], node: fx.Node, can: Capabilities) -> tuple[Rul
     return None
 
 
-def _rewritten(builder: Builder, rule: Rewriting, arguments: Bound, counts: Counter[str]) -> list[fx.Node]:
+def _rewritten(builder: Builder, rule: Rewriting, arguments: Bound, counts: Counter[str], see: Seen) -> list[fx.Node]:
     graph, node = builder.graph, builder.node
     results = [_in_form(builder, new, old) for new, old in zip(*_pairs(builder, rule, arguments), strict=True)]
+    see(Applied(rule=rule, node=node, made=builder.made, results=results))
     if isinstance(node.meta["val"], (list, tuple)):
         for user in list(node.users):
             assert is_getitem(user), f"{user} reads all results of {node} at once"
@@ -72,7 +125,13 @@ def _rewritten(builder: Builder, rule: Rewriting, arguments: Bound, counts: Coun
     else:
         node.replace_all_uses_with(results[0])
     graph.erase_node(node)
-    counts.update(matches=1, casts=builder.casts, permutes=builder.permutes, unchecked=builder.unchecked)
+    counts.update(
+        matches=1,
+        casts=builder.casts,
+        permutes=builder.permutes,
+        checked=builder.checked,
+        unchecked=builder.unchecked,
+    )
     return builder.made
 
 
@@ -131,7 +190,7 @@ def _told(rule: Reject, node: fx.Node, arguments: Bound) -> str:
     return f"{node.target}{who}{where} is rejected by adapt rule '{rule.name}': {text}"
 
 
-def _outcome(rules: RuleSet, counts: dict[str, Counter[str]]) -> Outcome:
+def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartProofs) -> Outcome:
     used = [rule for rule in rules.rules if isinstance(rule, Rewriting) and counts[rule.name]["matches"]]
     facts = tuple(
         RuleFacts(
@@ -144,6 +203,7 @@ def _outcome(rules: RuleSet, counts: dict[str, Counter[str]]) -> Outcome:
             unchecked=counts[rule.name]["unchecked"],
             rtol=rule.contract.rtol,
             atol=rule.contract.atol,
+            max_abs_err=proofs.errors.get(rule.name),
         )
         for rule in used
     )
@@ -152,5 +212,6 @@ def _outcome(rules: RuleSet, counts: dict[str, Counter[str]]) -> Outcome:
         exact=all(rule.contract.bitwise for rule in used),
         rtol=max((fact.rtol for fact in facts), default=0.0),
         atol=max((fact.atol for fact in facts), default=0.0),
+        checks_ranges=any(count["checked"] for count in counts.values()),
         rules=facts,
     )

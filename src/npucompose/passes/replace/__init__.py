@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.passes.base import Outcome, Pass
+from npucompose.passes.base import Outcome, Pass, Request
 from npucompose.passes.replace.pattern import Pattern
 from npucompose.registry import Registry
 from npucompose.schema.capabilities import Capabilities
@@ -40,6 +40,9 @@ class Replace(Pass):
     or by an installed package under the entry point `npucompose.patterns`. What is found is replaced where nobody
     else reads its intermediate values and nobody writes its memory. The fused operators round elsewhere than the
     separate ones: results keep the pattern's tolerance and not their bits.
+
+    Where TorchAir compiles and no pass of ours follows in stage pre, TorchAir's own `register_replacement` does it
+    (`via: auto`); the report says which way was taken.
     """
 
     name: ClassVar[str] = "replace"
@@ -47,15 +50,24 @@ class Replace(Pass):
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
     patterns: tuple[str, ...] = option(BUILT_IN, "names of patterns, tried in this order")
+    via: Literal["auto", "own"] = option(
+        "auto", "auto: TorchAir's register_replacement, where it does the same; own: this pass", choices=("auto", "own")
+    )
 
     def check(self) -> None:
         for name in self.patterns:
             PATTERNS.get(name, "passes.replace.patterns")
 
+    def run(self, request: Request) -> Outcome:
+        return self._replaced(request.graph_module.graph, check=request.check)
+
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
+        return self._replaced(graph, check=False)
+
+    def _replaced(self, graph: fx.Graph, *, check: bool) -> Outcome:
         from npucompose.graphs import is_planned
         from npucompose.passes.replace.rewrite import replace_all
 
         if is_planned(graph):
             return Outcome(matches=0)
-        return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns])
+        return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns], check=check)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,15 +14,28 @@ from npucompose.graphs.effects import written_by
 from npucompose.graphs.form import same_form
 from npucompose.passes.base import Outcome
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, value_of
+from npucompose.passes.parts import PartProofs, part
+from npucompose.passes.proof import Promise
 from npucompose.passes.replace.match import Found, Search, match, searches, traced
 from npucompose.passes.replace.pattern import Pattern
 from npucompose.schema.passes import RuleFacts
 
 
-def replace_all(graph: fx.Graph, patterns: Sequence[Pattern]) -> Outcome:
-    """Every place of every pattern, the first pattern that fits a place winning; one entry of facts for each."""
-    counts = {pattern.name: _replaced(graph, pattern) for pattern in patterns}
-    used = [pattern for pattern in patterns if counts[pattern.name]]
+def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = False) -> Outcome:
+    """Every place of every pattern, the first pattern that fits a place winning; one entry of facts for each.
+
+    With `check` each place is held to its pattern's tolerance by itself (PassError names the pattern).
+    """
+    proofs = PartProofs() if check else None
+    counts = {pattern.name: _replaced(graph, pattern, proofs) for pattern in patterns}
+    return facts_of(counts, patterns, errors=proofs.errors if proofs is not None else {})
+
+
+def facts_of(
+    counts: Mapping[str, int], patterns: Sequence[Pattern], *, errors: Mapping[str, float] | None = None, way: str = ""
+) -> Outcome:
+    """What so many places of each pattern make of a graph; `errors` of those whose places were compared."""
+    used = [pattern for pattern in patterns if counts.get(pattern.name)]
     return Outcome(
         matches=sum(counts.values()),
         exact=not used,
@@ -36,25 +49,27 @@ def replace_all(graph: fx.Graph, patterns: Sequence[Pattern]) -> Outcome:
                 matches=counts[pattern.name],
                 rtol=pattern.rtol,
                 atol=pattern.atol,
+                max_abs_err=(errors or {}).get(pattern.name),
+                way=way,
             )
             for pattern in used
         ),
     )
 
 
-def _replaced(graph: fx.Graph, pattern: Pattern) -> int:
+def _replaced(graph: fx.Graph, pattern: Pattern, proofs: PartProofs | None) -> int:
     """How many places of one pattern were replaced."""
     count = 0
     for search in searches(type(pattern)):
         anchors = [node for node in graph.nodes if node.target == search.anchor.target]
         for anchor in anchors:
             found = None if anchor._erased else match(search, anchor)
-            if found is not None and _rewritten(graph, search, found):
+            if found is not None and _rewritten(graph, search, found, proofs):
                 count += 1
     return count
 
 
-def _rewritten(graph: fx.Graph, search: Search, found: Found) -> bool:
+def _rewritten(graph: fx.Graph, search: Search, found: Found, proofs: PartProofs | None) -> bool:
     """The new calls stand where the first result stood, so that everybody who reads one comes after them."""
     order = {node: at for at, node in enumerate(graph.nodes)}
     outputs = [found.nodes[output] for output in search.outputs]
@@ -63,14 +78,20 @@ def _rewritten(graph: fx.Graph, search: Search, found: Found) -> bool:
     if any(order[tensor] >= order[first] for tensor in tensors) or _written(graph, found):
         return False
     made = _traced(graph, first, search, tensors, found)
+    new_nodes = [node for node in graph.nodes if node not in order]
     forms = zip(made, outputs, strict=True)
     if not all(same_form(new.meta["val"], old.meta["val"]) for new, old in forms):
-        for node in reversed([node for node in graph.nodes if node not in order]):
+        for node in reversed(new_nodes):
             graph.erase_node(node)
         return False
+    old_nodes = sorted(set(found.nodes.values()) - set(tensors), key=order.__getitem__)
+    if proofs is not None:
+        name, promise = search.pattern.name, Promise(exact=False, rtol=search.pattern.rtol, atol=search.pattern.atol)
+        where = f"pattern '{name}' (node {outputs[0].name})"
+        proofs.hold(name, where, part(tensors, old_nodes, outputs), part(tensors, new_nodes, made), promise)
     for new, old in zip(made, outputs, strict=True):
         old.replace_all_uses_with(new)
-    for node in sorted(set(found.nodes.values()) - set(tensors), key=order.__getitem__, reverse=True):
+    for node in reversed(old_nodes):
         if not node.users:
             graph.erase_node(node)
     return True

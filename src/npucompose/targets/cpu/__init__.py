@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ReplayExecutor = Literal["auto", "native", "portable"]
 WhenFull = Literal["eager", "replace"]
+LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 HONOURED: Mapping[str, frozenset[str]] = {
     "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
@@ -57,6 +59,12 @@ class CpuTarget(Target):
         choices=("eager", "replace"),
     )
 
+    linear: LinearLibrary = option(
+        "auto",
+        "who multiplies by frozen float32 weights in mode=max-autotune: mkl, onednn, auto: the faster, shape by shape",
+        choices=("auto", "mkl", "onednn"),
+    )
+
     def capabilities(self, mode: str) -> Capabilities:
         return Capabilities(
             target=self.name,
@@ -68,6 +76,9 @@ class CpuTarget(Target):
 
     def honours(self, mode: str) -> frozenset[str]:
         return HONOURED.get(mode, frozenset())
+
+    def fuses(self, mode: str) -> bool:
+        return mode == "max-autotune"
 
     def trains(self, mode: str) -> bool:
         return mode == "max-autotune"
@@ -120,9 +131,12 @@ class CpuTarget(Target):
     ) -> Callable[..., Any]:
         if backend.mode != "max-autotune":
             return super().compile(backend, graph_module, example_inputs)
-        from npucompose.targets.compilation import through_inductor
+        from npucompose.targets.cpu import linears
+        from npucompose.targets.inductor import through_inductor
 
-        return through_inductor(backend, graph_module, example_inputs, {"max_autotune": True})
+        return through_inductor(
+            backend, graph_module, example_inputs, frozen=partial(linears.choose, library=self.linear)
+        )
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.targets.cpu.graph_cache import GraphCache

@@ -15,6 +15,7 @@ import torch
 from attrs import define, field
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import CaptureError
 from npucompose.targets.cpu import kernels, refusals, reinplace
@@ -28,16 +29,18 @@ from npucompose.targets.cpu.ledger import (
     real,
     registers_of,
     storage_of,
+    unheld,
 )
 from npucompose.targets.cpu.memory import alias_of
 from npucompose.targets.cpu.outputs import Outputs
-from npucompose.targets.cpu.plan import Buffer, Layout, Plan, Root, Step, lifetimes, mapped
+from npucompose.targets.cpu.plan import CONTAINERS, Buffer, Layout, Plan, Root, Step, lifetimes, mapped
 from npucompose.targets.cpu.pool import ALIGNMENT
+from npucompose.targets.cpu.traits import Traits, traits_of
+from npucompose.targets.cpu.undisturbed import under, undisturbed
 
 aten = torch.ops.aten
-_MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
+_UNTRIED: Any = object()
 _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
-_RESIZING = frozenset({"resize_", "resize_as_", "set_", "resize_output_"})
 
 
 def record(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Plan:
@@ -47,9 +50,9 @@ def record(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Plan:
     """
     for index, value in enumerate(inputs):
         refusals.check_input(index, value)
-    with torch.inference_mode(False), torch.no_grad(), torch._C._DisableAutocast():
+    with undisturbed() as modes:
         seed = torch.get_rng_state()
-        recorder = Recorder(graph_module=graph_module, sharing=sharing(inputs))
+        recorder = Recorder(graph_module=graph_module, sharing=sharing(inputs), modes=modes)
         try:
             return recorder.run(inputs)
         finally:
@@ -61,6 +64,8 @@ def record(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Plan:
 class Recorder:
     graph_module: fx.GraphModule
     sharing: frozenset[int]
+    modes: Sequence[TorchDispatchMode]
+    """What looks at operators that are not torch's own."""
     steps: list[Step] = field(factory=list)
     env: dict[fx.Node, Any] = field(factory=dict)
     ledger: Ledger = field(factory=Ledger)
@@ -72,7 +77,8 @@ class Recorder:
     """(step before which it is made, constant root)."""
     pinned: set[int] = field(factory=set)
     from_zero: set[int] = field(factory=set)
-    tried: dict[str, bool] = field(factory=dict)
+    tried: dict[Any, kernels.OutCall | None] = field(factory=dict)
+    """By operator and form of its arguments and results: the call into buffers that gives the same bytes."""
     views: int = 0
 
     # -- the run
@@ -133,18 +139,17 @@ class Recorder:
         return self.env[argument] if isinstance(argument, fx.Node) else argument
 
     def _call(self, node: fx.Node, in_place: OpOverload | None) -> None:
-        args, kwargs = mapped(self._known, node.args), mapped(self._known, node.kwargs)
+        args = mapped(self._known, node.args)
+        kwargs = mapped(self._known, node.kwargs) if node.kwargs else {}
         target = node.target
         if not isinstance(target, OpOverload):
             self.env[node] = self._arithmetic(node, args, kwargs)
-        elif target.namespace == "air" and target._schema.name.split("::")[1] in _MARKERS:
+        elif traits_of(target).marks:
             self.env[node] = None
         elif in_place is not None and target in reinplace.VIEW_OF_SCATTER:
             self.env[node] = self._write_view(node, target, args, kwargs)
-        elif in_place is not None:
-            self.env[node] = self._operator(node, in_place, args, kwargs)
         else:
-            self.env[node] = self._operator(node, target, args, kwargs)
+            self.env[node] = self._operator(node, in_place or target, args, kwargs)
         self.ledger.hold(self.env[node])
 
     def _arithmetic(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -166,25 +171,45 @@ class Recorder:
         return whole
 
     def _operator(self, node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> Any:
-        real_args, real_kwargs = mapped(real, args), mapped(real, kwargs)
-        refusals.check_operator(node, op, real_args, real_kwargs)
-        ordered = kernels.schema_order(op, args, kwargs)
-        written = self._about_to_write(node, op, ordered)
-        for generator in _generators((real_args, real_kwargs)) if kernels.takes_a_generator(op) else ():
+        traits = traits_of(op)
+        real_args, read = unheld(args)
+        real_kwargs = {}
+        if kwargs:
+            real_kwargs = mapped(real, kwargs)
+            read += [leaf for leaf in flat(kwargs) if isinstance(leaf, Held)]
+        if traits.may_depend_on_data:
+            refusals.check_operator(node, op, real_args, real_kwargs)
+        ordered = traits.in_order(args, kwargs)
+        written = self._about_to_write(node, traits, ordered) if traits.mutable else []
+        for generator in _generators((real_args, real_kwargs)) if traits.takes_generator else ():
             self.generators.append((generator, generator.get_state()))
-        before = None if kernels.says_whether_it_draws(op) else torch.get_rng_state()
+        before = None if traits.of_torch else torch.get_rng_state()
         try:
-            result = op(*real_args, **real_kwargs)
+            result = (
+                op(*real_args, **real_kwargs)
+                if traits.of_torch or not self.modes
+                else under(self.modes, op, *real_args, **real_kwargs)
+            )
         except Exception as error:
             raise refusals.refused(node, f"it fails on the given inputs: {error}") from error
-        seeded = kernels.draws(op) if before is None else not torch.equal(before, torch.get_rng_state())
-        read = [leaf for leaf in flat(ordered) if isinstance(leaf, Held)]
-        if op._schema.name.startswith("aten::as_strided"):
+        seeded = traits.draws if before is None else not torch.equal(before, torch.get_rng_state())
+        if traits.is_as_strided:
             self._count_from_the_storage(read, result)
-        refusals.check_result(node, op, flat(result), bool(read))
+        leaves = flat(result)
+        refusals.check_result(node, op, leaves, bool(read))
         if written:
-            return self._mutation(node, op, ordered, result, written)
-        return self._value(node, op, ordered, result, read, seeded)
+            return self._mutation(node, traits, ordered, result, written)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if not tensors and not (result is None and read):
+            return result  # a number that the signature decides
+        shared = [self.ledger.root_of(tensor) for tensor in tensors]
+        if tensors and all(root is not None and root.kind != "fresh" for root in shared):
+            return self._view(result, read)
+        if tensors and not any(shared) and not seeded:
+            found = self._fixed(node, traits, ordered, read, result, tensors)
+            if found is not None:
+                return found
+        return self._fresh(node, op, ordered, result)
 
     def _count_from_the_storage(self, read: list[Held], result: Any) -> None:
         """as_strided names elements of the whole storage, also outside its input: such an input cannot be copied."""
@@ -194,29 +219,58 @@ class Recorder:
             inside = all(Layout.of(t).span()[1] <= whole[1] for t in flat(result) if isinstance(t, torch.Tensor))
             (self.from_zero if inside and root.tensor.storage_offset() == 0 else self.pinned).add(root.index)
 
-    def _value(
-        self, node: fx.Node, op: OpOverload, ordered: tuple[Any, ...], result: Any, read: list[Held], seeded: bool
+    def _fixed(
+        self,
+        node: fx.Node,
+        traits: Traits,
+        ordered: tuple[Any, ...],
+        read: list[Held],
+        result: Any,
+        tensors: list[torch.Tensor],
     ) -> Any:
-        tensors = [leaf for leaf in flat(result) if isinstance(leaf, torch.Tensor)]
-        if not tensors and not (result is None and read):
-            return result  # a number that the signature decides
-        shared = [self.ledger.root_of(tensor) for tensor in tensors]
-        if tensors and all(root is not None and root.kind != "fresh" for root in shared):
-            return self._view(op, result, ordered, read)
-        if tensors and not any(shared) and not seeded:
-            if kernels.is_uninitialised(op):
-                return mapped(
-                    lambda t: self.ledger.adopt(Held(t, Root(kind="pool", nbytes=t.untyped_storage().nbytes()))),
-                    result,
-                )
-            if kernels.may_be_constant(op) and all(h.root.kind == "constant" and not h.root.written for h in read):
-                return mapped(self._constant, result)
-            call = self._into_buffers(op, ordered, result, tensors)
-            if call is not None:
-                return self._kernel(node, call, result, tensors)
-        return self._fresh(node, op, ordered, result)
+        """The result in memory that stays the same from replay to replay; None where there is no way to that."""
+        if traits.uninitialised:
+            return mapped(self._in_the_pool, result)
+        if traits.may_be_constant and all(h.root.kind == "constant" and not h.root.written for h in read):
+            return mapped(self._constant, result)
+        if traits.mutable or not (isinstance(result, torch.Tensor) or _is_row_of(result, tensors)):
+            return None
+        numbered = numbers_as_tensors(traits, ordered)
+        call = self._into_buffers(traits, numbered, tensors)
+        if call is None or (call.flattened is not None and numbered[call.flattened].root.kind == "fresh"):
+            return None
+        made = [self._in_the_pool(tensor) for tensor in tensors]
+        args = tuple([self._operand(part, numbered, made) for part in call.args])
+        self.steps.append(Step(op=call.op, args=args, name=node.name))
+        return tuple(made) if isinstance(result, tuple) else made[0]
 
-    def _view(self, op: OpOverload, result: Any, ordered: tuple[Any, ...], read: list[Held]) -> Any:
+    def _into_buffers(
+        self, traits: Traits, numbered: tuple[Any, ...], tensors: list[torch.Tensor]
+    ) -> kernels.OutCall | None:
+        """Found out once for each operator and form of its arguments: a model has many layers of few forms."""
+        # Of torch's operators the arguments say how the results lie.
+        form = (traits.op, *map(_form, numbered), *(() if traits.of_torch else map(_form, tensors)))
+        call = self.tried.get(form, _UNTRIED)
+        if call is _UNTRIED:
+            call = self.tried[form] = kernels.into_buffers(traits.op, mapped(real, numbered), tensors)
+        return call
+
+    def _operand(self, part: Any, numbered: tuple[Any, ...], made: list[Held]) -> Any:
+        """What stands in a step for a part of an OutCall."""
+        if isinstance(part, kernels.Out):
+            held = made[part.index]
+            return self.ledger.slot(held.root, Layout.of(kernels.rows_of(held.tensor)) if part.rows else held.layout)
+        if not isinstance(part, kernels.Arg):
+            return part
+        value = numbered[part.index]
+        if part.flat:
+            return self.ledger.slot(value.root, Layout.of(value.tensor.view(-1)))
+        return mapped(self.ledger.operand, value) if isinstance(value, CONTAINERS) else self.ledger.operand(value)
+
+    def _in_the_pool(self, tensor: torch.Tensor) -> Held:
+        return self.ledger.adopt(Held(tensor, Root(kind="pool", nbytes=tensor.untyped_storage().nbytes())))
+
+    def _view(self, result: Any, read: list[Held]) -> Any:
         self.views += 1
 
         def place(tensor: Any) -> Any:
@@ -238,68 +292,19 @@ class Recorder:
             self.births.append((len(self.steps), root))
         return self.ledger.adopt(Held(tensor, root))
 
-    def _into_buffers(
-        self, op: OpOverload, ordered: tuple[Any, ...], result: Any, tensors: list[torch.Tensor]
-    ) -> kernels.OutCall | None:
-        if op._schema.is_mutable or len(flat(result)) != len(tensors) or isinstance(result, list):
-            return None
-        numbered = numbers_as_tensors(op, ordered)
-        call = kernels.into_buffers(op, mapped(real, numbered), tensors)
-        if call is None or not self._gives_the_same_bytes(call, tensors):
-            return None
-        # The same call, on the recorder's values in place of the real tensors.
-        back = {id(held.tensor): held for held in flat(numbered) if isinstance(held, Held)}
-        flattened = [a for a in flat(call.args) if isinstance(a, torch.Tensor) and id(a) not in back]
-        if any(self.ledger.roots[storage_of(view)].kind == "fresh" for view in flattened):
-            return None
-        return kernels.OutCall(op=call.op, args=mapped(lambda a: back.get(id(a), a), call.args))
-
-    def _gives_the_same_bytes(self, call: kernels.OutCall, tensors: list[torch.Tensor]) -> bool:
-        """Tried once for each operator and form of its arguments: a model has many layers of few forms."""
-        form = (call.op, mapped(_form, call.args), tuple(map(_form, tensors)))
-        known = self.tried.get(key := repr(form))
-        if known is None:
-            known = self.tried[key] = kernels.gives_the_same_bytes(call, tensors)
-        return known
-
-    def _kernel(self, node: fx.Node, call: kernels.OutCall, result: Any, tensors: list[torch.Tensor]) -> Any:
-        made = {
-            id(t): self.ledger.adopt(Held(t, Root(kind="pool", nbytes=t.untyped_storage().nbytes()))) for t in tensors
-        }
-
-        def operand(argument: Any) -> Any:
-            if isinstance(argument, kernels.Out):
-                held = made[id(tensors[argument.index])]
-                rows = held.tensor.view(-1, held.tensor.shape[-1]) if argument.rows else held.tensor
-                return self.ledger.slot(held.root, Layout.of(rows))
-            if isinstance(argument, torch.Tensor):  # a flat view that the kernel asked for
-                return self.ledger.slot(self.ledger.roots[storage_of(argument)], Layout.of(argument))
-            return self.ledger.operand(argument)
-
-        self.steps.append(Step(op=call.op, args=mapped(operand, call.args), name=node.name))
-        return mapped(lambda t: made[id(t)], result)
-
     def _fresh(self, node: fx.Node, op: OpOverload, ordered: tuple[Any, ...], result: Any) -> Any:
-        args = mapped(self.ledger.operand, numbers_as_tensors(op, ordered))
+        args = mapped(self.ledger.operand, numbers_as_tensors(traits_of(op), ordered))
         held = mapped(self.ledger.into_register, result)
         self.steps.append(Step(op=op, args=args, results=registers_of(held), name=node.name))
         return held
 
     # -- mutation
 
-    def _about_to_write(self, node: fx.Node, op: OpOverload, ordered: tuple[Any, ...]) -> list[Held]:
-        """Back up what `op` is going to write, where it outlives the run, and note that it is written."""
-        if not op._schema.is_mutable:
-            return []
-        if op._schema.name.split("::")[1] in _RESIZING:
+    def _about_to_write(self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...]) -> list[Held]:
+        """Back up what is going to be written, where it outlives the run, and note that it is written."""
+        if traits.resizes:
             raise refusals.refused(node, "it moves a tensor to other memory, and a recording has fixed memory.")
-        written = [
-            held
-            for argument, value in zip(op._schema.arguments, ordered, strict=True)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for held in flat(value)
-            if isinstance(held, Held)
-        ]
+        written = [held for i in traits.written for held in flat(ordered[i]) if isinstance(held, Held)]
         for held in written:
             root = held.root
             if root.kind in ("input", "attribute"):
@@ -310,9 +315,9 @@ class Recorder:
         return written
 
     def _mutation(
-        self, node: fx.Node, op: OpOverload, ordered: tuple[Any, ...], result: Any, written: list[Held]
+        self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any, written: list[Held]
     ) -> Any:
-        args = mapped(self.ledger.operand, numbers_as_tensors(op, ordered))
+        args = mapped(self.ledger.operand, numbers_as_tensors(traits, ordered))
 
         def place(tensor: Any) -> Any:
             if not isinstance(tensor, torch.Tensor):
@@ -332,7 +337,7 @@ class Recorder:
             raise refusals.refused(node, "an operator that writes its arguments and returns a list.")
         # What lies in a known place needs no register; the executor drops it.
         results = tuple(None if not isinstance(r, Held) or id(r) in known else r.register for r in returned)
-        self.steps.append(Step(op=op, args=args, results=results, name=node.name))
+        self.steps.append(Step(op=traits.op, args=args, results=results, name=node.name))
         return placed
 
     # -- the end
@@ -364,17 +369,18 @@ class Recorder:
 
 
 def _form(value: Any) -> Any:
-    """What tells two arguments of a kernel apart, but for the values of tensors."""
-    if not isinstance(value, torch.Tensor):
-        return (type(value).__name__, value)
-    return (
-        value.dtype,
-        tuple(value.shape),
-        value.stride(),
-        value.data_ptr() % ALIGNMENT,
-        value.is_conj(),
-        value.is_neg(),
-    )
+    """What tells two arguments of a kernel apart, but for the values of tensors; 0.0 is not -0.0 and 1 not True."""
+    if isinstance(value, Held):
+        return value.form
+    if isinstance(value, torch.Tensor):
+        return Layout.of(value), value.data_ptr() % ALIGNMENT
+    if isinstance(value, CONTAINERS):
+        return type(value).__name__, repr(value) if isinstance(value, slice) else tuple(map(_form, value))
+    return type(value), repr(value) if isinstance(value, (float, complex)) else value
+
+
+def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:
+    return isinstance(result, tuple) and len(result) == len(tensors) and all(map(operator.is_, result, tensors))
 
 
 def _generators(structure: Any) -> list[torch.Generator]:

@@ -19,6 +19,7 @@ from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
+from npucompose.targets.cpu.undisturbed import undisturbed
 
 ExecutorName = Literal["native", "torchscript", "python"]
 
@@ -35,7 +36,8 @@ class CapturedGraph:
     ) -> None:
         self.plan = plan
         self.memory = Memory.of(plan)
-        self.seconds = 0.0
+        self.seconds = self.record_seconds = 0.0
+        """What the capture took, and what of it went by until the plan stood."""
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
         self.executor, self._why_executor = _executor(plan, self.memory, executor)
@@ -79,9 +81,10 @@ class CapturedGraph:
         """
         begin = time.perf_counter()
         plan = recorder.record(graph_module, inputs)
-        with torch.inference_mode(False), torch.no_grad():
+        recorded = time.perf_counter()
+        with undisturbed():
             captured = cls(plan, inputs, static=static, executor=executor, clone_output=clone_output)
-        captured.seconds = time.perf_counter() - begin
+        captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 
     def replay(self, *inputs: Any) -> list[Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch._ops import OpOverload
-
 from npucompose.targets.cpu.plan import Plan, Root, Slot, Step
+from npucompose.targets.cpu.traits import traits_of
 
 
 def groups_of(plan: Plan) -> list[list[Root]]:
@@ -41,21 +39,14 @@ def parted(groups: Sequence[list[Root]]) -> list[list[Root]]:
 
 def _result(step: Step) -> Slot | None:
     """Where a pointwise kernel with one `out` argument writes; None for every other kernel."""
-    outs = [i for i, argument in enumerate(step.op._schema.arguments) if argument.is_out]
-    if len(outs) != 1 or torch.Tag.pointwise not in step.op.tags or not _has_in_place_form(step.op):
-        return None
-    result = step.args[outs[0]]
+    out = traits_of(step.op).out
+    result = None if out is None else step.args[out]
     return result if isinstance(result, Slot) else None
-
-
-def _has_in_place_form(op: OpOverload) -> bool:
-    namespace, _, name = op._schema.name.partition("::")
-    return hasattr(getattr(torch.ops, namespace), f"{name}_")
 
 
 def _dying(step: Step, result: Slot, number: int) -> Sequence[Root]:
     """Operands in the pool that end here and lie exactly as the result will."""
-    slots = [s for s in step.operands() if isinstance(s, Slot) and s is not result]
+    slots = [s for s in step.operands if isinstance(s, Slot) and s is not result]
     return [
         slot.root
         for slot in slots

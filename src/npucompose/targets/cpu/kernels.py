@@ -14,13 +14,18 @@ import torch
 from attrs import frozen
 from torch._ops import OpOverload
 
-from npucompose.targets.cpu.plan import mapped
-
 aten = torch.ops.aten
 
-_UNINITIALISED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 _POISON = 0xFF
 """As a float it is NaN: a kernel that reads its buffer before it writes cannot hide."""
+
+
+@frozen
+class Arg:
+    """In an OutCall: argument `index` of the functional call; with `flat`, all its dimensions in one."""
+
+    index: int
+    flat: bool = False
 
 
 @frozen
@@ -33,74 +38,65 @@ class Out:
 
 @frozen(kw_only=True)
 class OutCall:
-    """`op(*args)` with Out where the buffers go; args in the order of the schema."""
+    """`op(*args)` with Arg and Out where tensors and buffers go; args in the order of the schema."""
 
     op: OpOverload
     args: tuple[Any, ...]
-
-
-def schema_order(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """All arguments in the order of the schema, defaults filled in."""
-    return tuple(
-        args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
-        for i, argument in enumerate(op._schema.arguments)
-    )
-
-
-def is_uninitialised(op: OpOverload) -> bool:
-    """`aten.empty` and its like: memory without a value."""
-    return op.namespace == "aten" and op._schema.name.split("::")[1] in _UNINITIALISED
-
-
-def may_be_constant(op: OpOverload) -> bool:
-    """Whether equal arguments give equal results. Operators of others may count, read clocks or talk."""
-    return (
-        op.namespace in ("aten", "prims") and not op._schema.is_mutable and not draws(op) and not is_uninitialised(op)
-    )
-
-
-def says_whether_it_draws(op: OpOverload) -> bool:
-    """torch's own operators carry a tag when they draw random numbers; of others it has to be seen."""
-    return op.namespace in ("aten", "prims")
-
-
-def draws(op: OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.tags
-
-
-@functools.cache
-def takes_a_generator(op: OpOverload) -> bool:
-    return any("Generator" in str(argument.type) for argument in op._schema.arguments)
+    flattened: int | None = None
+    """The argument of the functional call that is taken `flat`; None where all are taken as they are."""
 
 
 def into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> OutCall | None:
-    """The call that computes `op(*args)` into buffers laid out like `results`, or None. `args` hold real tensors."""
-    if draws(op) or not all(_fills_its_storage(result) for result in results):
-        return None
+    """The call that computes `op(*args)` into buffers laid out like `results`, the same bytes, or None.
+
+    `args` hold real tensors, and every argument in the order of the schema.
+    """
+    call = _into_buffers(op, args, results) if all(map(_fills_its_storage, results)) else None
+    return call if call is not None and _gives_the_same_bytes(call, args, results) else None
+
+
+def _into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> OutCall | None:
     if op is aten.relu.default:
-        return OutCall(op=aten.clamp_min.out, args=(args[0], 0, Out(0)))
+        return OutCall(op=aten.clamp_min.out, args=(Arg(0), 0, Out(0)))
     if op in (aten.clone.default, aten._to_copy.default):
-        return OutCall(op=aten.copy_.default, args=(Out(0), args[0], False))
+        return OutCall(op=aten.copy_.default, args=(Out(0), Arg(0), False))
     if op is aten.embedding.default:
         return _embedding(args, results[0])
     overload = _hand_written_out(op)
     if overload is None:
         return None
-    return OutCall(op=overload, args=(*args, *(Out(i) for i in range(len(results)))))
+    return OutCall(op=overload, args=(*map(Arg, range(len(args))), *map(Out, range(len(results)))))
 
 
-def gives_the_same_bytes(call: OutCall, results: Sequence[torch.Tensor]) -> bool:
+def _gives_the_same_bytes(call: OutCall, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> bool:
     """Try `call` on poisoned buffers: same bytes as `results`, in the buffers given. Any complaint means no."""
     buffers = [_poisoned_like(result) for result in results]
     addresses = [buffer.data_ptr() for buffer in buffers]
+    given = [_given(part, args, buffers) for part in call.args]
+    declared = call.op._schema.arguments
     try:
-        call.op(*_positional(call.op, mapped(lambda a: _buffer(a, buffers), call.args)), **_keyword(call, buffers))
+        call.op(
+            *(value for value, d in zip(given, declared, strict=True) if not d.kwarg_only),
+            **{d.name: value for value, d in zip(given, declared, strict=True) if d.kwarg_only},
+        )
     except Exception:  # noqa: BLE001 - whatever a kernel raises: the functional form, which did work, is used instead
         return False
     return all(
         buffer.data_ptr() == address and buffer.stride() == result.stride() and same_bytes(buffer, result)
         for buffer, address, result in zip(buffers, addresses, results, strict=True)
     )
+
+
+def _given(part: Any, args: tuple[Any, ...], buffers: Sequence[torch.Tensor]) -> Any:
+    if isinstance(part, Out):
+        return rows_of(buffers[part.index]) if part.rows else buffers[part.index]
+    if isinstance(part, Arg):
+        return args[part.index].view(-1) if part.flat else args[part.index]
+    return part
+
+
+def rows_of(buffer: torch.Tensor) -> torch.Tensor:
+    return buffer.view(-1, buffer.shape[-1])
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -135,7 +131,7 @@ def _embedding(args: tuple[Any, ...], result: torch.Tensor) -> OutCall | None:
         return None
     # Note [embedding is index_select]: ATen's CPU kernel is weight.index_select(0, indices.reshape(-1)).view(...); the
     # recorder lays the flat views over the same memory, so nothing is copied.
-    return OutCall(op=aten.index_select.out, args=(weight, 0, indices.view(-1), Out(0, rows=True)))
+    return OutCall(op=aten.index_select.out, args=(Arg(0), 0, Arg(1, flat=True), Out(0, rows=True)), flattened=1)
 
 
 @functools.cache
@@ -174,23 +170,3 @@ def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return plain.view(-1).view(torch.uint8) if plain.numel() else plain.new_empty(0, dtype=torch.uint8)
-
-
-def _buffer(argument: Any, buffers: Sequence[torch.Tensor]) -> Any:
-    if not isinstance(argument, Out):
-        return argument
-    buffer = buffers[argument.index]
-    return buffer.view(-1, buffer.shape[-1]) if argument.rows else buffer
-
-
-def _positional(op: OpOverload, args: tuple[Any, ...]) -> list[Any]:
-    return [a for a, declared in zip(args, op._schema.arguments, strict=True) if not declared.kwarg_only]
-
-
-def _keyword(call: OutCall, buffers: Sequence[torch.Tensor]) -> dict[str, Any]:
-    declared = call.op._schema.arguments
-    return {
-        d.name: mapped(lambda a: _buffer(a, buffers), value)
-        for d, value in zip(declared, call.args, strict=True)
-        if d.kwarg_only
-    }

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
-from torch._ops import OpOverload
+from attrs import define, field
 
 from npucompose.targets.cpu import kernels
-from npucompose.targets.cpu.plan import Layout, Register, Root, Slot
+from npucompose.targets.cpu.plan import CONTAINERS, Layout, Register, Root, Slot, mapped
+from npucompose.targets.cpu.pool import ALIGNMENT
+from npucompose.targets.cpu.traits import Traits
 
 aten = torch.ops.aten
 
 
-@frozen(eq=False)
 class Held:
     """A tensor during the run: the real one, its memory, and the register it stands in (None: a fixed place)."""
 
-    tensor: torch.Tensor
-    root: Root
-    register: Register | None = None
-    whole_input: int | None = None
+    __slots__ = ("_layout", "register", "root", "storage", "tensor", "whole_input")
+
+    def __init__(
+        self, tensor: torch.Tensor, root: Root, register: Register | None = None, whole_input: int | None = None
+    ) -> None:
+        self.tensor, self.root = tensor, root
+        self.register, self.whole_input = register, whole_input
+        self.storage = storage_of(tensor)
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        if self._layout is None:
+            self._layout = Layout.of(self.tensor)
+        return self._layout
+
+    @property
+    def form(self) -> tuple[Layout, int]:
+        """All that a kernel sees of it but its values."""
+        return self.layout, self.tensor.data_ptr() % ALIGNMENT
 
 
 @define(eq=False)
@@ -40,25 +57,28 @@ class Ledger:
     def operand(self, value: Any) -> Any:
         if not isinstance(value, Held):
             return value
-        return value.register or self.slot(value.root, Layout.of(value.tensor))
+        return value.register or self.slot(value.root, value.layout)
 
     def slot(self, root: Root, layout: Layout) -> Slot:
-        return self.slots.setdefault((id(root), layout), Slot(root, layout))
+        key = (id(root), layout)
+        found = self.slots.get(key)
+        if found is None:
+            found = self.slots[key] = Slot(root, layout)
+        return found
 
     def adopt(self, held: Held) -> Held:
-        self.roots[storage_of(held.tensor)] = held.root
+        self.roots[held.storage] = held.root
         return held
 
     def hold(self, value: Any) -> None:
-        for held in flat(value):
+        for held in (value,) if isinstance(value, Held) else flat(value):
             if isinstance(held, Held):
-                key = storage_of(held.tensor)
-                self._holders[key] = self._holders.get(key, 0) + 1
+                self._holders[held.storage] = self._holders.get(held.storage, 0) + 1
 
     def release(self, value: Any) -> None:
-        for held in flat(value):
+        for held in (value,) if isinstance(value, Held) else flat(value):
             if isinstance(held, Held):
-                key = storage_of(held.tensor)
+                key = held.storage
                 self._holders[key] = self._holders.get(key, 0) - 1
                 if self._holders[key] <= 0 and held.root.kind in ("pool", "fresh"):
                     self.roots.pop(key, None)
@@ -77,17 +97,12 @@ class Ledger:
         return made
 
 
-def numbers_as_tensors(op: OpOverload, ordered: tuple[Any, ...]) -> tuple[Any, ...]:
-    declared = op._schema.arguments
-    wants = [
-        i for i, a in enumerate(declared) if str(a.type) == "Tensor" and isinstance(ordered[i], (bool, int, float))
-    ]
+def numbers_as_tensors(traits: Traits, ordered: tuple[Any, ...]) -> tuple[Any, ...]:
+    wants = [i for i in traits.tensors if isinstance(ordered[i], (bool, int, float))]
     if not wants:
         return ordered
-    beside = [
-        h.tensor for a, h in zip(declared, ordered, strict=True) if str(a.type) == "Tensor" and isinstance(h, Held)
-    ]
-    if op is aten.where.self:
+    beside = [ordered[i].tensor for i in traits.tensors if isinstance(ordered[i], Held)]
+    if traits.op is aten.where.self:
         beside = beside[1:]
     changed = list(ordered)
     for i in wants:
@@ -99,6 +114,22 @@ def numbers_as_tensors(op: OpOverload, ordered: tuple[Any, ...]) -> tuple[Any, .
 
 def real(value: Any) -> Any:
     return value.tensor if isinstance(value, Held) else value
+
+
+def unheld(args: Sequence[Any]) -> tuple[list[Any], list[Held]]:
+    """The real arguments, and every tensor among them as it is held."""
+    reals: list[Any] = []
+    read: list[Held] = []
+    for value in args:
+        if isinstance(value, Held):
+            reals.append(value.tensor)
+            read.append(value)
+        elif isinstance(value, CONTAINERS):
+            reals.append(mapped(real, value))
+            read += [leaf for leaf in flat(value) if isinstance(leaf, Held)]
+        else:
+            reals.append(value)
+    return reals, read
 
 
 def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None, ...]:
@@ -115,10 +146,10 @@ def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None,
 
 
 def flat(structure: Any) -> list[Any]:
+    if not isinstance(structure, (tuple, list, dict)):
+        return [structure]
     if isinstance(structure, dict):
         return flat(list(structure.values()))
-    if not isinstance(structure, (tuple, list)):
-        return [structure]
     leaves: list[Any] = []
     for part in structure:
         if isinstance(part, (tuple, list, dict)):

@@ -5,17 +5,18 @@ Knows how a plan is written down, not how it was recorded (`capture`) or how it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
-from attrs import define, frozen
+from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
 
 RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, cache_hash=True)
 class Layout:
     """How a tensor lies over a storage: `Layout.of(t).over(t.untyped_storage())` is `t` again, without its history."""
 
@@ -29,14 +30,8 @@ class Layout:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Layout:
-        return cls(
-            dtype=tensor.dtype,
-            shape=tuple(tensor.shape),
-            stride=tuple(tensor.stride()),
-            offset=int(tensor.storage_offset()),
-            conj=tensor.is_conj(),
-            neg=tensor.is_neg(),
-        )
+        offset = tensor.storage_offset()
+        return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         bare = torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload]
@@ -86,6 +81,14 @@ class Layout:
         return name if self.stride == _row_major(self.shape) else f"{name}{{{','.join(map(str, self.stride))}}}"
 
 
+@functools.lru_cache(maxsize=4096)
+def _layout(
+    dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, conj: bool, neg: bool
+) -> Layout:
+    """One object for equal layouts: a model has thousands of tensors of few layouts, and a capture compares them."""
+    return Layout(dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset, conj=conj, neg=neg)
+
+
 @define(eq=False, kw_only=True)
 class Root:
     """One storage: everything that aliases it has the same root. `written` says whether a step changes it."""
@@ -129,9 +132,14 @@ class Step:
     args: tuple[Operand, ...]
     results: tuple[Register | tuple[Register, ...] | None, ...] = ()
     name: str = ""
-
-    def operands(self) -> Iterator[Slot | Register]:
-        yield from leaves(self.args)
+    operands: tuple[Slot | Register, ...] = field(
+        init=False, default=Factory(lambda step: tuple(leaves(step.args)), takes_self=True)
+    )
+    """What `args` touch."""
+    made: tuple[Slot | Register, ...] = field(
+        init=False, default=Factory(lambda step: tuple(leaves(step.results)), takes_self=True)
+    )
+    """What `results` fill."""
 
 
 @frozen(kw_only=True)
@@ -191,7 +199,7 @@ class Plan:
     def slots(self) -> list[Slot]:
         found: dict[int, Slot] = {}
         for step in self.steps:
-            for operand in step.operands():
+            for operand in step.operands:
                 if isinstance(operand, Slot):
                     found.setdefault(id(operand), operand)
         for output in self.outputs:
@@ -203,12 +211,15 @@ class Plan:
 CONTAINERS = (tuple, list, dict, slice)
 
 
-def leaves(structure: Any) -> Iterator[Slot | Register]:
-    if isinstance(structure, (Slot, Register)):
-        yield structure
-    elif isinstance(structure, (tuple, list)):
-        for part in structure:
-            yield from leaves(part)
+def leaves(parts: Iterable[Any]) -> list[Slot | Register]:
+    """The slots and registers among `parts`, and in the lists and tuples among them."""
+    found: list[Slot | Register] = []
+    for part in parts:
+        if isinstance(part, (Slot, Register)):
+            found.append(part)
+        elif isinstance(part, (tuple, list)):
+            found += leaves(part)
+    return found
 
 
 def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
@@ -228,8 +239,7 @@ def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Ro
     """Fill in `first` and `last` of every root that `steps` touch, and return these roots in order of first use."""
     seen: dict[int, Root] = {}
     for position, step in enumerate(steps):
-        made = list(leaves(step.results))
-        for operand in (*step.operands(), *made):
+        for operand in (*step.operands, *step.made):
             root = operand.root if isinstance(operand, Slot) else register_roots[operand.number]
             if id(root) not in seen:
                 seen[id(root)] = root

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Sequence
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 ALIGNMENT = 64
 """Bytes; what torch's CPU allocator gives too, so that kernels take the same vector paths as in eager."""
+_WINDOW = 64
+"""Steps. Blocks are looked up by the windows they live in: most live for a few steps of thousands."""
+_FEW = 4
+"""Windows that are put together; a block that lives longer is compared with every other one."""
+
+_Span = tuple[int, int, int, int]
+"""(first byte, the one after the last, first step, last step)."""
 
 
 @frozen(kw_only=True)
@@ -38,20 +46,44 @@ def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None) -> Pl
     """
     sizes = [_aligned(block.nbytes) for block in blocks]
     offsets = [0] * len(blocks)
-    placed: list[tuple[int, int, int, int]] = []  # by where they begin
+    placed, pool_bytes = _Placed(), 0
     for index in sorted(range(len(blocks)), key=lambda i: (-sizes[i], blocks[i].first)):
         size, first, last = sizes[index], blocks[index].first, blocks[index].last
         if not size:
             continue
-        taken = [(low, high) for low, high, born, died in placed if born <= last and first <= died]
-        offsets[index] = _best_gap(taken, size)
-        insort(placed, (offsets[index], offsets[index] + size, first, last))
+        offset = offsets[index] = _best_gap(placed.beside(first, last), size)
+        placed.add((offset, offset + size, first, last))
+        pool_bytes = max(pool_bytes, offset + size)
     return Placement(
         offsets=tuple(offsets),
-        pool_bytes=max((high for _, high, _, _ in placed), default=0),
+        pool_bytes=pool_bytes,
         unplanned_bytes=sum(sizes) if unplanned is None else sum(map(_aligned, unplanned)),
         live_bytes=_most_live(blocks, sizes),
     )
+
+
+@define(eq=False)
+class _Placed:
+    """Where blocks lie, by when they live."""
+
+    _all: list[_Span] = field(factory=list)
+    _windows: defaultdict[int, list[_Span]] = field(factory=lambda: defaultdict(list))
+
+    def add(self, span: _Span) -> None:
+        insort(self._all, span)
+        for window in range(span[2] // _WINDOW, span[3] // _WINDOW + 1):
+            insort(self._windows[window], span)
+
+    def beside(self, first: int, last: int) -> list[tuple[int, int]]:
+        """(first byte, the one after the last) of each block that lives at some step of these, by where they begin."""
+        windows = range(first // _WINDOW, last // _WINDOW + 1)
+        if len(windows) == 1:
+            spans = self._windows[windows[0]]
+        elif len(windows) > _FEW:
+            spans = self._all
+        else:
+            spans = sorted(set().union(*(self._windows[window] for window in windows)))
+        return [(low, high) for low, high, born, died in spans if born <= last and first <= died]
 
 
 def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:

@@ -62,7 +62,7 @@ class StraightLine:
             return f"s{self._numbers[id(value)]}"
         if isinstance(value, Register):
             return f"r{value.number}"
-        if isinstance(value, (list, tuple)) and any(True for _ in leaves(value)):
+        if isinstance(value, (list, tuple)) and leaves(value):
             return f"[{', '.join(self._text(part, f'{name}_{i}') for i, part in enumerate(value))}]"
         self._names[name] = mapped(lambda leaf: leaf, value)
         return name
@@ -80,8 +80,7 @@ def dying_registers(steps: Sequence[Step]) -> list[list[int]]:
     """For each step, the registers that nobody reads after it: their memory goes back at once, as in eager."""
     last: dict[int, int] = {}
     for position, step in enumerate(steps):
-        made = list(leaves(step.results))
-        for operand in (*step.operands(), *made):
+        for operand in (*step.operands, *step.made):
             if isinstance(operand, Register):
                 last[operand.number] = position
     dying: list[list[int]] = [[] for _ in steps]

@@ -7,6 +7,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import NpuComposeError
+from npucompose.targets.torchair.patterns import begin as begin_patterns
+from npucompose.targets.torchair.patterns import hand_over
 
 if TYPE_CHECKING:
     from npucompose.passes.pipeline import Records
@@ -21,8 +23,9 @@ class PassHooks:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._pre = backend.pre.as_torchair_hook(self._tell)
-        self._post = backend.post.as_torchair_hook(self._tell)
+        self._handed = hand_over(backend)
+        self._pre = backend.pre.as_torchair_hook(self._tell, backend.constants)
+        self._post = backend.post.as_torchair_hook(self._tell, backend.constants)
         self._open: Compilation | None = None
 
     def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
@@ -30,17 +33,20 @@ class PassHooks:
         begun = perf_counter()
         self._run(self._pre, graph_module, example_inputs, config)
         self._open.passes_s = perf_counter() - begun
+        begin_patterns(self._handed, len(graph_module.graph.nodes))
 
     def after(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
         compilation, self._open = self._open, None
         assert compilation is not None
+        if self._handed is not None:
+            compilation.passes = (*compilation.passes, self._handed.end(len(graph_module.graph.nodes)))
         begun = perf_counter()
         self._open = compilation
         self._run(self._post, graph_module, example_inputs, config)
         self._open = None
         compilation.passes_s += perf_counter() - begun
-        compilation.graph_module = graph_module
         self._backend.finish(compilation, graph_module)
+        compilation.settle()
 
     def _run(self, hook: Callable[[Any, Any, Any], None], graph_module: Any, example_inputs: Any, config: Any) -> None:
         """TorchAir turns whatever is raised in here into an error of its own: ours is kept for `in_our_words`."""

@@ -83,6 +83,7 @@ class TorchairTarget(Target):
             captures=mode in CAPTURING,
             max_events=NOTIFIES,
             frees_early=mode in CAPTURING,
+            constants=False,
             core_limits=mode != "eager",
             super_kernels=mode == GE,
         )

@@ -83,7 +83,9 @@ class Native:
 
     def _add(self, step: Step, dying: Sequence[int]) -> str:
         schema = step.op._schema
-        filled = {i: _filled(value, self._tensors) for i, value in enumerate(step.args) if _has_register(value)}
+        filled: dict[int, Any] = {}
+        if any(isinstance(operand, Register) for operand in step.operands):
+            filled = {i: _filled(value, self._tensors) for i, value in enumerate(step.args) if _has_register(value)}
         args = [None if i in filled else self._value(value) for i, value in enumerate(step.args)]
         results = [
             result.number if isinstance(result, Register) else [r.number for r in result] if result else None
@@ -107,7 +109,7 @@ class Native:
 
 
 def _has_register(value: Any) -> bool:
-    return any(isinstance(leaf, Register) for leaf in leaves(value))
+    return any(isinstance(leaf, Register) for leaf in leaves((value,)))
 
 
 def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:

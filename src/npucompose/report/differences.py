@@ -1,0 +1,159 @@
+"""What differs between two runs: asked for, compiled, run on, come out; and who said so.
+
+A run is laid out as facts, one word of text for each name of each part; two runs differ where their texts do. The
+comparison page does the same with the same facts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+from attrs import frozen
+from rich.text import Text
+
+from npucompose.report.compare import Line, markdown_table, shown
+from npucompose.schema.figures import MEASURED, Figures
+from npucompose.schema.flat import flat
+from npucompose.schema.record import Report, facts_of
+from npucompose.schema.setting import origin
+
+CUT = 60
+"""Characters of a value that are shown; whole values are compared."""
+ABSENT = "—"
+
+
+@frozen(kw_only=True)
+class Fact:
+    """`Fact(part="configuration", name="mode.name", text="eager", said_by="command line")`."""
+
+    part: str
+    """configuration, in effect, graph, environment or result."""
+    name: str
+    text: str
+    said_by: str = ""
+    """Where the value came from; configuration only."""
+
+
+@frozen(kw_only=True)
+class Difference:
+    """`Difference(part="configuration", name="mode.name", one="eager", other="reduce-overhead", …)`."""
+
+    part: str
+    name: str
+    one: str
+    other: str
+    said_by: tuple[str, str] = ("", "")
+
+
+def facts(report: Report) -> tuple[Fact, ...]:
+    """Everything of a run that is compared, part for part."""
+    return (
+        *_configuration(report), *_in_effect(report), *_graphs(report), *_environment(report), *_result(report)
+    )  # fmt: skip
+
+
+def differences(one: Report, other: Report) -> tuple[Difference, ...]:
+    """What is not the same in two runs; a name that only one of them has is absent (empty) in the other."""
+    a, b = ({(fact.part, fact.name): fact for fact in facts(report)} for report in (one, other))
+    parts = tuple(dict.fromkeys(part for part, _ in (*a, *b)))
+    names = sorted(dict.fromkeys((*a, *b)), key=lambda key: parts.index(key[0]))
+    found = ((key, a.get(key), b.get(key)) for key in names)
+    return tuple(_difference(key, x, y) for key, x, y in found if _text(x) != _text(y))
+
+
+def _difference(key: tuple[str, str], x: Fact | None, y: Fact | None) -> Difference:
+    one, other = beside_each_other(_text(x), _text(y))
+    said_by = (x.said_by if x is not None else "", y.said_by if y is not None else "")
+    return Difference(part=key[0], name=key[1], one=one, other=other, said_by=said_by)
+
+
+def _text(fact: Fact | None) -> str:
+    return fact.text if fact is not None else ""
+
+
+def beside_each_other(one: str, other: str) -> tuple[str, str]:
+    """Both cut to where they differ: `("a…a1", "a…a2")` of two long texts that differ at their end."""
+    if len(one) <= CUT and len(other) <= CUT:
+        return one, other
+    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    start = max(0, same - CUT // 2)
+    return _window(one, start), _window(other, start)
+
+
+def _window(text: str, start: int) -> str:
+    before, after = ("…" if start else ""), ("…" if start + CUT < len(text) else "")
+    return f"{before}{text[start : start + CUT]}{after}"
+
+
+def written(value: Any) -> str:
+    """Text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _configuration(report: Report) -> Iterator[Fact]:
+    for name, value in flat(report.experiment).items():
+        yield Fact(part="configuration", name=name, text=written(value), said_by=origin(report.provenance, name))
+
+
+def _in_effect(report: Report) -> Iterator[Fact]:
+    for one in report.effective:
+        yield Fact(part="in effect", name=one.option, text=f"{written(one.effective)}: {one.why}")
+
+
+def _graphs(report: Report) -> Iterator[Fact]:
+    for graph in report.graphs:
+        for name, value in facts_of(graph).items():
+            yield Fact(part="graph", name=f"{graph.id}.{name}", text=written(value))
+    for one in report.passes:
+        yield Fact(part="graph", name=f"{one.graph or ''}.{one.name}.matches".lstrip("."), text=str(one.matches))
+    if report.streams is not None:
+        yield Fact(part="graph", name="streams", text=str(report.streams.streams))
+        yield Fact(part="graph", name="events", text=str(report.streams.events))
+    if report.sinking is not None:
+        yield Fact(part="graph", name="sinking.path", text=written(report.sinking.path))
+        for name, verdict in report.sinking.verdicts().items():
+            yield Fact(part="graph", name=f"sinking.{name}", text=verdict.value)
+
+
+def _environment(report: Report) -> Iterator[Fact]:
+    values = flat(facts_of(report.environment)) if report.environment is not None else {}
+    for name, value in values.items():
+        yield Fact(part="environment", name=name, text=written(value))
+
+
+def _result(report: Report) -> Iterator[Fact]:
+    yield Fact(part="result", name="status", text=report.status)
+    if report.error:
+        yield Fact(part="result", name="error", text=report.error)
+    if report.numerics is not None:
+        for name in ("bitwise", "passed", "max_abs_err"):
+            yield Fact(part="result", name=f"numerics.{name}", text=written(getattr(report.numerics, name)))
+    line = Line(name="", status=report.status, figures=Figures.of(report))
+    for name in MEASURED:
+        yield Fact(part="result", name=name, text=shown(line, name))
+
+
+def difference_text(found: Sequence[Difference]) -> Text:
+    """For a terminal: a heading for each part, a line for each difference, below it who said so."""
+    text, before = Text(), ""
+    for d in found:
+        if d.part != before:
+            text.append(f"{d.part}\n", style="bold")
+        before = d.part
+        text.append(f"  {d.name}  {d.one or ABSENT} → {d.other or ABSENT}\n")
+        if any(d.said_by):
+            text.append(f"    {d.said_by[0] or ABSENT} → {d.said_by[1] or ABSENT}\n", style="dim")
+    return text
+
+
+def difference_markdown(found: Sequence[Difference]) -> str:
+    rows = [["", "", "one", "other", "said by"], ["---"] * 5]
+    rows += [[d.part, d.name, d.one, d.other, " / ".join(d.said_by).strip(" /")] for d in found]
+    return markdown_table(rows)
+
+
+def as_json(found: Sequence[Difference]) -> str:
+    return json.dumps([attrs.asdict(d) for d in found], indent=2, ensure_ascii=False)

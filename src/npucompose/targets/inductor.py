@@ -1,0 +1,109 @@
+"""mode=max-autotune on cpu and cuda: the passes, then Inductor with the options of `inductor`.
+
+Knows the order of things inside Inductor; what the options mean is torch's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from npucompose.streams import strip
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.targets.compilation import Backend, Compilation
+
+Frozen = Callable[["fx.GraphModule"], Any]
+"""What is done with a graph whose weights have become constants."""
+
+
+def through_inductor(
+    backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], frozen: Frozen | None = None
+) -> Callable[..., Any]:
+    """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
+
+    AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
+    would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
+    """
+    first = _PassesFirst(backend)
+    settings = {**backend.inductor.settings(), "joint_custom_pre_pass": first}
+
+    def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        if not keywords.get("is_inference"):
+            first.rewrite(aot, inputs)
+        elif frozen is not None and inductor_config.freezing:
+            frozen(aot)
+        compiled = compile_fx_inner(aot, inputs, **keywords)
+        first.lowered()
+        return compiled
+
+    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
+    with functorch_config.patch(enable_autograd_cache=False):
+        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+    return compiled
+
+
+class _PassesFirst(CustomGraphPass):
+    """Our passes on a graph for inference, before anything of Inductor's.
+
+    # Note [Passes before weights are packed]
+    Inductor calls its last step with a graph in which freezing has folded and packed the weights already: `mm` is
+    `mkl::_mkl_linear` there, and a pass that looks for a product finds none. Its first step of all is this hook. Graphs
+    for training reach the hook joint, forward and backward in one; their passes run on the two halves, in `inner`.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._of: Compilation | None = None
+        self._begun = 0.0
+
+    def __call__(self, graph: fx.Graph) -> None:
+        placeholders = graph.find_nodes(op="placeholder")
+        if any("tangents" in node.name for node in placeholders):
+            return
+        graph_module = graph.owning_module
+        assert graph_module is not None
+        self.rewrite(graph_module, [node.meta.get("val") for node in placeholders])
+
+    def uuid(self) -> str:
+        """One for all: the key of Inductor's cache is made of the graph as the passes left it."""
+        return "npucompose"
+
+    def rewrite(self, aot: fx.GraphModule, inputs: Sequence[Any]) -> None:
+        self._of = self.backend.rewrite(aot, inputs)
+        self._of.settle()
+        if strip(aot.graph):
+            aot.recompile()
+        self._begun = perf_counter()
+
+    def lowered(self) -> None:
+        """The graph of the last `rewrite` is code now."""
+        if self._of is not None:
+            self._of.backend_s = perf_counter() - self._begun
+
+
+def freezing_while_tracing(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, called in such a way that Dynamo makes constants of the weights that it meets.
+
+    It looks at torch's own setting while it traces, before any backend is asked, and any call may be one that is
+    traced. torch's closure is what torch itself sets around calls (2 µs; `config.patch` takes 24).
+    """
+    config: Any = inductor_config
+    set_freezing = config._make_closure_patcher(freezing=True)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        take_back = set_freezing()
+        try:
+            return compiled(*args, **kwargs)
+        finally:
+            take_back()
+
+    return call

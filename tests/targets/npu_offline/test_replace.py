@@ -1,0 +1,75 @@
+"""passes=replace before the genuine TorchAir: through its own register_replacement where that does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from targets.npu_offline.needs import offline, run
+
+MODEL = (
+    "model=gpt_prefill", "model.layers=2", "model.hidden=64", "model.ffn=128", "model.heads=4", "model.tokens=8",
+)  # fmt: skip
+PLACES = {"add_rms_norm": 4, "rms_norm": 1, "swiglu": 2}
+ROTARY = """
+import torch
+
+
+class Rotary(torch.nn.Module):
+    def forward(self, x, cos, sin):
+        half = x.shape[-1] // 2
+        return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+def make():
+    x, angle = torch.linspace(-2, 2, 480).view(2, 3, 5, 16), torch.linspace(0, 3, 80).view(1, 1, 5, 16)
+    return Rotary(), {"x": x, "cos": angle.cos(), "sin": angle.sin()}
+"""
+
+
+def told(report: Mapping[str, Any]) -> tuple[dict[str, int], set[str]]:
+    """({pattern: places}, who replaced them)."""
+    rules = [rule for one in report["passes"] for rule in one["rules"]]
+    return {rule["rule"]: rule["matches"] for rule in rules}, {rule["way"] for rule in rules}
+
+
+@offline
+@pytest.mark.parametrize("mode", ["npugraph_ex", pytest.param("max-autotune", marks=pytest.mark.slow)])
+def test_torchair_s_own_register_replacement_does_what_the_pass_would(mode: str, tmp_path: Path) -> None:
+    status, report, error = run(tmp_path, *MODEL, f"mode={mode}", "passes=[cse,replace]")
+    assert (status, error) == (0, "")
+    assert told(report) == (PLACES, {"register_replacement"})
+    assert report["numerics"]["passed"]
+    assert [one["name"] for one in report["passes"]] == ["cse", "replace"]
+    if mode == "max-autotune":
+        types = report["npu"]["ge_graphs"][0]["types"]
+        assert (types["RmsNorm"], types["AddRmsNorm"], types["SwiGlu"]) == (1, 4, 2)
+
+
+@offline
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("passes=replace", "passes.replace.via=own"),
+        ("passes=replace", "check=per_pass"),
+        ("passes=replace", "compiler.npugraph_ex.pattern_fusion_pass=false"),
+        ("passes=[replace,stream_plan]",),
+    ],
+)
+def test_where_torchair_would_not_do_the_same_the_pass_does_it(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    status, report, error = run(tmp_path, *MODEL, "mode=npugraph_ex", *overrides)
+    assert (status, error) == (0, "")
+    assert told(report) == (PLACES, {""})
+
+
+@offline
+@pytest.mark.slow
+def test_a_number_that_stands_for_any_is_found_by_torchair_too(tmp_path: Path) -> None:
+    (tmp_path / "rotary.py").write_text(ROTARY)
+    chosen = ("mode=npugraph_ex", "model=python", "model.factory=rotary:make", "trust=true", "passes=replace")
+    status, report, error = run(tmp_path, *chosen)
+    assert (status, error) == (0, "")
+    assert told(report) == ({"rotary_mul": 1}, {"register_replacement"})

@@ -1,0 +1,143 @@
+"""mode=max-autotune on cpu: the options arrive, weights are frozen, our passes see the graph before Inductor does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor import config as inductor_config
+
+import npucompose
+from npucompose.targets.cpu import linears
+
+FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
+"""Without timing kernels: these claims are not about speed."""
+
+
+class Two(nn.Module):
+    """Two products with frozen weights, the same sum twice for cse, something to fuse behind a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 96), nn.Linear(96, 64, bias=False)
+        self.register_buffer("seen", torch.zeros(8, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        self.seen.add_(y)
+        return (y + x) * (y + x) + self.seen
+
+
+@pytest.fixture
+def model() -> Iterator[nn.Module]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield Two().eval()
+    torch._dynamo.reset()
+
+
+def compiled(model: nn.Module, *overrides: str) -> tuple[Any, torch.Tensor]:
+    """The compiled model and its first result."""
+    fast = npucompose.compile(model, *FUSED, *overrides)
+    with torch.no_grad():
+        return fast, fast(torch.ones(8, 64))
+
+
+def frozen_graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """What `linears.choose` is given while this test runs."""
+    seen: list[torch.fx.GraphModule] = []
+    choose = linears.choose
+
+    def listening(graph_module: torch.fx.GraphModule, library: Any = "auto") -> int:
+        seen.append(graph_module)
+        return choose(graph_module, library)
+
+    monkeypatch.setattr(linears, "choose", listening)
+    return seen
+
+
+def test_the_options_reach_inductor_and_no_other_compilation(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    seen: list[dict[str, Any]] = []
+    from npucompose.targets import inductor
+
+    inner = inductor.compile_fx_inner
+
+    def listening(*args: Any, **keywords: Any) -> Any:
+        names = ("max_autotune", "freezing", "epilogue_fusion")
+        seen.append({name: getattr(inductor_config, name) for name in names} | {"simd": inductor_config.cpp.simdlen})
+        return inner(*args, **keywords)
+
+    monkeypatch.setattr(inductor, "compile_fx_inner", listening)
+    compiled(model, "inductor.epilogue_fusion=false", "inductor.cpp.simdlen=256")
+    assert seen == [{"max_autotune": False, "freezing": True, "epilogue_fusion": False, "simd": 256}]
+    assert not inductor_config.freezing
+    assert inductor_config.cpp.simdlen is None
+
+
+def test_passes_see_the_graph_before_weights_are_packed(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    frozen = frozen_graphs(monkeypatch)
+    fast, _ = compiled(model, "passes=[cse]", "target.linear=mkl")
+    (compilation,) = fast.materialised.backend.compilations
+    assert compilation.passes[0].matches == 1
+    assert "aten.addmm" in compilation.text_before
+    assert "mkl" not in compilation.text_after
+    assert len(linears.linears(frozen[0])) == 2, "and Inductor packs what the passes left"
+
+
+def test_freezing_can_be_left_out(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    frozen = frozen_graphs(monkeypatch)
+    compiled(model, "inductor.freezing=false")
+    assert frozen == []
+
+
+@pytest.mark.parametrize("library", ["mkl", "onednn", "auto"])
+def test_either_library_gives_the_model_s_results_and_its_state(model: nn.Module, library: str):
+    reference = copy.deepcopy(model)
+    fast = npucompose.compile(model, *FUSED, f"target.linear={library}")
+    with torch.no_grad():
+        for value in (0.5, -1.0):
+            x = torch.full((8, 64), value)
+            torch.testing.assert_close(fast(x), reference(x))
+    torch.testing.assert_close(model.get_buffer("seen"), reference.get_buffer("seen"))
+    assert len(fast.materialised.backend.compilations) == 1
+
+
+def test_a_product_by_onednn_takes_in_what_follows_it(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    frozen = frozen_graphs(monkeypatch)
+    compiled(model, "target.linear=onednn")
+    targets = [str(node.target) for node in frozen[0].graph.nodes]
+    assert linears.linears(frozen[0]) == []
+    assert any("mkldnn._linear_pointwise" in target for target in targets)
+    assert not any("relu" in target for target in targets)
+
+
+@pytest.mark.parametrize(("ratio", "moved"), [(0.5, 2), (1.0, 0)])
+def test_auto_moves_what_is_faster_and_nothing_else(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, ratio: float, moved: int
+):
+    frozen = frozen_graphs(monkeypatch)
+    monkeypatch.setattr(linears, "share", lambda alike, weights: ratio)
+    compiled(model)
+    assert 2 - len(linears.linears(frozen[0])) == moved
+
+
+def test_a_trial_times_both_libraries_on_the_weights_themselves(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    frozen = frozen_graphs(monkeypatch)
+    compiled(model, "target.linear=mkl")
+    (first, _) = linears.linears(frozen[0])
+    weight = torch.ops.mkldnn._reorder_linear_weight(first.weight, first.rows)
+    assert 0.01 < linears.share([first], [weight]) < 100
+
+
+def test_a_model_that_is_trained_keeps_its_weights(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    """Forward and backward graph, each through the passes, and no constant among the weights."""
+    frozen = frozen_graphs(monkeypatch)
+    fast = npucompose.compile(model, *FUSED, "passes=[cse]")
+    fast(torch.ones(8, 64)).sum().backward()
+    assert len(fast.materialised.backend.compilations) == 2
+    assert frozen == []
+    assert model.get_parameter("down.weight").grad is not None
