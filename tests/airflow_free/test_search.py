@@ -110,8 +110,8 @@ def test_a_space_that_is_wrong_is_refused_before_anything_is_made(
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: spec)
     mine = tmp_path / "mine" / "experiment"
     mine.mkdir(parents=True)
-    text = f"# @package _global_\ndefaults:\n  - override /search: optuna\nsearch:\n  space: {dimensions}\n"
-    (mine / "find.yaml").write_text(text)
+    text = "# @package _global_\ndefaults:\n  - override /search: optuna\nsearch:\n  objectives: {p50_us: minimize}\n"
+    (mine / "find.yaml").write_text(f"{text}  space: {dimensions}\n")
     composer = Composer(config_dirs=["mine"])
     if not words:
         planned(["model=add", "experiment=find"], composer)
@@ -128,6 +128,7 @@ def test_a_space_that_is_wrong_is_refused_before_anything_is_made(
         (["-m", "search=optuna", "seed=1,2"], "a search takes one value for each key"),
         (["search=optuna"], "search=optuna asks for many points: it needs -m"),
         (["-m", "search=optuna", "+search.objectives.p5=minimize"], "unknown figure 'p5'"),
+        (["-m", "search=optuna"], "search.objectives is empty"),
         (["-m", "search=optuna", "search.sampler=grid"], "'sampler' must be one of tpe, random"),
     ],
 )

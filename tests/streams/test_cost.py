@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import attrs
@@ -80,3 +82,14 @@ def test_more_events_than_the_device_has_leave_an_automatic_plan_out() -> None:
     decision = decision_of(module)
     assert decision is not None
     assert decision.why == "it needs 1 events, target=null_device mode=reduce-overhead has 0"
+
+
+def test_a_decision_survives_being_copied_and_sent() -> None:
+    module = traced(mm_abs_sub, X)
+    apply(module.graph, Streams(min_gain=0), CAN)
+    decision = decision_of(module)
+    assert decision is not None
+    for other in (copy.deepcopy(decision), pickle.loads(pickle.dumps(copy.copy(decision)))):
+        assert (other.applied, other.why, other.validated) == (decision.applied, decision.why, decision.validated)
+        assert other.told == decision.told
+        assert other.prediction is not None

@@ -50,10 +50,11 @@ class SearchTask(Task):
 def best_lines(study: Study) -> Iterator[str]:
     """The best trial, or those of the front."""
     found = list(study.best())
+    if not found:
+        yield "no trial has all objectives."
+        return
     objectives = study.options.objectives
-    yield (
-        "best:" if found and len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:"
-    )
+    yield ("best:" if len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:")
     for params, values in found[:MOST_SHOWN]:
         reached = ", ".join(f"{name} {value:g}" for name, value in zip(objectives, values, strict=True))
         yield f"  {reached}  {' '.join(f'{key}={value}' for key, value in params.items())}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from npucompose import garbage
 from npucompose.errors import ConfigError, PassError, RejectedError
 from npucompose.passes import PASSES
 from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
@@ -103,7 +104,8 @@ class PassPipeline:
             constants=constants or {},
             check=self.check,
         )
-        records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
+        with garbage.kept():
+            records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -199,7 +200,7 @@ class Prediction:
         return 1 - self.plan_us / self.serial_us if self.serial_us else 0.0
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False)
 class Decision:
     """What the pass did with a graph, and why."""
 
@@ -207,5 +208,29 @@ class Decision:
     why: str
     validated: bool = True
     """Every order that the kernels need was proven to be kept."""
-    prediction: Prediction | None = None
-    timeline: Timeline | None = None
+    tell: Callable[[], tuple[Prediction, Timeline]] | None = None
+    """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is told already: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
+        told = self.told
+        return _decided, (self.applied, self.why, self.validated, *told)
+
+    @cached_property
+    def told(self) -> tuple[Prediction | None, Timeline | None]:
+        return self.tell() if self.tell is not None else (None, None)
+
+    @property
+    def prediction(self) -> Prediction | None:
+        return self.told[0]
+
+    @property
+    def timeline(self) -> Timeline | None:
+        return self.told[1]
+
+
+def _decided(
+    applied: bool, why: str, validated: bool, prediction: Prediction | None, timeline: Timeline | None
+) -> Decision:
+    known = None if prediction is None or timeline is None else (prediction, timeline)
+    return Decision(applied=applied, why=why, validated=validated, tell=known and (lambda: known))

@@ -31,8 +31,10 @@ class Sizes:
         known = self._known.get(node)
         if known is None:
             elements = nbytes = 0.0
-            for tensor in effects.tensors_in(node.meta.get("val")):
-                count = hint(tensor.numel())
+            value = node.meta.get("val")
+            for tensor in (value,) if isinstance(value, torch.Tensor) else effects.tensors_in(value):
+                # Not numel(): of a fake tensor it costs as much as all the rest.
+                count = math.prod([hint(size) for size in tensor.shape])
                 elements += count
                 nbytes += count * tensor.dtype.itemsize
             known = self._known[node] = (elements, nbytes)

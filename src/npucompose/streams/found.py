@@ -11,7 +11,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Decision, Event, Plan
 from npucompose.streams.emit import emit
 from npucompose.streams.lifetime import keep_alive
-from npucompose.streams.predict import Drawn, predicted
+from npucompose.streams.predict import Drawn, lives_of, predicted
 from npucompose.streams.problem import Problem
 from npucompose.streams.validate import validate
 
@@ -40,13 +40,13 @@ class Found:
         return 1 - self.drawn.simulation.makespan / serial if serial else 0.0
 
     def decision(self, *, applied: bool, why: str, validated: bool = True) -> Decision:
-        told, drawn = predicted(self.drawn, self.stream_names)
+        # What has to be read off the graph is read now: later passes may rewrite it.
+        lives = lives_of(self.drawn.problem)
         return Decision(
             applied=applied,
             why=why,
             validated=validated,
-            prediction=told,
-            timeline=drawn,
+            tell=lambda: predicted(self.drawn, self.stream_names, lives),
         )
 
 

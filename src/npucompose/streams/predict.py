@@ -40,15 +40,14 @@ class Drawn:
         return self.simulation.makespan, len(self.events), len(set(self.streams))
 
 
-def predicted(drawn: Drawn, stream_names: Sequence[str]) -> tuple[Prediction, Timeline]:
+def predicted(drawn: Drawn, stream_names: Sequence[str], lives: Sequence[Life]) -> tuple[Prediction, Timeline]:
     """What the simulation says, in a few figures and as a drawing."""
-    lives = _lives(drawn.problem)
     living = _living(lives, drawn.simulation.start, drawn.simulation.end)
     return _prediction(drawn, stream_names, lives, living), _timeline(drawn, stream_names, living)
 
 
 def _prediction(
-    drawn: Drawn, stream_names: Sequence[str], lives: Sequence[_Life], living: Sequence[tuple[float, float]]
+    drawn: Drawn, stream_names: Sequence[str], lives: Sequence[Life], living: Sequence[tuple[float, float]]
 ) -> Prediction:
     problem, simulation = drawn.problem, drawn.simulation
     times = [item.us for item in problem.work]
@@ -90,7 +89,7 @@ def _timeline(drawn: Drawn, stream_names: Sequence[str], living: Sequence[tuple[
 
 
 @frozen(slots=True)
-class _Life:
+class Life:
     """A kernel's results: how many bytes, and the kernels that read them; None for what the graph returns."""
 
     made_by: int
@@ -98,25 +97,22 @@ class _Life:
     readers: Sequence[int] | None
 
 
-def _lives(problem: Problem) -> list[_Life]:
-    number = {kernel: index for index, kernel in enumerate(problem.kernels)}
-    readers: list[list[int]] = [[] for _ in number]
-    returned: set[int] = set()
-    for node in problem.needed.origins:
-        if node.op == "output":
-            returned |= {number[k] for source in node.all_input_nodes for k in problem.needed.origins[source]}
-        elif node in number:
-            for source in node.all_input_nodes:
-                for kernel in problem.needed.origins[source]:
-                    readers[number[kernel]].append(number[node])
+def lives_of(problem: Problem) -> list[Life]:
+    """Of every kernel that makes memory of its own."""
+    readers: list[list[int]] = [[] for _ in problem.kernels]
+    for edge, (first, then) in zip(problem.needed.edges, problem.edges, strict=True):
+        if edge.why == "data":
+            readers[first].append(then)
+    origins = problem.needed.origins
+    returned = {kernel for node in reversed(problem.graph.nodes) if node.op == "output" for kernel in origins[node]}
     return [
-        _Life(index, problem.sizes.of(kernel)[1], None if index in returned else readers[index])
+        Life(index, problem.sizes.of(kernel)[1], None if kernel in returned else readers[index])
         for index, kernel in enumerate(problem.kernels)
         if not written_by(kernel)
     ]
 
 
-def _living(lives: Sequence[_Life], start: Sequence[float], end: Sequence[float]) -> list[tuple[float, float]]:
+def _living(lives: Sequence[Life], start: Sequence[float], end: Sequence[float]) -> list[tuple[float, float]]:
     last = max(end, default=0.0)
     spans: list[tuple[float, float, float]] = []
     for life in lives:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from npucompose import garbage
 
 
 @contextlib.contextmanager
@@ -16,22 +17,16 @@ def undisturbed() -> Iterator[Sequence[TorchDispatchMode]]:
     """Yields the dispatch modes that are off inside, the innermost first.
 
     AOTAutograd puts a mode around the first call of what it compiled; it looks at every operator in Python, which takes
-    longer than recording it. A capture makes thousands of small values that live on, so that Python's collector would
-    go through all of torch's objects in the middle of it and find nothing.
+    longer than recording it.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),
-            torch._C._DisableAutocast(),
-            _disable_current_modes() as modes,
-        ):
-            yield tuple(mode for mode in modes if mode is not None)
-    finally:
-        if collects:
-            gc.enable()
+    with (
+        garbage.kept(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C._DisableAutocast(),
+        _disable_current_modes() as modes,
+    ):
+        yield tuple(mode for mode in modes if mode is not None)
 
 
 def under(modes: Sequence[TorchDispatchMode], operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,6 @@
-"""YAML from a stranger: plain data within limits. No tags, no endless nesting, no aliases, of which bombs are made."""
+"""Files that may be a stranger's: text within a limit, YAML as plain data. No tags, no endless nesting, no aliases, of
+which bombs are made.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,43 @@ import yaml
 
 from npucompose.errors import ConfigError
 
-LARGEST = 16 * 2**20
-"""Bytes: a recipe with 20,000 samples of three candidates has about one MiB."""
+MOST_BYTES = 16 * 2**20
+"""Of YAML: a recipe with 20,000 samples of three candidates has about one MiB."""
 DEEPEST = 32
 
 
-def load(path: Path) -> Any:
-    """The data in a file; ConfigError says, with the line, why it is not read."""
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """What is in a file; ConfigError says why it is not read. Nothing is read of what is too large or no file."""
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise ConfigError(f"{path} has {size} bytes; a file of more than {LARGEST} is not read.")
-        if not path.is_file():
+        if not path.exists():
+            raise FileNotFoundError
+        if not path.is_file():  # a pipe or /dev/zero would never end
             raise ConfigError(f"{path} is no file.")
-        text = path.read_text(encoding="utf-8")
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise ConfigError(f"{path} has {size} bytes; a file of more than {most_bytes} is not read.")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def load_yaml(path: Path) -> Any:
+    """The data in a file; ConfigError says, with the line, why it is not read."""
+    return plain_yaml(read_text(path), str(path))
+
+
+def plain_yaml(text: str, name: str) -> Any:
+    """The data in a text that is called `name` where it is refused."""
     try:
         for line, problem in _problems(text):
-            raise ConfigError(f"{path}, line {line}: {problem}")
+            raise ConfigError(f"{name}, line {line}: {problem}")
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:  # a date or a number that YAML's own rules make and Python cannot hold
-        raise ConfigError(f"{path} is not YAML: {error}.") from error
+        raise ConfigError(f"{name} is not YAML: {error}.") from error
 
 
 def _problems(text: str) -> Iterator[tuple[int, str]]:
