@@ -31,6 +31,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "ray": ("ray",),
     "slurm": ("submitit",),
     "optuna": ("optuna",),
+    "bench": ("onnxruntime", "onnxscript", "onnx", "openvino"),
 }
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 TORCH_TIME_LIMIT_S = 120.0
