@@ -122,7 +122,7 @@ def test_the_front_of_a_ledger_is_that_of_all_its_points(here: Path, capsys: pyt
         (["--html", "nowhere/page.html"], "--html nowhere/page.html cannot be written"),
         (["broken"], "is not the list of points of a sweep"),
         (["deep"], "is not a report"),
-        (["huge"], "a report has at most"),
+        (["huge"], "is not read"),
     ],
 )
 def test_what_cannot_be_reported_is_a_paragraph(
