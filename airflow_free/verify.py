@@ -20,6 +20,7 @@ from npucompose.schema.record import facts_of
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""
 ORIGIN = "recipe.lock.yaml"
+ORDER = "(order)"
 
 
 @frozen(kw_only=True)
@@ -77,7 +78,7 @@ def compared(locked: Locked, here: Locked, *, tolerance: float) -> Verdict:
         differences += [
             Difference(part=part, field=name, locked=then.get(name), here=now.get(name))
             for name in dict.fromkeys([*then, *now])
-            if then.get(name) != now.get(name)
+            if then.get(name) != now.get(name) and not _said_by_others(name, then, now)
         ]
     differences += _numerics(locked, here)
     differences += _speedup(locked, here, tolerance)
@@ -105,7 +106,15 @@ def _leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
         else:
             yield path, value
     if tree and all(isinstance(value, Mapping) for value in tree.values()):
-        yield f"{at}.(order)".lstrip("."), list(tree)
+        yield f"{at}.{ORDER}".lstrip("."), list(tree)
+
+
+def _said_by_others(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """An empty mapping, or the order of a mapping, that only one side has: what it holds on the other side is named."""
+    if name in then and name in now:
+        return False
+    value = then.get(name, now.get(name))
+    return name.endswith(ORDER) or (value == {} and any(other.startswith(f"{name}.") for other in (*then, *now)))
 
 
 def _numerics(locked: Locked, here: Locked) -> Iterator[Difference]:

@@ -103,6 +103,17 @@ def test_a_speedup_within_the_tolerance_or_above_holds(locked: Locked) -> None:
         assert compared(locked, changed(locked, "result", value, "benchmark", "speedup", "eager"), tolerance=0.2).holds
 
 
+def test_one_option_that_was_set_is_one_difference(locked: Locked) -> None:
+    plain = attrs.evolve(locked, experiment={**locked.experiment, "compiler": {}})
+    verdict = compared(plain, locked, tolerance=0.2)
+    assert [str(d) for d in verdict.differences] == [
+        "configuration.compiler.debug.aclgraph.clone_input: locked null, here false"
+    ]
+    without = attrs.evolve(locked, experiment={**locked.experiment, "passes": {}})
+    fields = {d.field for d in compared(locked, without, tolerance=0.2).differences}
+    assert {field.split(".")[1] for field in fields} == {"cse", "stream_plan"}
+
+
 def test_show_says_what_it_is(locked: Locked) -> None:
     text = described(locked)
     for words in ("mode=reduce-overhead", "passes: cse, stream_plan", "bit for bit", "2.00x eager", "of 2 samples"):

@@ -28,7 +28,7 @@ from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-FEW, MANY = 50, 2000
+FEW, MANY = 50, 1000
 
 TEXTS = st.one_of(st.sampled_from([*ODD, *CHOICES]), st.text(max_size=10))
 HOSTILE = [
@@ -251,7 +251,7 @@ def test_no_script_of_a_stranger_is_run_or_writes_more_than_it_may(
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None, suppress_health_check=ANYWAY)
+@settings(max_examples=MANY, deadline=None, suppress_health_check=ANYWAY)
 @given(text=SCRIPTS)
 def test_no_script_of_many_is_run_or_writes_more_than_it_may(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
