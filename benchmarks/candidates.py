@@ -97,7 +97,7 @@ def onnx_runtime(subject: Subject) -> Ready:
     _needs("onnxruntime", "onnxscript", "onnx")
     import onnxruntime
 
-    _refuse_state(subject.module, "ONNX")
+    _refuse_state(subject, "a converted ONNX graph")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = subject.threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -119,7 +119,7 @@ def open_vino(subject: Subject) -> Ready:
     _needs("openvino")
     import openvino
 
-    _refuse_state(subject.module, "OpenVINO's converter")
+    _refuse_state(subject, "a converted OpenVINO graph")
     core = openvino.Core()
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
@@ -148,10 +148,13 @@ def _needs(*packages: str) -> None:
         raise Unavailable(f"not installed: {', '.join(missing)} (extra: bench)")
 
 
-def _refuse_state(module: torch.nn.Module, who: str) -> None:
+def _refuse_state(subject: Subject, who: str) -> None:
     """A converted graph computes with the buffers as they were; a step that updates its cache is another program."""
-    if any(name.endswith((".keys", ".values")) for name, _ in module.named_buffers()):
-        raise Unavailable(f"{who} does not keep a cache that the model updates in place")
+    module = subject.own()
+    before = [buffer.clone() for buffer in module.buffers()]
+    module(*subject.inputs)
+    if not all(torch.equal(a, b) for a, b in zip(before, module.buffers(), strict=True)):
+        raise Unavailable(f"{who} does not keep the cache that this model updates in place")
 
 
 def _detached(*overrides: str) -> Callable[[Subject], Ready]:

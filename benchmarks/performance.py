@@ -67,16 +67,24 @@ def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:
         arguments = {name: tuple(_copied(list(inputs[0]))) for name in ready}
         samples = interleaved(
             {name: _bound(r.call, arguments[name]) for name, r in ready.items()},
-            warmup=10,
+            warmup=4,
             min_calls=15,
             min_seconds=seconds,
             max_calls=4000,
         )
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         floors = [r.floor for r in ready.values() if r.floor is not None]
         floor = median(floors[0]() for _ in range(FLOOR_ROUNDS)) if floors else None
     for name, taken in samples.items():
         rows[name] |= _figures(taken, samples[EAGER])
-    return {"model": model, "threads": threads, "floor_us": floor, "candidates": rows, **_surroundings(threads)}
+    return {
+        "model": model,
+        "threads": threads,
+        "floor_us": floor,
+        "load": load,
+        "candidates": rows,
+        **_surroundings(threads),
+    }
 
 
 def _made(make: Callable[..., Any], subject: Any, expected: Any, inputs: Any) -> tuple[dict[str, Any], Any]:

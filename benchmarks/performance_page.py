@@ -92,11 +92,13 @@ def _details(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
     for result in ordered:
         environment = result["environment"]
         versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
-        floor = result.get("floor_us")
+        facts = [result["date"], f"{environment['cpu']}, {environment['cores']} cores", versions]
+        if result.get("load") is not None:
+            facts.append(f"load average {result['load']:.1f} (1.0 is this process alone)")
+        if result.get("floor_us"):
+            facts.append(f"kernel floor {_time(result['floor_us'])}")
         yield f"\n## {result['model']}, {result['threads']} thread{'s' if result['threads'] > 1 else ''}\n"
-        yield f"{result['date']} · {environment['cpu']}, {environment['cores']} cores · {versions}" + (
-            f" · kernel floor {_time(floor)}\n" if floor else "\n"
-        )
+        yield " · ".join(facts) + "\n"
         yield "| | time | quartiles | × eager | results | made | memory |\n|---|---:|---:|---:|---|---:|---:|"
         yield from (_row(name, row) for name, row in result["candidates"].items())
     yield "\n## Reasons\n"

@@ -51,6 +51,11 @@ def plain_yaml(text: str, name: str) -> Any:
         raise ConfigError(f"{name} is not YAML: {error}.") from error
 
 
+def visible(text: str) -> str:
+    """Without what a terminal would obey: `\\x1b` for an escape character; lines stay lines."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def _problems(text: str) -> Iterator[tuple[int, str]]:
     """(line, sentence) of what is not plain data, found before any value is made."""
     depth = 0

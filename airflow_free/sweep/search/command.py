@@ -33,7 +33,7 @@ class SearchTask(Task):
         console = Console()
         store = Store.default()
         with Ledger.open(store.root) as ledger:
-            told = len(ledger.trials(self.question.name))
+            told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
             total = max(0, self.question.options.trials - told)
             with SweepView(console, total, self.question.varying) as view:
                 heard = Told(view.listen)

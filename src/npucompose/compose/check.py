@@ -13,6 +13,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.compose.legality import effective_options
+from npucompose.compose.strangers import address_problems, path_problems
 from npucompose.compose.torch_npu import TorchNpu, found_here, torch_npu_of
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.errors import ConfigError
@@ -25,6 +26,7 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.inductor import InductorOptions
+from npucompose.schema.setting import origin
 from npucompose.schema.structure import classes_of, structure
 from npucompose.sinking import OperatorTable
 from npucompose.targets import TARGETS
@@ -88,6 +90,12 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     if experiment is None:
         raise ConfigError(*problems)
     _trust(experiment, composed.provenance, problems)
+
+    def said_by(key: str) -> str:
+        return origin(composed.provenance, key)
+
+    problems += address_problems(experiment.executor, said_by, trust=experiment.trust)
+    problems += path_problems(experiment.compiler, said_by)
     experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
     torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu))

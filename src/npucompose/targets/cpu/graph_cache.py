@@ -11,6 +11,7 @@ from npucompose.targets.base import Captured, LowerRequest
 from npucompose.targets.cpu import WhenFull
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.inputs import signature
+from npucompose.targets.cpu.threads import Workers
 
 
 class GraphCache:
@@ -31,12 +32,14 @@ class GraphCache:
         clone_output: bool = False,
         executor: ExecutorName = "native",
         when_full: WhenFull = "eager",
+        workers: Workers | None = None,
     ) -> None:
         self.request = request
         self.capture_limit = capture_limit
         self.clone_output = clone_output
         self.executor: ExecutorName = executor
         self.when_full: WhenFull = when_full
+        self.workers = workers
         self.captured: list[Captured] = []
         """The one used last stands last."""
         self.last: CapturedGraph | None = None
@@ -79,6 +82,7 @@ class GraphCache:
             static=self.request.static_inputs,
             executor=self.executor,
             clone_output=self.clone_output,
+            workers=self.workers,
         )
         self.captured.append(captured)
         self.capture_seconds += captured.seconds
