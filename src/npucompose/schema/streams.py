@@ -212,7 +212,7 @@ class Decision:
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is told already: it may outlive the graph, or go to another process (npugraph_ex pickles its graph)."""
+        """A copy is told already: it may outlive the graph, or go elsewhere (npugraph_ex pickles its graphs)."""
         told = self.told
         return _decided, (self.applied, self.why, self.validated, *told)
 

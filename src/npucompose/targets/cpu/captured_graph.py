@@ -13,7 +13,7 @@ from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
-from npucompose.targets.cpu.memory import Memory
+from npucompose.targets.cpu.memory import Memory, told_of_memory
 from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
@@ -80,9 +80,10 @@ class CapturedGraph:
         CaptureError, naming the operator and the model's line, for what cannot be replayed.
         """
         begin = time.perf_counter()
-        plan = recorder.record(graph_module, inputs)
+        with told_of_memory():
+            plan = recorder.record(graph_module, inputs)
         recorded = time.perf_counter()
-        with undisturbed():
+        with undisturbed(), told_of_memory():
             captured = cls(plan, inputs, static=static, executor=executor, clone_output=clone_output)
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
