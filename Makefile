@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
+READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
 
@@ -19,6 +20,10 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_EXTRAS): $(READY)
 	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev,transformers,minilm]'
+	@touch $@
+
+$(READY_BENCH): $(READY_EXTRAS)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev,transformers,minilm,bench]'
 	@touch $@
 
 install: $(READY)  ## make .venv with everything pinned
@@ -49,8 +54,12 @@ check: $(READY)  ## ruff, pyright, import contracts
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thread
+bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thread; what a fresh process costs
 	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/startup.py
+
+bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
+	$(BIN)/python benchmarks/performance.py
 
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
@@ -58,4 +67,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-npu test-cuda check bench golden clean
+.PHONY: help install extras run wheel test test-full test-npu test-cuda check bench bench-table golden clean

@@ -40,6 +40,9 @@ from npucompose.schema.sinking import SinkingFacts
 
 T = TypeVar("T")
 
+LONG_US = 1000.0
+"""From here on a predicted time is held against the measured one."""
+
 ACCOUNTS = ("compile", "replay", "sequence")
 """Stages that tell of graphs and recompilations, in running order."""
 
@@ -66,7 +69,7 @@ def assembled(
         graphs=_all_of(GraphFacts, _latest(facts, "graphs"), "graphs"),
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
         rejected=outcome.rejected if outcome is not None else (),
-        streams=_of(StreamFacts, facts, "compile", "streams"),
+        streams=_streams(facts),
         sinking=_latest_of(SinkingFacts, facts, "sinking"),
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
         stages=_stages(facts),
@@ -77,6 +80,28 @@ def assembled(
     )
     report = attrs.evolve(report, expectations=judged(checked.experiment.expect, report))
     return attrs.evolve(report, status=_status(outcome, report), error=_error(outcome, report))
+
+
+def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
+    """The plan as it was made, on how many threads it was recorded, and how long it took where that was measured."""
+    plan: StreamFacts | None = _of(StreamFacts, facts, "compile", "streams")
+    if plan is None:
+        return None
+    recorded = [r for r in facts.get("capture", {}).get("recordings", ()) if r.get("streams", 1) > 1]
+    if recorded:
+        why = "; ".join(dict.fromkeys(r["why_threads"] for r in recorded if r["why_threads"]))
+        plan = attrs.evolve(plan, threads=max(r["threads"] for r in recorded), why_threads=why)
+    times = list(facts.get("benchmark", {}).get("stream_times", {}).values())
+    if not times:
+        return plan
+    took = sum(one["plan_us"] for one in times)
+    comparable = plan.predicted_us is not None and took >= LONG_US and len(times) == len(facts["compile"]["graphs"])
+    return attrs.evolve(
+        plan,
+        measured_us=took,
+        measured_serial_us=sum(one["serial_us"] for one in times),
+        prediction_error=plan.predicted_us / took - 1 if comparable and plan.predicted_us is not None else None,
+    )
 
 
 def _latest(facts: Mapping[str, Mapping[str, Any]], name: str) -> Any:

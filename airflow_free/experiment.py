@@ -289,10 +289,11 @@ def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> N
             store.bring_files(f.stage, f.key, run_dir / FILES)
 
 
-def _timelines(finished: Sequence[Finished]) -> dict[str, Timeline]:
-    """{name of a graph: when each kernel ran}, of every stage that has such."""
-    lines = {name: line for f in finished for name, line in f.facts.get("timelines", {}).items()}
-    return {name: of_facts(Timeline, line, where=f"timelines.{name}") for name, line in lines.items()}
+def _timelines(finished: Sequence[Finished]) -> list[tuple[str, Timeline]]:
+    """(name of a graph, when each kernel ran) of every stage that has such: predicted, then measured."""
+    lines = [one for f in finished for one in f.facts.get("timelines", {}).items()]
+    found = [(name, of_facts(Timeline, line, where=f"timelines.{name}")) for name, line in lines]
+    return sorted(found, key=lambda one: one[0])
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

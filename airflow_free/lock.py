@@ -12,11 +12,11 @@ from typing import Any, Literal, cast
 import yaml
 from attrs import frozen
 
-from airflow_free import safe_yaml
 from airflow_free.keys import Ingredients, digest
 from npucompose.errors import ConfigError
 from npucompose.report.files import write_atomically
 from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, facts_of, of_facts
+from npucompose.untrusted import load_yaml
 
 SCHEMA = 1
 FILE_NAME = "recipe.lock.yaml"
@@ -78,7 +78,7 @@ class Locked:
 def read(place: Path) -> Locked:
     """The lock in a file or a run directory. ConfigError when it is none, or was changed after it was locked."""
     path = place / FILE_NAME if place.is_dir() else place
-    data = safe_yaml.load(path)
+    data = load_yaml(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ConfigError(f"{path} is no recipe of schema {SCHEMA}: {found!r}.")

@@ -8,13 +8,14 @@ from typing import Any
 from airflow_free.lock import Locked
 from airflow_free.verify import DECIDING, Verdict
 from npucompose.schema.record import Numerics
+from npucompose.untrusted import visible
 
 CHOICES = ("mode", "shapes", "tiling", "streams", "target", "model")
 
 
 def described(locked: Locked) -> str:
     """What a person wants to know of a recipe first."""
-    return "\n".join(_lines(locked)) + "\n"
+    return visible("\n".join(_lines(locked)) + "\n")
 
 
 def _lines(locked: Locked) -> Iterator[str]:
@@ -62,4 +63,4 @@ def judged(verdict: Verdict, locked: Locked, here: Locked) -> str:
     others = sorted({d.part for d in verdict.differences if d.part not in DECIDING})
     also = f" (and {', '.join(others)} differ)" if others else ""
     lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.status}")
-    return "\n".join(lines) + "\n"
+    return visible("\n".join(lines) + "\n")

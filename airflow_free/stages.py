@@ -338,7 +338,10 @@ class Benchmark(Stage["Session"]):
                 synchronize=live.checked.target.synchronize,
                 progress=progress,
             )
+        times = live.checked.target.stream_times(live.materialised.backend)
         return {
+            "stream_times": {name: facts_of(one) for name, one in times.items()},
+            "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
             "benchmark": facts_of(_benchmark_facts(samples)),
             "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes())),
         }

@@ -1,8 +1,8 @@
 """How long the passes take on graphs of up to 50,000 nodes: `python -m benchmarks.passes`.
 
-The graph is a stack of blocks of matrix products, element-wise functions, casts, permutes and channels-last poolings,
-written with fake values and not run. Times are of the processor, the best of the runs: a pass has one thread, and what
-else the machine does only ever adds.
+The graph is a stack of blocks of matrix products, element-wise functions, casts, permutes, norms and channels-last
+poolings, written with fake values and not run. Times are of the processor, the best of the runs: a pass has one
+thread, and what else the machine does only ever adds.
 """
 
 from __future__ import annotations
@@ -41,9 +41,16 @@ def graph_of(nodes: int) -> fx.GraphModule:
             )
         return made
 
-    x, w = graph.placeholder("x"), graph.placeholder("w")
+    x, w, gamma = (graph.placeholder(name) for name in ("x", "w", "gamma"))
     with mode:
-        x.meta["val"], w.meta["val"] = torch.empty(2, 8, 8, 8), torch.empty(8, 8)
+        x.meta["val"], w.meta["val"], gamma.meta["val"] = torch.empty(2, 8, 8, 8), torch.empty(8, 8), torch.empty(8)
+
+    def normed(y: fx.Node) -> fx.Node:
+        """A root-mean-square norm as a model writes it, for `replace`."""
+        mean = call(aten.mean.dim, call(aten.pow.Tensor_Scalar, y, 2), [-1], True)
+        root = call(aten.rsqrt.default, call(aten.add.Tensor, mean, 1e-6))
+        return call(aten.mul.Tensor, call(aten.mul.Tensor, y, root), gamma)
+
     y = x
     block = 0
     while len(graph.nodes) < nodes:
@@ -60,6 +67,7 @@ def graph_of(nodes: int) -> fx.GraphModule:
         else:
             y = call(aten.permute.default, y, [0, 3, 1, 2])
             y = call(aten.permute.default, call(aten.relu.default, y), [0, 2, 3, 1])
+            y = normed(y)
         block += 1
     graph.output((y,))
     return fx.GraphModule(torch.nn.Module(), graph)

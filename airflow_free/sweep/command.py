@@ -13,7 +13,7 @@ from airflow_free.store import Store
 from airflow_free.sweep.ledger import Ledger
 from airflow_free.sweep.plan import Plan, Point, expanded
 from airflow_free.sweep.run import Name, exit_status, run_sweep
-from airflow_free.sweep.told import told
+from airflow_free.sweep.told import Told
 from airflow_free.sweep.view import SweepView
 from npucompose.compose.overrides import in_our_words
 from npucompose.compose.tree import Composer
@@ -68,10 +68,10 @@ class Sweep(Task):
             Console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
         total = len({point.key for point in self.plan.points})
         with Ledger.open(store.root) as ledger, SweepView(console, total, self.plan.name) as view:
-            ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=view.listen)
+            told = Told(view.listen)
+            ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=told.listen)
         console.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
-        for problem in told(self.plan.points, ends, ledger.path.parent):
-            Console(stderr=True).print(f"npucompose: {problem}", highlight=False, soft_wrap=True)
+        told.print_problems(store.root)
         return exit_status(list(ends.values()))
 
 

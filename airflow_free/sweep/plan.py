@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from airflow_free.experiment import NOT_IN_A_KEY, Job, Surroundings
 from airflow_free.keys import digest
 from airflow_free.sweep.crew import check_installed
 from npucompose.compose.overrides import in_our_words, parsed_overrides
-from npucompose.compose.tree import Composer
+from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.errors import ConfigError, listed
 from npucompose.schema.executor import Executor, Local
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
+PROPOSED = "search.space"
 MOST_POINTS = 100_000
 
 
@@ -111,15 +112,28 @@ def _ways(o: Override, composer: Composer) -> list[str]:
     return ways
 
 
-def point_of(number: int, texts: Sequence[str], composer: Composer, around: Surroundings) -> Point:
+def point_of(
+    number: int, texts: Sequence[str], composer: Composer, around: Surroundings, proposed: Collection[str] = ()
+) -> Point:
     """Of these overrides, legal or not. Settings of Hydra are checked with the point and are none of its own."""
     own = tuple(text for text in texts if _first(text) != "hydra")
     try:
-        job = Job.of(composer.compose(texts), around)
+        job = Job.of(_honestly(composer.compose(texts), proposed), around)
         _check_device(job)
     except ConfigError as error:
         return Point(number=number, overrides=own, job=None, problems=error.problems, key=_key_of_illegal(own))
     return Point(number=number, overrides=own, job=job, key=job.key)
+
+
+def _honestly(composed: Composed, proposed: Collection[str]) -> Composed:
+    """With the origin of the keys that no person has written: a search may not do what only the command line may."""
+    keys = {key.lstrip("+") for key in proposed}
+    changed = {
+        path: PROPOSED
+        for path, origin in (composed.provenance.items() if keys else ())
+        if origin == COMMAND_LINE and any(path == key or path.startswith(f"{key}.") for key in keys)
+    }
+    return evolve(composed, provenance={**composed.provenance, **changed}) if changed else composed
 
 
 def _first(text: str) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from airflow_free.sweep.gather import Gathered, gather, with_reports
 from npucompose.errors import ConfigError
-from npucompose.report import compare, comparison, differences
+from npucompose.report import compare, comparison, differences, winner
 from npucompose.report import json as report_json
 from npucompose.report.files import write_atomically
 from npucompose.report.words import STATUS_WORDS
@@ -51,10 +51,20 @@ def report(arguments: argparse.Namespace) -> int:
         console = Console()
         console.print(compare.as_table(found.lines))
         console.print(_summary(found), highlight=False)
+    if sentence := _verdict(found):
+        print(f"\n{sentence}")
     if len(places) == 2 and all(_is_one_run(place) for place in places):
         print()
         _print_differences(_differences_of(places), arguments)
     return 0
+
+
+def _verdict(found: Gathered) -> str | None:
+    """Which of two runs is faster, where there are two of the same work."""
+    if len(found.lines) != 2:
+        return None
+    one, other = (run.report for run in with_reports(found.lines))
+    return winner.verdict(one, other) if one is not None and other is not None else None
 
 
 def _is_one_run(place: Path) -> bool:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
 from pathlib import Path
 
 from airflow_free import tracking
-from airflow_free.sweep.ledger import Entry
-from airflow_free.sweep.plan import Point
+from airflow_free.sweep.run import Listen, News
 from npucompose.schema.tracker import Tracker
 
 
-def told(points: Sequence[Point], ends: Mapping[str, Entry], root: Path) -> tuple[str, ...]:
-    """What went wrong in telling; `root` is the ledger's folder, which run directories are relative to."""
-    folders: dict[Tracker, dict[Path, None]] = {}
-    for point in points:
-        entry = ends.get(point.key)
-        if point.job is None or entry is None or entry.run_dir is None:
-            continue
-        folders.setdefault(point.job.checked.experiment.tracker, {})[root / entry.run_dir] = None
-    return tuple(
-        problem for tracker, some in folders.items() for problem in tracking.tell_of(tracker, list(some), root)
-    )
+class Told:
+    """`told = Told(view.listen); run_sweep(…, listen=told.listen); told.print_problems(root)`.
+
+    Only points that ended now are told: what an earlier sweep ran, it told.
+    """
+
+    def __init__(self, listen: Listen) -> None:
+        self._listen = listen
+        self._run_dirs: dict[Tracker, list[str]] = {}
+
+    def listen(self, news: News) -> None:
+        self._listen(news)
+        if news.kind == "ended" and news.point.job is not None and news.entry is not None and news.entry.run_dir:
+            tracker = news.point.job.checked.experiment.tracker
+            self._run_dirs.setdefault(tracker, []).append(news.entry.run_dir)
+
+    def print_problems(self, root: Path) -> None:
+        """Tell the trackers, and print what went wrong; `root` is the ledger's folder, where run_dirs begin."""
+        for tracker, names in self._run_dirs.items():
+            for problem in tracking.tell_of(tracker, [root / name for name in names], root):
+                print(f"npucompose: {problem}", file=sys.stderr)

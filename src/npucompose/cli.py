@@ -49,7 +49,7 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
     running.add_argument("overrides", nargs="*", help="the experiment; Hydra reads them")
-    explain = commands.add_parser("explain", help="why a graph would sink or not; runs no stage")
+    explain = commands.add_parser("explain", help="why a graph would sink or not; who set which option; runs no stage")
     if asked == "explain":
         from airflow_free import explain_command
 
@@ -86,89 +86,12 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     shells = commands.add_parser("completion", help="what a shell needs to complete commands, groups, choices, keys")
     shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
     shells.set_defaults(act=_completion)
-    _recipe_parser(commands.add_parser("recipe", help="an experiment out of npucompose, and in again"))
+    recipe = commands.add_parser("recipe", help="an experiment out of npucompose, and in again")
+    if asked == "recipe":
+        from airflow_free import recipe_command
+
+        recipe_command.declare(recipe)
     return parser
-
-
-def _recipe_parser(recipe: argparse.ArgumentParser) -> None:
-    from npucompose.recipe.command import eject, export, import_
-
-    actions = recipe.add_subparsers(required=True, metavar="ACTION")
-    ejected = actions.add_parser("eject", help="the plain Python script (torch, torch_npu, torchair) of an experiment")
-    imported = actions.add_parser("import", help="the YAML of a script that uses TorchAir; the script is not run")
-    imported.add_argument("file", help="the script")
-    imported.add_argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)")
-    exported = actions.add_parser("export", help="the same for another project, and what has no equivalent there")
-    exported.add_argument("--to", required=True, help="which project: vllm-ascend")
-    for action, act in ((ejected, eject), (exported, export)):
-        action.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-        action.add_argument(
-            "--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own"
-        )
-        action.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
-        action.set_defaults(act=act)
-    _lock_parsers(actions)
-    for action in (ejected, imported, exported):
-        action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
-    imported.set_defaults(act=import_)
-
-
-def _lock_parsers(actions: Any) -> None:
-    locked = actions.add_parser("lock", help="run an experiment, write recipe.lock.yaml: what ran and what came of it")
-    locked.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-    locked.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    locked.add_argument("--out", metavar="FILE", default="recipe.lock.yaml", help="default: recipe.lock.yaml")
-    locked.set_defaults(act=_lock)
-    shown = actions.add_parser("show", help="what a recipe.lock.yaml says")
-    verified = actions.add_parser("verify", help="run a recipe.lock.yaml here: what differs, does the result hold?")
-    verified.add_argument("--against", metavar="LOCK", help="compare with this recipe and run nothing")
-    verified.add_argument(
-        "--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"
-    )
-    verified.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
-    verified.set_defaults(act=_verify)
-    shown.set_defaults(act=_show)
-    for action in (shown, verified):
-        action.add_argument("lock", type=Path, help="the file, or a run's folder")
-
-
-def _lock(arguments: argparse.Namespace) -> int:
-    from airflow_free.experiment import Job
-    from airflow_free.store import Store
-    from airflow_free.verify import lock
-    from npucompose.compose.tree import compose
-    from npucompose.report.files import write_atomically
-    from npucompose.schema.record import EXIT_STATUS
-
-    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=Store.default())
-    try:
-        write_atomically(Path(arguments.out), locked.text())
-    except OSError as error:
-        raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
-    print(f"{locked.result.status}; written: {arguments.out}")
-    return EXIT_STATUS[locked.result.status]
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    from airflow_free.lock import read
-    from airflow_free.lock_text import described
-
-    print(described(read(arguments.lock)), end="")
-    return 0
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    from airflow_free.lock import read
-    from airflow_free.lock_text import judged
-    from airflow_free.verify import compared, run_again
-
-    if not 0 <= arguments.tolerance < 1:
-        raise ConfigError(f"--tolerance must be at least 0 and below 1: {arguments.tolerance}.")
-    locked = read(arguments.lock)
-    here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
-    verdict = compared(locked, here, tolerance=arguments.tolerance)
-    print(judged(verdict, locked, here), end="")
-    return 0 if verdict.holds else 1
 
 
 def _completion(arguments: argparse.Namespace) -> int:

@@ -12,27 +12,19 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lock_examples import GRAPH, OVERRIDES, locked_of
 
-from airflow_free import lock, safe_yaml
+from airflow_free import lock
 from airflow_free.experiment import Job
 from airflow_free.keys import digest
-from airflow_free.lock import EXCLUDED, Locked, Result, read
+from airflow_free.lock import EXCLUDED, Locked, read
 from airflow_free.lock_text import described, judged
 from airflow_free.verify import compared, job_of
 from npucompose.cli import main
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, of_facts
-
-OVERRIDES = ("model=add", "passes=[cse,stream_plan]", "pipeline=check", "compiler.debug.aclgraph.clone_input=false")
-GRAPH = GraphFacts(id="graph_0", fingerprint="f" * 64, nodes_before=4, nodes_after=6, fx="static")
-RESULT = Result(
-    status="ok",
-    numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True),
-    benchmark=BenchmarkFacts(
-        samples_us=(9.0, 10.0), p50_us=9.5, p90_us=10.0, p99_us=10.0, mean_us=9.5, speedup={"eager": 2.0}
-    ),
-)
+from npucompose.schema.record import of_facts
+from npucompose.untrusted import load_yaml
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +34,7 @@ def job() -> Job:
 
 @pytest.fixture
 def locked(job: Job) -> Locked:
-    parts = job.ingredients
-    experiment = {name: value for name, value in parts.values.items() if name not in EXCLUDED}
-    return Locked(
-        configuration=digest(experiment),
-        experiment=experiment,
-        versions=parts.versions,
-        device=parts.device,
-        sources=parts.code,
-        graphs=(GRAPH,),
-        result=RESULT,
-    )
+    return locked_of(job)
 
 
 def changed(locked: Locked, field: str, value: Any, *path: str) -> Locked:
@@ -174,20 +156,13 @@ def test_a_file_that_is_too_large_is_not_even_read(tmp_path: Path, monkeypatch: 
         file.truncate(2**30)
     monkeypatch.setattr(Path, "read_text", lambda *_: pytest.fail("read"))
     with pytest.raises(ConfigError, match="has 1073741824 bytes"):
-        safe_yaml.load(tmp_path / "big.yaml")
+        load_yaml(tmp_path / "big.yaml")
 
 
 @pytest.fixture(scope="module")
 def whole(job: Job) -> str:
-    experiment = {name: value for name, value in job.ingredients.values.items() if name not in EXCLUDED}
-    return Locked(
-        configuration=digest(experiment),
-        experiment=experiment,
-        versions={"torch": "2.13.0"},
-        device={"cpu": "x"},
-        sources={"a": "0" * 64},
-        graphs=(GRAPH,),
-        result=RESULT,
+    return attrs.evolve(
+        locked_of(job), versions={"torch": "2.13.0"}, device={"cpu": "x"}, sources={"a": "0" * 64}
     ).text()
 
 
@@ -204,7 +179,7 @@ def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str
         file.write_text("\n".join([*lines[:at], *([put] if put else []), *lines[at + 1 :]]))
         problems: tuple[str, ...] = ()
         try:
-            tree = safe_yaml.load(file)
+            tree = load_yaml(file)
             if isinstance(tree, dict) and isinstance(tree.get("experiment"), dict):
                 file.write_text(yaml.safe_dump({**tree, "configuration": digest(tree["experiment"])}))
             found = read(file)
@@ -213,6 +188,14 @@ def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str
         except ConfigError as error:
             problems = tuple(error.problems)
         assert not any("\n" in problem for problem in problems)
+
+
+def test_a_recipe_names_no_folder_elsewhere_and_tells_a_terminal_nothing(locked: Locked) -> None:
+    compiler = {"debug": {"graph_dump": {"type": "py", "path": "/tmp/out"}}}
+    with pytest.raises(ConfigError, match=r"leads out of the run directory and comes from recipe\.lock\.yaml"):
+        job_of(attrs.evolve(locked, experiment={**locked.experiment, "compiler": compiler}))
+    text = described(attrs.evolve(locked, device={"cpu": "\x1b]0;owned\x07<b>"}))
+    assert "cpu: \\x1b]0;owned\\x07<b>" in text
 
 
 @pytest.mark.parametrize("named", sorted(EXCLUDED))

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_free.experiment import Surroundings
 from airflow_free.sweep.command import planned
 from airflow_free.sweep.ledger import Ledger, Trial
+from airflow_free.sweep.plan import point_of
 from airflow_free.sweep.search.space import Space, written
 from npucompose.cli import run
 from npucompose.compose.overrides import parsed_overrides
@@ -23,6 +25,7 @@ from npucompose.errors import ConfigError
 from npucompose.schema.search import Dimension
 
 COMPOSER = Composer()
+FOUND = ["search=optuna", "+search.objectives.p50_us=minimize", "+search.space.seed={low:1,high:2}"]
 
 
 class Answers:
@@ -110,8 +113,8 @@ def test_a_space_that_is_wrong_is_refused_before_anything_is_made(
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: spec)
     mine = tmp_path / "mine" / "experiment"
     mine.mkdir(parents=True)
-    text = f"# @package _global_\ndefaults:\n  - override /search: optuna\nsearch:\n  space: {dimensions}\n"
-    (mine / "find.yaml").write_text(text)
+    text = "# @package _global_\ndefaults:\n  - override /search: optuna\nsearch:\n  objectives: {p50_us: minimize}\n"
+    (mine / "find.yaml").write_text(f"{text}  space: {dimensions}\n")
     composer = Composer(config_dirs=["mine"])
     if not words:
         planned(["model=add", "experiment=find"], composer)
@@ -128,6 +131,8 @@ def test_a_space_that_is_wrong_is_refused_before_anything_is_made(
         (["-m", "search=optuna", "seed=1,2"], "a search takes one value for each key"),
         (["search=optuna"], "search=optuna asks for many points: it needs -m"),
         (["-m", "search=optuna", "+search.objectives.p5=minimize"], "unknown figure 'p5'"),
+        (["-m", "search=optuna"], "search.objectives is empty"),
+        (["-m", "executor=evil", *FOUND], "executor.address=evil.example:6379 comes from conf/executor/evil.yaml"),
         (["-m", "search=optuna", "search.sampler=grid"], "'sampler' must be one of tpe, random"),
     ],
 )
@@ -144,9 +149,11 @@ def test_what_is_no_search_is_refused_with_a_sentence(
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, package=None: spec if name == "optuna" else found(name)
     )
-    assert run([*overrides, "model=add"], program="run.py") == 2
+    (tmp_path / "mine" / "executor").mkdir(parents=True)
+    (tmp_path / "mine" / "executor" / "evil.yaml").write_text("name: ray\naddress: evil.example:6379\n")
+    assert run(["--config-dir", "mine", *overrides, "model=add"], program="run.py") == 2
     assert words in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +174,15 @@ def test_without_its_package_a_choice_says_which_extra_brings_it(
         in capsys.readouterr().err
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_search_cannot_do_what_only_the_command_line_may() -> None:
+    composer, key = Composer(), "compiler.debug.graph_dump.path"
+    texts = ("model=add", "mode=max-autotune", f"{key}=/tmp/out")
+    assert point_of(0, texts, composer, Surroundings()).job is not None
+    proposed = point_of(0, texts, composer, Surroundings(), proposed=(key,))
+    assert proposed.job is None
+    assert "leads out of the run directory and comes from search.space" in proposed.problems[0]
 
 
 def test_a_trial_is_kept_as_it_was_told(tmp_path: Path) -> None:

@@ -105,6 +105,36 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
         ["lies outside of the folder"],
     ),
     "an absolute path": ({}, ["model=/etc/passwd"], ["unknown model"]),
+    "a folder to write to, elsewhere": (
+        {
+            "experiment/evil.yaml": (
+                "# @package _global_\ncompiler:\n  debug:\n    graph_dump: {type: py, path: /tmp/out}\n"
+            )
+        },
+        ["experiment=evil"],
+        ["compiler.debug.graph_dump.path='/tmp/out' leads out of the run directory and comes from conf/experiment"],
+    ),
+    "a folder to write to, above": (
+        {"compiler/evil.yaml": "defaults: [default]\ndump_config: {dump_path: ../../x}\n"},
+        ["compiler=evil", "mode=max-autotune"],
+        ["compiler.dump_config.dump_path='../../x' leads out of the run directory"],
+    ),
+    "the address of a cluster that answers with code": (
+        {"executor/evil.yaml": "name: ray\naddress: evil.example:6379\n"},
+        ["-m", "executor=evil", "seed=1,2"],
+        ["executor.address=evil.example:6379 comes from conf/executor/evil.yaml, chosen on the command line, and"],
+    ),
+    "lines for sbatch": (
+        {"executor/evil.yaml": "name: slurm\npartition: |\n  x\n  touch executed\n"},
+        ["-m", "executor=evil", "seed=1,2"],
+        ["'partition' must be one plain word for sbatch"],
+    ),
+    "a program for sbatch": (
+        {"executor/evil.yaml": "name: slurm\nparameters: {wrap: touch executed}\n"},
+        ["-m", "executor=evil", "seed=1,2"],
+        ["unknown option of sbatch 'wrap'"],
+    ),
+    "no mapping at all": ({"model/evil.yaml": "0\n"}, ["model=evil"], ["evil.yaml is no configuration"]),
     "a billion laughs": ({"model/evil.yaml": LAUGHS}, ["model=evil"], ["evil.yaml holds more than 20,000 values"]),
     "deep nesting": ({"model/evil.yaml": "a: " + "[" * 60 + "]" * 60}, ["model=evil"], ["nested more than 40 deep"]),
     "no text": ({"model/evil.yaml": "\udcff\udcfe"}, ["model=evil"], ["evil.yaml is not text in UTF-8"]),

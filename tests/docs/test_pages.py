@@ -8,7 +8,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,13 @@ from airflow_free.sweep.plan import Plan
 from npucompose.cli import _parser
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
+from npucompose.errors import ConfigError
 from npucompose.report.listing import KINDS as LISTED
+from npucompose.targets.npu_offline.wheel import locate
 from tests.docs.blocks import ALL, KINDS, PAGES, ROOT, Block, blocks
 
 ELLIPSIS = "…"
-SHELL = ("mkdir", "cat", "ls", "make", "pip", "open", "eval", "cp", "pytest", "ray")
+SHELL = ("mkdir", "git", "make", "pip", "eval", ".", "mlflow", "printf", "ln")
 """Words that lines may begin with beside `npucompose` and `python`."""
 MASKS = ((r"\d+(\.\d+)?([µmn]?s\b| [µmn]?s\b| ?[KMG]iB| B\b|x)?", "#"), (r"\s+", " "), (r"[0-9a-f]{12,}", "#"))
 
@@ -36,6 +40,23 @@ def test_every_block_says_what_it_is() -> None:
     unknown = [f"{block.where}: '{block.kind}'" for block in ALL if block.kind not in KINDS]
     assert unknown == []
     assert len(ALL) > 40
+
+
+def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
+    index = (ROOT / "README.md").read_text()
+    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in index] == []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_anchor_is_a_heading() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text()):
+            other = (page.parent / target) if target else page
+            heads = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in slugs, f"{page.name}: {target}#{anchor}"
 
 
 def test_no_fence_is_left_open() -> None:
@@ -69,9 +90,14 @@ def test_every_command_is_legal(block: Block, page_folder: Path) -> None:
             put(earlier, page_folder)
     for line in block.commands():
         words = [word for word in shlex.split(line, comments=True) if word != ELLIPSIS]
-        if "eval" in words or ELLIPSIS in " ".join(words):
+        if "$(" in line or ELLIPSIS in " ".join(words):
             continue
-        look_at(words[: words.index(">")] if ">" in words else words)
+        words = words[: words.index(">")] if ">" in words else words
+        if line.endswith("# exit 2"):
+            with pytest.raises(ConfigError):
+                look_at(words)
+        else:
+            look_at(words)
 
 
 def put(block: Block, folder: Path) -> None:
@@ -100,26 +126,37 @@ def look_at(words: list[str]) -> None:
 
 
 def look_at_run(words: list[str]) -> None:
-    dirs = [value for flag, value in zip(words, words[1:], strict=False) if flag == "--config-dir"]
+    dirs = [value for flag, value in pairwise(words) if flag == "--config-dir"]
     overrides = [word for word in words if "=" in word or word.startswith("~")]
     if not all(Path(name).is_dir() for name in dirs) or "target=npu" in overrides:
         return  # what an earlier command writes, and what another machine has, is seen when the page is run
     composer = Composer(config_dirs=dirs)
     if "-m" in words:
-        legal(Plan.of(overrides, composer))
+        with what_only_lacks_a_package():
+            points = Plan.of(overrides, composer).illegal
+            if points:
+                raise ConfigError(*(problem for point in points for problem in point.problems))
     else:
-        check(composer.compose(overrides))
+        with what_only_lacks_a_package():
+            check(composer.compose(overrides))
 
 
-def legal(plan: Plan) -> None:
-    assert [problem for point in plan.illegal for problem in point.problems] == []
+@contextmanager
+def what_only_lacks_a_package() -> Iterator[None]:
+    """Is legal."""
+    try:
+        yield
+    except ConfigError as error:
+        if not all("pip install 'npucompose[" in problem for problem in error.problems):
+            raise
 
 
 def look_at_command(words: list[str]) -> None:
     arguments = _parser(words[0]).parse_args(words)
     overrides = getattr(arguments, "overrides", [])
     if overrides and words[0] != "run" and not getattr(arguments, "config_dir", []):
-        check(Composer().compose(overrides))
+        with what_only_lacks_a_package():
+            check(Composer().compose(overrides))
     if words[0] == "list":
         assert arguments.kind in (*LISTED, *LISTED.values(), "options", "keys")
 
@@ -135,10 +172,10 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
             put(block, tmp_path)
         elif block.kind == "sh":
             for line in block.commands():
-                if ELLIPSIS not in line:
+                if ELLIPSIS not in line and possible(line):
                     run(line, block, tmp_path, environment)
         elif block.kind == "console":
-            for command, wanted in block.printed():
+            for command, wanted in filter(lambda pair: possible(pair[0]), block.printed()):
                 assert masked(run(command, block, tmp_path, environment)) == masked(wanted), block.where
         elif block.kind == "python":
             before = Path.cwd()
@@ -149,12 +186,24 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
                 os.chdir(before)
 
 
+def possible(line: str) -> bool:
+    """Whether this machine has what a line needs."""
+    if "target=npu_offline" not in line and "experiment=fa_path" not in line:
+        return True
+    try:
+        locate()
+    except ConfigError:
+        return False
+    return True
+
+
 def shell(folder: Path) -> Mapping[str, str]:
     """An environment in which `npucompose`, `python` and `run.py` are those of this checkout."""
     programs = folder / "bin"
     programs.mkdir()
+    ours = "import sys; from npucompose.cli import main; sys.exit(main())"
     lines = {
-        "npucompose": f"exec {sys.executable} -c 'import sys; from npucompose.cli import main; sys.exit(main())' \"$@\"",
+        "npucompose": f"exec {sys.executable} -c '{ours}' \"$@\"",
         "python": f'exec {sys.executable} "$@"',
     }
     for name, line in lines.items():
@@ -174,8 +223,10 @@ def run(line: str, block: Block, folder: Path, environment: Mapping[str, str]) -
         ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     told = re.search(r"#.*\bexit (\d)", line)
-    wanted = int(told[1]) if told else 0
-    assert done.returncode == wanted, f"{block.where}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    wanted = {int(told[1])} if told else {0}
+    if "recipe verify" in line:
+        wanted = {0, 1}  # whether a speed-up holds is for a quiet machine to say
+    assert done.returncode in wanted, f"{block.where}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
 
@@ -192,7 +243,7 @@ def test_a_wrong_command_would_be_seen(page_folder: Path) -> None:
             look_at(words)
     with pytest.raises(Exception, match="Did you mean"):
         look_at(["python", "run.py", "mode=eger"])
-    with pytest.raises(AssertionError):
-        look_at(["python", "run.py", "-m", "mode=eager,max-autotune", "tiling=sink"])
+    with pytest.raises(ConfigError):
+        look_at(["python", "run.py", "-m", "mode=reduce-overhead,max-autotune", "tiling=sink"])
     with pytest.raises(AssertionError):
         look_at(["make", "everything"])

@@ -33,6 +33,15 @@ def fine():
     return Small(), {"x": torch.ones(4, 4)}
 
 
+class NoProduct(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x + 1) + 1
+
+
+def no_product():
+    return NoProduct(), {"x": torch.ones(4, 4)}
+
+
 def fault(act):
     # acts in the first process that asks for inputs; the points after it go well
     def make():

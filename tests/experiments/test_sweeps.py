@@ -61,6 +61,35 @@ def test_a_sweep_of_sixty_points_of_which_seven_do_not_end_well(tmp_path: Path) 
     faulty_sweep(tmp_path, modes=3, fine=15, time_limit_s=20)
 
 
+@pytest.mark.slow
+def test_sixty_points_over_mode_passes_streams_and_model(tmp_path: Path) -> None:
+    """Three of them are illegal as only the worker sees: an explicit plan about a product, and a model without one."""
+    plan = "plan: [{stream: s1, match: {target: aten.mm.default}}]"
+    (tmp_path / "mine" / "streams").mkdir(parents=True)
+    (tmp_path / "mine" / "streams" / "product.yaml").write_text(
+        f"defaults: [auto]\nname: product\nkind: explicit\n{plan}\n"
+    )
+    swept = [
+        "--config-dir", "mine", *TRUSTED, "mode=reduce-overhead,eager",
+        "passes=[stream_plan],[cse,stream_plan],[dead_code,stream_plan]", "streams=auto,product",
+        "model.factory=points:kills,points:kills_too,points:hangs,points:raises,points:no_product",
+        "pipeline.time_limit_s=30",
+    ]  # fmt: skip
+    first = sweep(tmp_path, *swept)
+    assert first.returncode == 3, first.stdout + first.stderr
+    assert statuses(tmp_path) == {"ok": 53, "illegal": 3, "crashed": 2, "timeout": 1, "failed": 1}
+    check_folders(tmp_path)
+    illegal = [entry.overrides for entry in entries(tmp_path) if entry.status == "illegal"]
+    assert all({"mode=reduce-overhead", "streams=product"} <= set(texts) for texts in illegal)
+    second = sweep(tmp_path, *swept)
+    assert "57 were done before" in second.stdout
+    healed = sweep(tmp_path, *swept, "retry=failed")
+    assert healed.returncode == 2, healed.stdout + healed.stderr
+    assert "53 were done before" in healed.stdout
+    assert statuses(tmp_path) == {"ok": 57, "illegal": 3}
+    assert none_left(tmp_path)
+
+
 def test_folders_of_points_are_named_as_hydra_is_told(tmp_path: Path) -> None:
     swept = ["model=add", "pipeline=compile_only", "seed=1,2", "hydra.sweep.dir=swept"]
     done = sweep(tmp_path, *swept, "hydra.sweep.subdir=${hydra.job.override_dirname}")

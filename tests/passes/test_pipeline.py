@@ -68,6 +68,7 @@ def test_every_pass_leaves_a_record_and_the_code_is_made_once() -> None:
         "atol",
         "rules",
         "moves",
+        "folds",
         "max_abs_err",
     }
     assert set(records[0].as_dict()) == told

@@ -69,7 +69,19 @@ FULL = Report(
         PassFacts(name="cse", stage="pre", matches=1, nodes_before=135, nodes_after=134, seconds=0.0021, graph="0"),
         PassFacts(name="stream_plan", stage="post", matches=24, nodes_before=134, nodes_after=182, seconds=0.0042),
     ),
-    streams=StreamFacts(streams=2, events=8, nodes={"mm": "default", "mm_1": "s1"}, validated=True),
+    streams=StreamFacts(
+        streams=2,
+        events=8,
+        nodes={"mm": "default", "mm_1": "s1"},
+        validated=True,
+        cost="measured",
+        predicted_us=2700.0,
+        serial_us=5200.0,
+        threads=2,
+        measured_us=2640.0,
+        measured_serial_us=5260.0,
+        prediction_error=2700 / 2640 - 1,
+    ),
     stages=Stages(
         compile=CompileTimes(dynamo_s=1.0, aot_s=0.5, passes_s=0.01, backend_s=0.1, total_s=1.7),
         capture=CaptureFacts(seconds=0.02, kernels=126, executor="native"),
@@ -182,14 +194,17 @@ EXAMPLES = {
     "illegal": ILLEGAL,
 }
 
-TIMELINES = {
-    "graph_0": Timeline(
-        source="predicted",
-        nodes=("mm", "mm_1"),
-        streams=("default", "stream1"),
-        start_us=(0.0, 10.0),
-        end_us=(10.0, 15.0),
-        events=(("mm", "mm_1"),),
-        counters={"bytes alive": ((0.0, 1024.0), (10.0, 4096.0), (15.0, 0.0))},
+TIMELINES = [
+    (
+        "graph_0",
+        Timeline(
+            source="predicted",
+            nodes=("mm", "mm_1"),
+            streams=("default", "stream1"),
+            start_us=(0.0, 10.0),
+            end_us=(10.0, 15.0),
+            events=(("mm", "mm_1"),),
+            counters={"bytes alive": ((0.0, 1024.0), (10.0, 4096.0), (15.0, 0.0))},
+        ),
     )
-}
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -156,3 +157,10 @@ def diagnosis(
         native_replayer="built: /cache/replay.so",
         notes=notes,
     )
+
+
+def test_every_extra_of_the_package_is_looked_at() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    section = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    declared = re.findall(r"^(\w+) = ", section, re.MULTILINE)
+    assert set(doctor.EXTRAS) == set(declared) - {"dev"}

@@ -51,12 +51,14 @@ def test_only_the_same_work_competes() -> None:
 
 
 def test_some_percent_are_no_difference() -> None:
-    assert marked(run(100, 100, 1), run(101, 100, 1)) == [True, True]
+    assert marked(run(100, 100, 1), run(101, 100, 1), run(104, 104, 1.04)) == [True, True, True]
     assert marked(run(100, 100, 1), run(120, 100, 1)) == [True, False]
 
 
 def test_no_compilation_is_no_compile_time() -> None:
-    assert rounded((1.0, 1.0, 0.0)) == rounded((1.0, 1.0, 1e-7))
+    found = rounded({"none": (1.0, 1.0, 0.0), "hardly": (1.0, 1.0, 1e-7), "some": (1.0, 1.0, 1.0)})
+    assert found["none"] == found["hardly"] < found["some"]
+    assert rounded({}) == {}
 
 
 def test_memory_is_the_pool_where_all_have_one_and_the_peak_elsewhere() -> None:

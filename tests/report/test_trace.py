@@ -22,7 +22,7 @@ LINE = Timeline(
 
 
 def entries(lines: dict[str, Timeline]) -> list[dict[str, Any]]:
-    return json.loads(trace.text(lines))["traceEvents"]
+    return json.loads(trace.text(list(lines.items())))["traceEvents"]
 
 
 def test_every_kernel_is_a_slice_on_its_stream_s_track() -> None:

@@ -1,8 +1,9 @@
-"""Every built-in model with a plan that is applied whatever it costs: proven, shuffled, equal bit for bit."""
+"""Every built-in model with a plan that is applied whatever it costs: proven, shuffled, run on two threads, equal."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -31,12 +32,32 @@ def width(graph: fx.Graph) -> int:
     return len(fewest_streams(Shape.of(then, [1.0] * len(number))))
 
 
-def planned(model: str) -> None:
+@pytest.fixture(autouse=True)
+def one_intra_op_thread() -> Iterator[None]:
+    """A kernel with other bits on one thread than on two would keep the streams together."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def planned(model: str, executor: str) -> None:
+    """With the native replayer the streams run on two threads, with the portable one after the other."""
     for module in NEEDS.get(model, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"model={model} needs the extra npucompose[{model}]")
     always = ["passes=stream_plan", "streams.min_gain=0", "streams.check=3"]
-    live = Session(checked([f"model={model}", "mode=reduce-overhead", "target.executor=portable", *always]))
+    live = Session(
+        checked(
+            [
+                f"model={model}",
+                "mode=reduce-overhead",
+                f"target.executor={executor}",
+                "target.stream_threads=2",
+                *always,
+            ]
+        )
+    )
     (compilation,) = live.compilations
     assert compilation.decision is not None
     graph = compilation.graph_module
@@ -49,17 +70,25 @@ def planned(model: str) -> None:
     torch.manual_seed(0)
     got = live.call(live.compiled, ours)
     assert compare([expected, dict(theirs)], [got, dict(ours)], exact=True).bitwise
+    assert compilation.lowered is not None
+    streams = len(compilation.plan.streams)
+    for recording in compilation.lowered.captured:
+        facts = recording.facts()
+        # A model whose second stream starts no kernel at all (views, constants) is recorded on one.
+        assert facts["threads"] == (facts["streams"] if executor == "native" else 1), facts["why_threads"]
+        assert facts["streams"] <= streams
 
 
+@pytest.mark.parametrize("executor", ["native", "portable"])
 @pytest.mark.parametrize("model", QUICK)
-def test_a_plan_that_is_always_applied_keeps_the_bits(model: str) -> None:
-    planned(model)
+def test_a_plan_that_is_always_applied_keeps_the_bits(model: str, executor: str) -> None:
+    planned(model, executor)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", OTHERS)
 def test_a_plan_that_is_always_applied_keeps_the_bits_of_every_model(model: str) -> None:
-    planned(model)
+    planned(model, "native")
 
 
 def test_a_plan_that_would_lose_is_left_out_by_default() -> None:

@@ -13,9 +13,10 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.scopes import control
+from npucompose.graphs.effects import is_collective
+from npucompose.graphs.scopes import control, core_scope
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import Streams
+from npucompose.schema.streams import Cores, Streams
 from npucompose.schema.structure import structure
 from npucompose.streams import apply, plan_of, validate
 from tests.sample_graphs import CAN, happens_before, mm_abs_sub, seeded_program, traced
@@ -156,8 +157,82 @@ def test_two_kernels_that_want_all_cores_need_an_order(gather: torch._ops.OpOver
     assert refused(graph, CAN) == ""
     graph.erase_node(wait)
     assert refused(graph, CAN) == "gang"
-    with pytest.raises(PlanError, match="each take all 48 vector cores at once and no event orders them"):
+    with pytest.raises(PlanError, match="no event orders them; together they want 96 of 48: they can starve"):
         validate(graph, can=CAN)
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ((16, 32), ""),
+        ((20, 20), ""),
+        ((20, 29), "gang"),
+        ((16, 16, 16), ""),
+        ((20, 20, 20), "gang"),  # any two fit beside each other, three do not
+        ((12, 12, 12, 12), ""),
+    ],
+)
+def test_limited_kernels_may_run_at_once_as_long_as_all_of_them_fit(
+    gather: torch._ops.OpOverload, limits: tuple[int, ...], code: str
+) -> None:
+    graph, air = fx.Graph(), torch.ops.air
+    x = graph.placeholder("x")
+    for number, vector in enumerate(limits):
+        graph.call_function(air.scope_enter.default, (["_user_stream_label"], [f"s{number}"]))
+        graph.call_function(air.scope_enter.default, core_scope(Cores(aicore=8, vectorcore=vector)))
+        graph.call_function(gather, (x,))
+        graph.call_function(air.scope_exit.default, ())
+        graph.call_function(air.scope_exit.default, ())
+    graph.output(())
+    assert refused(graph, CAN) == code
+
+
+def reduced(streams: int) -> tuple[fx.GraphModule, Dependence]:
+    """Four collectives of one group beside other kernels, planned on so many streams; and what they need."""
+    from torch.distributed import _functional_collectives
+
+    assert _functional_collectives  # defines the operators
+
+    reduce = torch.ops._c10d_functional.all_reduce.default
+    program = seeded_program(0, 12)
+    graph = program.graph
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(inputs[-1]):
+        given = graph.placeholder("given")
+    with inputs[0].meta["val"].fake_mode:
+        given.meta["val"] = torch.empty(4, 4)
+        for _ in range(4):
+            with graph.inserting_before(output):
+                graph.call_function(reduce, (given, "sum", "group")).meta["val"] = torch.empty(4, 4)
+    before = Dependence.of(graph)
+    plan = Streams(objective="streams", cost="none", max_streams=streams, min_gain=0)
+    apply(graph, plan, attrs.evolve(CAN, device_model=attrs.evolve(CAN.device_model, vector=10_000)))
+    return program, before
+
+
+def collectives(graph: fx.Graph) -> list[str]:
+    return [node.name for node in graph.nodes if is_collective(node)]
+
+
+def test_every_rank_issues_its_collectives_in_the_program_s_order_whatever_its_plan() -> None:
+    orders = {tuple(collectives(reduced(streams)[0].graph)) for streams in (1, 2, 3, 4)}
+    assert len(orders) == 1
+
+
+def test_collectives_on_two_streams_that_no_event_orders_are_refused_wherever_that_is_seeded() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(20):
+        module, before = reduced(1)
+        chance = random.Random(seed)
+        one = chance.choice([n for n in module.graph.nodes if is_collective(n)][1:])
+        with module.graph.inserting_before(one):
+            module.graph.call_function(torch.ops.air.scope_enter.default, (["_user_stream_label"], ["aside"]))
+        with module.graph.inserting_after(one):
+            module.graph.call_function(torch.ops.air.scope_exit.default, ())
+        assert broken(module, before)
+        found[refused(module.graph, before=before)] += 1
+    assert found == {"collective_order": 20}
 
 
 def test_random_numbers_and_effects_on_two_streams_have_codes_of_their_own() -> None:

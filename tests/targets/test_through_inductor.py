@@ -106,6 +106,21 @@ def test_either_library_gives_the_model_s_results_and_its_state(model: nn.Module
     assert len(fast.materialised.backend.compilations) == 1
 
 
+def test_constants_that_nobody_uses_are_let_go(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    """MKL's packed weights are as large as the model."""
+    choose, moves = linears.choose, []
+
+    def counting(graph_module: torch.fx.GraphModule, library: Any = "auto") -> int:
+        moves.append(choose(graph_module, library))
+        named = {node.target for node in graph_module.graph.nodes if node.op == "get_attr"}
+        assert {name for name, _ in graph_module.named_buffers()} <= named
+        return moves[-1]
+
+    monkeypatch.setattr(linears, "choose", counting)
+    compiled(model, "target.linear=onednn")
+    assert moves == [2]
+
+
 def test_a_product_by_onednn_takes_in_what_follows_it(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
     frozen = frozen_graphs(monkeypatch)
     compiled(model, "target.linear=onednn")

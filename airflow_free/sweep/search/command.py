@@ -13,6 +13,7 @@ from airflow_free.sweep.ledger import Ledger
 from airflow_free.sweep.run import Name, exit_status
 from airflow_free.sweep.search.run import Question, run_search
 from airflow_free.sweep.search.study import Study
+from airflow_free.sweep.told import Told
 from airflow_free.sweep.view import SweepView
 from npucompose.compose.tree import Composer
 from npucompose.schema.search import Optuna
@@ -32,13 +33,15 @@ class SearchTask(Task):
         console = Console()
         store = Store.default()
         with Ledger.open(store.root) as ledger:
-            told = len(ledger.trials(self.question.name))
+            told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
             total = max(0, self.question.options.trials - told)
             with SweepView(console, total, self.question.varying) as view:
-                ends, study = run_search(self.question, folder, name, store=store, ledger=ledger, listen=view.listen)
+                heard = Told(view.listen)
+                ends, study = run_search(self.question, folder, name, store=store, ledger=ledger, listen=heard.listen)
         console.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
         for line in best_lines(study):
             console.print(line, soft_wrap=True, highlight=False)
+        heard.print_problems(store.root)
         # A point that is illegal was pruned, as asked; only where nothing else was found is that an answer.
         ran = [entry for entry in ends.values() if entry.status != "illegal"]
         return exit_status(ran or list(ends.values()))
@@ -47,10 +50,11 @@ class SearchTask(Task):
 def best_lines(study: Study) -> Iterator[str]:
     """The best trial, or those of the front."""
     found = list(study.best())
+    if not found:
+        yield "no trial has all objectives."
+        return
     objectives = study.options.objectives
-    yield (
-        "best:" if found and len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:"
-    )
+    yield ("best:" if len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:")
     for params, values in found[:MOST_SHOWN]:
         reached = ", ".join(f"{name} {value:g}" for name, value in zip(objectives, values, strict=True))
         yield f"  {reached}  {' '.join(f'{key}={value}' for key, value in params.items())}"

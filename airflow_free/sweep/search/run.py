@@ -15,17 +15,19 @@ from airflow_free.keys import digest
 from airflow_free.store import Store
 from airflow_free.sweep.crew import check_installed, crew_of
 from airflow_free.sweep.folder import PointFolder
-from airflow_free.sweep.ledger import Entry, Ledger
+from airflow_free.sweep.ledger import Entry, Ledger, TrialState
 from airflow_free.sweep.plan import Point, point_of
 from airflow_free.sweep.run import POINTS, Listen, Loop, Name, News, Source, illegal, kept, membership
 from airflow_free.sweep.search.space import Space, changed_by_nobody_else
 from airflow_free.sweep.search.study import Asked, Study
-from npucompose.compose.tree import Composed, Composer
+from npucompose.compose.strangers import address_problems
+from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.report.files import write_atomically
 from npucompose.schema.executor import Executor
 from npucompose.schema.figures import MEASURED, figure_stage
 from npucompose.schema.search import Optuna
+from npucompose.schema.setting import origin
 from npucompose.schema.structure import structure
 
 
@@ -52,6 +54,10 @@ class Question:
         space = Space(dimensions=options.space, base=tuple(overrides))
         base = space.check(composer)
         executor: Executor = structure(Executor, base.tree["executor"], "executor")  # pyright: ignore[reportArgumentType]
+        trusted = bool(base.tree["trust"]) and origin(base.provenance, "trust") == COMMAND_LINE
+        problems = address_problems(executor, lambda key: origin(base.provenance, key), trust=trusted)
+        if told := list(problems):
+            raise ConfigError(*told)
         check_installed(executor)
         return Question(
             options=options, space=space, base=base, composer=composer, executor=executor,
@@ -65,6 +71,11 @@ class Question:
         asked = attrs.asdict(evolve(self.options, trials=1))
         return digest([tree, asked])
 
+    @property
+    def forget(self) -> tuple[TrialState, ...]:
+        """Trials of an earlier process with such an end are asked for again."""
+        return ("failed",) if self.retry_failed else ()
+
     def varying(self, point: Point) -> str:
         """What tells a point from the others."""
         return " ".join(text for text in point.overrides if text not in self.space.base) or f"trial {point.number}"
@@ -74,9 +85,7 @@ def run_search(
     question: Question, folder: Path, name: Name, *, store: Store, ledger: Ledger, listen: Listen
 ) -> tuple[dict[str, Entry], Study]:
     """{key: end} of every trial's point, and the study; trials of an earlier process with the same question count."""
-    study = Study(
-        question.name, question.options, question.space, ledger, forget=("failed",) if question.retry_failed else ()
-    )
+    study = Study(question.name, question.options, question.space, ledger, forget=question.forget)
     trials = _Trials(question, study, ledger, listen, folder)
     ends = ledger.of([trial.key for trial in study.told])
     with crew_of(question.executor, folder) as crew:
@@ -138,7 +147,8 @@ class _Trials(Source):
         return None if None in found else tuple(map(float, found))
 
     def _point(self, asked: Asked) -> Point:
-        point = point_of(asked.number, asked.overrides, self.question.composer, self.around)
+        space = self.question.options.space
+        point = point_of(asked.number, asked.overrides, self.question.composer, self.around, proposed=space)
         if point.job is None:
             return point
         problems = [

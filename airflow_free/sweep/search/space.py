@@ -14,8 +14,8 @@ from npucompose.errors import ConfigError, listed
 from npucompose.schema.search import Dimension
 
 KEY = re.compile(r"\+{0,2}[A-Za-z_][\w@/.-]*", re.ASCII)
-PERSONS_OWN = ("trust", "debug", "executor", "retry", "search")
-"""Fields of the experiment that no point of a space may change: who may run code, where and when."""
+PERSONS_OWN = ("trust", "debug", "executor", "retry", "search", "tracker")
+"""Fields of the experiment that no point of a space may change: who may run code, where and when, who is told."""
 WORD = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 READ_AS_ANOTHER = frozenset({"null", "true", "false", "yes", "no", "on", "off", "nan", "inf"})
 

@@ -6,13 +6,14 @@ All mistakes are reported at once, each with its path. Nothing is built and no t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import attrs
 from attrs import frozen
 
 from npucompose.compose.legality import effective_options
+from npucompose.compose.strangers import address_problems, path_problems
 from npucompose.compose.torch_npu import TorchNpu, found_here, torch_npu_of
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.errors import ConfigError
@@ -25,7 +26,8 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.inductor import InductorOptions
-from npucompose.schema.structure import structure
+from npucompose.schema.setting import origin
+from npucompose.schema.structure import classes_of, structure
 from npucompose.sinking import OperatorTable
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
@@ -52,32 +54,48 @@ class Checked:
 
 
 class Known:
-    """What the checks of many points share: this machine's torch_npu, and option trees that are one object."""
+    """What the checks of many points share: this machine's torch_npu, sections of their trees that are one object."""
 
     def __init__(self) -> None:
         self.torch_npu = cache(found_here)
-        self._options: dict[int, tuple[Any, CompilerOptions]] = {}
+        self._made: dict[tuple[str, int], tuple[Any, Any]] = {}
 
-    def with_options(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """The tree with its `compiler` section made already, where it can be made; else its problems are told later."""
-        section = tree.get("compiler")
-        if id(section) not in self._options:
-            try:
-                self._options[id(section)] = section, structure(CompilerOptions, section, "compiler")
-            except ConfigError:
-                return tree
-        return {**tree, "compiler": self._options[id(section)][1]}
+    def with_sections(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """The tree with each section made already that can be made; the problems of the others are told later."""
+        made = dict(tree)
+        for name, kind in _sections().items():
+            section = tree.get(name)
+            key = name, id(section)
+            if isinstance(section, dict) and key not in self._made:
+                value = _gather([], partial(structure, kind, section, name))
+                self._made[key] = section, value
+            if isinstance(section, dict) and self._made[key][1] is not None:
+                made[name] = self._made[key][1]
+        return made
+
+
+@cache
+def _sections() -> dict[str, Any]:
+    """{field of an experiment: its class or classes}; choices are shaped anew for each point, and are not shared."""
+    fields = attrs.fields(attrs.resolve_types(Experiment))
+    return {f.name: f.type for f in fields if f.type is not Choice and classes_of(f.type)}
 
 
 def check(composed: Composed, *, with_model: bool = True, known: Known | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError."""
     known = known or Known()
     problems = list(composed.problems)
-    tree = known.with_options(_shaped(composed.tree, problems))
+    tree = known.with_sections(_shaped(composed.tree, problems))
     experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
     if experiment is None:
         raise ConfigError(*problems)
     _trust(experiment, composed.provenance, problems)
+
+    def said_by(key: str) -> str:
+        return origin(composed.provenance, key)
+
+    problems += address_problems(experiment.executor, said_by, trust=experiment.trust)
+    problems += path_problems(experiment.compiler, said_by)
     experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
     torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu))

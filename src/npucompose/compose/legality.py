@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from attrs import asdict
+
 from npucompose.compose.legality_compile import compile_keys
 from npucompose.compose.legality_inductor import inductor_options
 from npucompose.errors import ConfigError, listed
@@ -32,6 +34,7 @@ def effective_options(
         *compiler,
         *forced,
         *_gears(experiment),
+        *_cores(experiment, target),
         *_eager(experiment, passes),
         *_fused(experiment, target, passes),
         *_idle(experiment, target, passes),
@@ -112,6 +115,18 @@ def _fused(experiment: Experiment, target: Target, passes: Sequence[tuple[str, P
         for label, p in passes
         if p.name == "stream_plan"
     ]
+
+
+def _cores(experiment: Experiment, target: Target) -> list[Effective]:
+    """Limits of a plan's streams on a device that has none."""
+    streams, mode = experiment.streams, experiment.mode.name
+    if mode == "eager" or target.capabilities(mode).core_limits:
+        return []
+    why = f"limits of cores have no meaning on target={target.name} in mode={mode}"
+    limited = [(f"streams.plan[{at}].cores", entry.cores) for at, entry in enumerate(streams.plan) if entry.cores]
+    if limited and experiment.strict == "all":
+        raise ConfigError(*(f"{option}: {why}." for option, _ in limited))
+    return [Effective(option=option, requested=asdict(cores), effective=None, why=why) for option, cores in limited]
 
 
 def _idle(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:

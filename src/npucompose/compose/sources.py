@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npucompose.compose.conf import conf_dir
+from npucompose.compose.overrides import words
 from npucompose.compose.strangers import check_content, check_text
 from npucompose.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+NOT_OMEGACONFS = (OSError, TypeError, AttributeError, KeyError, IndexError, OverflowError, RecursionError)
+"""What OmegaConf lets through of a text that is YAML and no mapping of plain values."""
 
 
 def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
@@ -47,7 +51,10 @@ def _guarded(search_path: Any) -> Any:
                 raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
             if file.is_file():
                 check_text(file)
-            result = super().load_config(config_path)
+            try:
+                result = super().load_config(config_path)
+            except NOT_OMEGACONFS as error:
+                raise ConfigError(f"{file.name} is no configuration: {words(error)}") from error
             content = OmegaConf.to_container(result.config, resolve=False)
             check_content(config_path, content, result.header.get("package"))
             return result

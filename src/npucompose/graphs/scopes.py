@@ -14,8 +14,12 @@ import torch
 from attrs import frozen
 from torch import fx
 
+from npucompose.schema.streams import Cores
+
 NAMESPACES = ("air", "npugraph_ex")
 LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
+CORES = ("_op_aicore_num", "_op_vectorcore_num")
+"""TorchAir reads the numbers by their place: a scope has these two attributes and no other."""
 Control = Literal["scope_enter", "scope_exit", "record", "wait"]
 _NAMES: dict[str, Control] = {
     f"{space}::{name}": name for space in NAMESPACES for name in ("scope_enter", "scope_exit", "record", "wait")
@@ -87,6 +91,29 @@ def stream_labels(graph: fx.Graph) -> dict[fx.Node, str]:
         elif stack and stack[-1] is not None:
             labels[node] = stack[-1]
     return labels
+
+
+def core_scope(cores: Cores) -> tuple[list[str], list[str]]:
+    """Keys and values of the scope that limits cores."""
+    return list(CORES), [str(cores.aicore), str(cores.vectorcore)]
+
+
+def core_limits(graph: fx.Graph) -> dict[fx.Node, Cores]:
+    """{node: limit} of the nodes inside a scope that limits cores; the innermost one counts."""
+    limits: dict[fx.Node, Cores] = {}
+    stack: list[Cores | None] = []
+    for node in graph.nodes:
+        kind = control(node)
+        if kind == "scope_enter":
+            scope = Scope.of(node)
+            given = dict(zip(scope.keys, scope.values, strict=False))
+            own = Cores(aicore=int(given[CORES[0]]), vectorcore=int(given[CORES[1]])) if CORES[0] in given else None
+            stack.append(own or (stack[-1] if stack else None))
+        elif kind == "scope_exit" and stack:
+            stack.pop()
+        elif stack and stack[-1] is not None:
+            limits[node] = stack[-1]
+    return limits
 
 
 def priorities(graph: fx.Graph) -> dict[str, int]:

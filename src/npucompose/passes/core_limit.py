@@ -45,6 +45,7 @@ class CoreLimit(Pass):
         return enclose(graph, found, self._attributes, can)
 
     def _attributes(self, run: Run) -> dict[str, str]:
-        """TorchAir reads the numbers by their place: these two attributes and no other."""
-        region = self.regions[run.region]
-        return {"_op_aicore_num": str(region.aicore), "_op_vectorcore_num": str(region.vectorcore)}
+        from npucompose.graphs.scopes import core_scope
+
+        keys, values = core_scope(self.regions[run.region])
+        return dict(zip(keys, values, strict=True))

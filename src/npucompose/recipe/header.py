@@ -9,6 +9,7 @@ import yaml
 
 from npucompose.errors import ConfigError, listed
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.untrusted import plain_yaml
 
 BEGIN, END = "# npucompose recipe, read by `npucompose recipe import`:", "# end of recipe"
 SECTIONS = (
@@ -52,12 +53,8 @@ def read(source: str) -> dict[str, Any] | None:
     if END not in lines[start:]:
         raise ConfigError(f"line {start + 1}: a recipe begins here and '{END}' does not follow.")
     block = lines[start + 1 : lines.index(END, start)]
-    try:
-        data = yaml.safe_load("\n".join(line.removeprefix("#").removeprefix("   ") for line in block))
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"line {start + 1}: the recipe's YAML cannot be read: {' '.join(str(error).split())}"
-        ) from None
+    text = "\n".join(line.removeprefix("#").removeprefix("   ") for line in block)
+    data = plain_yaml(text, f"line {start + 1}: the recipe's YAML")
     if not isinstance(data, dict):
         raise ConfigError(f"line {start + 1}: the recipe must be a mapping of {listed(SECTIONS)}.")
     tree = cast("dict[Any, Any]", data)

@@ -22,7 +22,10 @@ from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
 from npucompose.schema.leaf import GE
 from npucompose.schema.legality import illegal_in_mode
 from npucompose.schema.versions import REFERENCE, known
+from npucompose.untrusted import read_text
 
+MOST_BYTES = 2 * 2**20
+"""Of a script."""
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
 CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
@@ -44,13 +47,7 @@ class Imported:
 
 def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Imported:
     """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python."""
-    try:
-        source = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}.") from None
-    return import_script(source, name=str(path), torch_npu_version=torch_npu_version)
+    return import_script(read_text(Path(path), MOST_BYTES), name=str(path), torch_npu_version=torch_npu_version)
 
 
 def import_script(source: str, *, name: str = "the script", torch_npu_version: str | None = None) -> Imported:
@@ -60,12 +57,20 @@ def import_script(source: str, *, name: str = "the script", torch_npu_version: s
     """
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # the last: deeper than Python's parser goes
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise ConfigError(f"{name}{line} is not Python: {getattr(error, 'msg', error)}.") from None
     recipe = header.read(source)
     version = _version(recipe, torch_npu_version)
-    facts = read(tree, version or REFERENCE)
+    try:
+        facts = read(tree, version or REFERENCE)
+    except RecursionError:
+        raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     if not facts.configs:
         raise ConfigError(
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
@@ -279,9 +284,11 @@ def _yaml(imported: Imported, source: str) -> str:
             chosen[group] = name
     base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
     default = compose([]).tree
-    lines = ["# @package _global_", f"# what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
-    lines += [f"# note: {note}" for note in imported.notes]
-    lines += [f"# not read: {line}" for line in imported.unread]
+    said = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
+    said += [f"note: {note}" for note in imported.notes]
+    said += [f"not read: {line}" for line in imported.unread]
+    # no text of a script ends its comment and begins a key
+    lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in said)]
     overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
     body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
     body = {name: value for name, value in body.items() if value not in ({}, None)}

@@ -96,8 +96,8 @@ def _plots(lines: Sequence[Line]) -> Iterator[Html]:
     yield tag(
         "p",
         "Filled: on the front, no other run of the same work is as good in all three and better in one. Numbers are "
-        "those of the table. Differences of about 5 % or less count as none. Each picture shows two of the three "
-        "figures, so that a run on the front may lie behind another in one of them.",
+        "those of the table. A figure within 5 % of the smallest of its work is as good as that. Each picture shows "
+        "two of the three figures, so that a run on the front may lie behind another in one of them.",
         class_="dim",
     )
     for work, numbers in list(kinds.items())[:MOST_PLOTS]:

@@ -28,6 +28,10 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "npu_offline": ("packaging", "protobuf"),
     "mlflow": ("mlflow",),
     "tensorboard": ("tensorboard",),
+    "ray": ("ray",),
+    "slurm": ("submitit",),
+    "optuna": ("optuna",),
+    "bench": ("onnxruntime", "onnxscript", "onnx", "openvino"),
 }
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 TORCH_TIME_LIMIT_S = 120.0
@@ -320,7 +324,7 @@ def rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("NVIDIA devices", ", ".join(machine.nvidia) or "none found"),
         ("Ascend devices", machine.npu or "none found"),
         *((f"target {target.name}", _verdict(target)) for target in diagnosis.targets),
-        *((f"extra {extra.name}", _verdict(extra)) for extra in diagnosis.extras),
+        *((f"extra {extra.name}", f"no: {extra.lacks}" if extra.lacks else "yes") for extra in diagnosis.extras),
         ("store", diagnosis.store),
     ]
 
@@ -328,4 +332,4 @@ def rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def _verdict(usable: Usable) -> str:
     if usable.usable:
         return f"yes ({usable.lacks})" if usable.lacks else "yes"
-    return f"no: {usable.lacks}. Needs {usable.needs}."
+    return f"no: {usable.lacks.removesuffix('.')}. Needs {usable.needs}."

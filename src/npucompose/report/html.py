@@ -17,30 +17,27 @@ from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
+from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, stream_words
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
 from npucompose.schema.record import Report, Status, facts_of
 from npucompose.schema.setting import COMMAND_LINE, origin
-from npucompose.schema.streams import Timeline
+from npucompose.schema.streams import Timelines
 
 FILE_NAME = "report.html"
 CUT = 200
 """Characters of a value in a table; report.json has all of them."""
 
 
-NO_TIMELINES: Mapping[str, Timeline] = {}
-
-
-def write(report: Report, folder: Path, timelines: Mapping[str, Timeline] = NO_TIMELINES) -> Path:
+def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
     """Put report.html in the folder, whole or not at all, and return its path."""
     path = folder / FILE_NAME
     write_atomically(path, render(report, timelines))
     return path
 
 
-def render(report: Report, timelines: Mapping[str, Timeline] = NO_TIMELINES) -> str:
-    """The whole document; `timelines` are those of trace.json, {name: when each kernel ran}."""
+def render(report: Report, timelines: Timelines = ()) -> str:
+    """The whole document; `timelines` are those of trace.json."""
     figures = Figures.of(report)
     title = title_of(figures)
     head = tag(
@@ -67,13 +64,13 @@ def _section(name: str, content: Sequence[Html]) -> Html:
     return tag("section", tag("h2", name), *content)
 
 
-def _sections(report: Report, figures: Figures, timelines: Mapping[str, Timeline]) -> Iterator[tuple[str, list[Html]]]:
+def _sections(report: Report, figures: Figures, timelines: Timelines) -> Iterator[tuple[str, list[Html]]]:
     missed = any(not e.held for e in report.expectations)
     yield "What went wrong", list(_trouble(report))
     yield "Expectations", list(_expectations(report)) if missed else []
     yield "Summary", list(_summary(report, figures))
     yield "Latency", list(_latency(report))
-    yield "Where the time went", list(_compile(report))
+    yield "Where the time went", list(_split(report))
     yield "Streams", list(_streams(report, timelines))
     yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []
     yield "Graphs", list(_graphs(report))
@@ -140,16 +137,18 @@ def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
         yield "compile", as_time(figures.compile_s * 1e6)
 
 
-def _compile(report: Report) -> Iterator[Html]:
+def _split(report: Report) -> Iterator[Html]:
+    if report.records:
+        stored = [r.stage for r in report.records if r.reused]
+        yield stacked("stages, with the start of their process", {r.stage: r.seconds for r in report.records})
+        if stored:
+            yield tag("p", f"Taken from the store, as it was when it ran: {', '.join(stored)}.", class_="dim")
     times = report.stages.compile
     if times is not None:
         named = {"Dynamo": times.dynamo_s, "AOTAutograd": times.aot_s, "passes": times.passes_s}
         parts = {name: s for name, s in {**named, "backend": times.backend_s}.items() if s is not None}
         if parts:
-            yield stacked(parts)
-    if report.records:
-        rows = [(r.stage, as_time(r.seconds * 1e6), "stored" if r.reused else "run") for r in report.records]
-        yield table(("stage, with the start of its process", "took", ""), rows)
+            yield stacked("compilation", parts)
 
 
 def _latency(report: Report) -> Iterator[Html]:
@@ -174,15 +173,16 @@ def _latency(report: Report) -> Iterator[Html]:
         yield tag("p", f"No detached handle: {report.stages.capture.why_attached}")
 
 
-def _streams(report: Report, timelines: Mapping[str, Timeline]) -> Iterator[Html]:
+def _streams(report: Report, timelines: Timelines) -> Iterator[Html]:
     plan = report.streams
     if plan is None:
         return
     words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), as_count(len(plan.nodes), "node")]
     words.append("validated" if plan.validated else "not validated")
-    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us), ("measured", plan.measured_us)):
+    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us)):
         words += [f"{name} {as_time(us)}"] if us is not None else []
     words += [f"for {plan.device}"] if plan.device and plan.predicted_us is not None else []
+    words += stream_words(plan)
     yield tag("p", " · ".join(words))
     if plan.why:
         yield tag("p", f"{'Applied' if plan.applied else 'Not applied'}: {plan.why}", class_="dim")

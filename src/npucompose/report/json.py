@@ -9,6 +9,7 @@ from typing import Any, cast
 from npucompose.errors import ConfigError
 from npucompose.report.files import write_atomically
 from npucompose.schema.record import Report
+from npucompose.untrusted import read_text
 
 FILE_NAME = "report.json"
 MOST_BYTES = 100_000_000
@@ -27,11 +28,9 @@ def load(place: Path) -> Report:
     """The report in a file, or in a run directory; ConfigError says what is wrong with it."""
     path = place / FILE_NAME if place.is_dir() else place
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; a report has at most {MOST_BYTES:,}.")
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no {FILE_NAME} at {place}; give a run directory or the file itself.") from None
+        if not path.exists():
+            raise ConfigError(f"there is no {FILE_NAME} at {place}; give a run directory or the file itself.")
+        data: Any = json.loads(read_text(path, MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a report: {error}.") from error
     if not isinstance(data, dict):

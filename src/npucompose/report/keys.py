@@ -14,6 +14,7 @@ from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.leaf import shown
 from npucompose.schema.options import set_by_engine
+from npucompose.schema.structure import classes_of
 from npucompose.targets import TARGETS
 
 SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
@@ -41,11 +42,11 @@ def _experiment() -> Iterator[Row]:
     for field in attrs.fields(Experiment):
         if field.name in SPELLED_OUT:
             continue
-        kinds = [kind for kind in get_args(hints[field.name]) if attrs.has(kind)]
-        if kinds:
-            yield from _chosen(field.name, {attrs.fields(kind).name.default: kind for kind in kinds})
-        elif attrs.has(hints[field.name]):
-            yield from _rows(hints[field.name], field.name)
+        classes = classes_of(hints[field.name])
+        if len(classes) > 1:
+            yield from _chosen(field.name, {attrs.fields(cls).name.default: cls for cls in classes})
+        elif classes:
+            yield from _rows(classes[0], field.name)
         else:
             yield _row(field.name, hints[field.name], field)
 

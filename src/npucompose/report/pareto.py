@@ -23,9 +23,10 @@ Point = tuple[float, float, float]
 RIGHT: tuple[Status, ...] = ("ok", "expect_failed")
 """Statuses of runs whose speed says something."""
 SAME = 1.05
-"""Ratio of two figures that count as equal, about: figures are rounded to powers of it."""
-LEAST = (1e-3, 1.0, 1e-3)
-"""µs, bytes, s: below, a figure counts as nothing (mode eager compiles in 0.1 µs)."""
+"""Ratio below which a figure is as good as the smallest of its work; above, figures are compared in such steps."""
+LEAST_US, LEAST_BYTES, LEAST_S = 1e-3, 1.0, 1e-3
+"""Below, a figure counts as nothing (mode eager compiles in 0.1 µs)."""
+STEPS = 1 / math.log(SAME)
 
 
 def front(points: Mapping[K, Point]) -> frozenset[K]:
@@ -64,12 +65,21 @@ class _Staircase:
         return True
 
 
-def rounded(point: Point) -> Point:
-    """The point on the grid on which runs are compared."""
-    a, b, c = (
-        float(round(math.log(max(value, least) / least, SAME))) for value, least in zip(point, LEAST, strict=True)
-    )
-    return a, b, c
+def rounded(points: Mapping[K, Point]) -> dict[K, Point]:
+    """The points in steps of 5 % from the smallest of each figure: what is within 5 % of the best is as good as it."""
+    if not points:
+        return {}
+    small_us = max(min(p[0] for p in points.values()), LEAST_US)
+    small_bytes = max(min(p[1] for p in points.values()), LEAST_BYTES)
+    small_s = max(min(p[2] for p in points.values()), LEAST_S)
+    log, found = math.log, dict[K, Point]()
+    for name, (p50_us, memory, compile_s) in points.items():
+        found[name] = (
+            float(int(log(max(p50_us, small_us) / small_us) * STEPS)),
+            float(int(log(max(memory, small_bytes) / small_bytes) * STEPS)),
+            float(int(log(max(compile_s, small_s) / small_s) * STEPS)),
+        )
+    return found
 
 
 class Timed(NamedTuple):
@@ -121,9 +131,8 @@ def objectives(runs: Mapping[K, Timed]) -> dict[K, Point]:
 def best(runs: Mapping[K, Timed]) -> frozenset[K]:
     """Those on the front of their work."""
     points = objectives(runs)
-    fronts = (
-        front({name: rounded(points[name]) for name in names if name in points}) for names in by_work(runs).values()
-    )
+    works = by_work(runs).values()
+    fronts = (front(rounded({name: points[name] for name in names if name in points})) for names in works)
     return frozenset[K]().union(*fronts)
 
 

@@ -42,7 +42,9 @@ def _row(row: int, name: str, times: Sequence[float], scale: Axis) -> Html:
     draw = _ticks if len(times) <= FEW else _histogram
     middle = _place(_percentile(times, 50), scale)
     slower = (
-        tag("text", f"{beyond} slower →", x=WIDTH, y=base - 6, text_anchor="end", class_="small") if beyond else None
+        tag("text", f"{beyond} slower →", x=WIDTH, y=base - ROW + 18, text_anchor="end", class_="small")
+        if beyond
+        else None
     )
     return tag(
         "g",
@@ -96,17 +98,18 @@ def axis(scale: Axis, height: float) -> Html:
     return joined(texts)
 
 
-def stacked(parts: Mapping[str, float]) -> Html:
+def stacked(name: str, parts: Mapping[str, float]) -> Html:
     """Seconds that add up, as one bar, each part named in the legend below it."""
     total = sum(parts.values()) or 1.0
     x, bars, legend = 0.0, list[Html](), list[Html]()
-    for n, (name, seconds) in enumerate(parts.items()):
+    for n, (part, seconds) in enumerate(parts.items()):
         width = WIDTH * seconds / total
-        words = f"{name} {as_time(seconds * 1e6)}"
+        words = f"{part} {as_time(seconds * 1e6)}"
         bars.append(tag("rect", tag("title", words), x=x, y=0, width=width, height=26, class_=f"c{n % 6}"))
         legend.append(tag("li", tag("span", class_=f"key c{n % 6}"), words))
         x += width
-    return tag("figure", picture(26, "compile time", *bars), tag("ul", *legend, class_="legend"))
+    told = f"{name}: {as_time(sum(parts.values()) * 1e6)}"
+    return tag("figure", tag("figcaption", told), picture(26, name, *bars), tag("ul", *legend, class_="legend"))
 
 
 def lanes(nodes: Mapping[str, str]) -> Html:

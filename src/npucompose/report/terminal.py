@@ -20,7 +20,7 @@ from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
 from npucompose.report.passes import rows_of_ablation, rows_of_passes
-from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time
+from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time, stream_words
 from npucompose.schema.record import BenchmarkFacts, Report
 from npucompose.schema.timing import Timing
 
@@ -124,8 +124,7 @@ def _streams(report: Report) -> Iterator[Row]:
     words.append("validated" if plan.validated else "not validated")
     if plan.predicted_us is not None and plan.serial_us is not None:
         words.append(f"predicted {as_time(plan.predicted_us)} of {as_time(plan.serial_us)}")
-    if plan.measured_us is not None:
-        words.append(f"measured {as_time(plan.measured_us)}")
+    words += stream_words(plan)
     if not plan.applied and plan.why:
         words.append(f"plan not applied: {plan.why}")
     yield "streams", Text(" · ".join(words))

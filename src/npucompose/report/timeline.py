@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from npucompose.report.axis import Axis
 from npucompose.report.markup import Html, joined, tag
 from npucompose.report.svg import LABEL, LANE, MOST_NODES, WIDTH, axis, label, picture
 from npucompose.report.words import as_bytes, as_count, as_time
-from npucompose.schema.streams import Timeline
+from npucompose.schema.streams import Timeline, Timelines
 
 CURVE = 44
 BYTES_ALIVE = "bytes alive"
@@ -17,11 +17,10 @@ MOST_EVENTS = 400
 NARROWEST = 0.4
 
 
-def drawn(timelines: Mapping[str, Timeline]) -> Iterator[Html]:
-    """One figure for each timeline; those of the same kernels, predicted and measured say, share one scale of time."""
-    for name, line in timelines.items():
-        kernels = frozenset(line.nodes)
-        alike = [other for other in timelines.values() if frozenset(other.nodes) == kernels]
+def drawn(timelines: Timelines) -> Iterator[Html]:
+    """One figure for each timeline; those of one graph, predicted and measured, share one scale of time."""
+    for name, line in timelines:
+        alike = [other for graph, other in timelines if graph == name]
         scale = max((end for other in alike for end in other.end_us), default=0.0)
         if scale > 0:
             yield _figure(name, line, scale)

@@ -11,22 +11,22 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from npucompose.schema.streams import Timeline
+from npucompose.schema.streams import Timeline, Timelines
 
 Entry = dict[str, Any]
 
 
-def text(timelines: Mapping[str, Timeline]) -> str:
-    """The file's content for {name of a graph: timeline}."""
+def text(timelines: Timelines) -> str:
+    """The file's content."""
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": entries(timelines)})
 
 
-def entries(timelines: Mapping[str, Timeline]) -> list[Entry]:
+def entries(timelines: Timelines) -> list[Entry]:
     """Names first, then everything in the order of time."""
     names: list[Entry] = []
     found: list[Entry] = []
     flow = 0
-    for process, (name, line) in enumerate(timelines.items(), start=1):
+    for process, (name, line) in enumerate(timelines, start=1):
         threads = {stream: number for number, stream in enumerate(dict.fromkeys(line.streams), start=1)}
         names += _names(process, f"{name} ({line.source})", threads)
         found += _slices(process, threads, line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npucompose.schema.record import Status
+from npucompose.schema.record import Status, StreamFacts
 
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",
@@ -46,3 +46,16 @@ def as_bytes(number: int) -> str:
             return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def stream_words(plan: StreamFacts) -> list[str]:
+    """How the streams were executed and what was measured: `executed on 2 threads`, `measured 2.5 ms of 5.0 ms`."""
+    words: list[str] = []
+    if plan.threads is not None:
+        why = f": {plan.why_threads}" if plan.why_threads else ""
+        words.append(f"executed on {as_count(plan.threads, 'thread')}{why}")
+    if plan.measured_us is not None and plan.measured_serial_us is not None:
+        words.append(f"measured {as_time(plan.measured_us)} of {as_time(plan.measured_serial_us)}")
+    if plan.prediction_error is not None:
+        words.append(f"prediction off by {plan.prediction_error:+.1%}")
+    return words

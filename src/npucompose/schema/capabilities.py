@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
 from attrs import frozen
 
 from npucompose.schema.device_model import ATLAS_A2, DeviceModel
+
+
+@frozen(kw_only=True)
+class Clocked:
+    """The kernels of one graph as this machine replays them, in microseconds."""
+
+    kernel_us: Mapping[str, float]
+    """{FX node: its time on one thread}; what is not there starts no kernel."""
+    together_us: Mapping[str, float]
+    """The same with as many threads for one kernel as torch takes here by itself."""
+    stream_us: float
+    """Until the first kernel of a side stream starts."""
+    event_us: float
+
+    def onto(self, model: DeviceModel) -> DeviceModel:
+        """`model` with the figures that were measured."""
+        cores = max(model.vector, 1)
+        name = f"CPU with {cores} cores, measured"
+        return attrs.evolve(model, name=name, launch_us=0.0, event_us=self.event_us, stream_us=self.stream_us)
+
+
+Clock = Callable[[Any, Sequence[Any]], Clocked | None]
+"""(graph module, inputs) -> how long its kernels take; None for a graph that cannot be replayed."""
 
 
 @frozen(kw_only=True)
@@ -40,3 +67,5 @@ class Capabilities:
     """What plans are simulated on."""
     profiles: bool = False
     """The kernels of a graph can be run and timed where passes run (`streams.cost=measured`)."""
+    clock: Clock | None = attrs.field(default=None, eq=False, repr=False)
+    """Times kernels as the replay will run them; without it they are called one by one from Python."""

@@ -32,6 +32,9 @@ class DeviceModel:
     """Of one core, in everything else."""
     gbytes_s: float
     """Memory bandwidth of the whole device."""
+    fork_us: float | None = None
+    """What it costs to spread one kernel over the threads that torch gives it when no streams are in use; None where a
+    kernel takes all the cores that it can by itself."""
 
 
 ATLAS_A2 = DeviceModel(
@@ -52,18 +55,22 @@ of the right order and no measurement: calibrate them before a prediction is bel
 def cpu(cores: int) -> DeviceModel:
     """A machine whose streams are worker threads, a kernel on one core each.
 
-    Round assumptions of the right order for one core, and no measurement; `streams.device.*` replaces them.
+    Round figures of the right order for the native replayer, and no measurement of this machine
+    (`streams.cost=measured` and `streams.device.*` replace them). A thread that is awake starts its stream in 0.2 µs
+    and one that has gone to sleep in some 50; 2 keeps graphs of a few microseconds, which would lose on the latter, on
+    one stream.
     """
     return DeviceModel(
         name=f"CPU with {cores} cores, nominal",
         cube=0,
         vector=cores,
-        launch_us=0.5,
-        event_us=0.5,
-        stream_us=10.0,
+        launch_us=0.1,
+        event_us=0.1,
+        stream_us=2.0,
         cube_gflops=60.0,
         vector_gflops=4.0,
         gbytes_s=20.0,
+        fork_us=5.0,
     )
 
 

@@ -104,7 +104,18 @@ class StreamFacts:
     """{stream: share of predicted_us in which it works}."""
     peak_bytes: int | None = None
     serial_peak_bytes: int | None = None
+    threads: int | None = None
+    """Threads on which the streams were executed, the calling one included; None where the target does not say."""
+    why_threads: str = ""
+    """Why there was but one."""
     measured_us: float | None = None
+    """Of a replay on these threads, on a clock that looks at every kernel; several graphs' are added."""
+    measured_serial_us: float | None = None
+    """Of the same kernels on one thread."""
+
+    prediction_error: float | None = None
+    """By how much `predicted_us` is off, as a share of `measured_us`; None below a millisecond, where looking at the
+    clock takes part of the time, and where not every graph was measured."""
 
 
 @frozen(kw_only=True)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from attrs import frozen
 
 from npucompose.schema.options import option
-from npucompose.schema.streams import Match
+from npucompose.schema.streams import Cores, Match
 
 
 @frozen(kw_only=True)
-class CoreRegion:
+class CoreRegion(Cores):
     """`{aicore: 8, vectorcore: 16, match: {module: "re:.*shared_expert.*"}}`: what matches may use so many cores."""
 
-    aicore: int = option(doc="cube cores", ge=1)
-    vectorcore: int = option(doc="vector cores", ge=1)
     match: Match
 
 

@@ -63,7 +63,7 @@ class Optuna:
         50, "points that are asked for in all; a larger number goes on where an earlier search ended", ge=1
     )
     objectives: Mapping[str, Direction] = option(
-        factory=lambda: {"p50_us": "minimize"},
+        factory=dict,
         doc="{figure of `npucompose report`: minimize or maximize}; several: a front",
     )
     space: Mapping[str, Dimension] = option(factory=dict, doc="{group or dotted key: what it may be}")

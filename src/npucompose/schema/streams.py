@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -62,18 +62,32 @@ class Match:
 
 
 @frozen(kw_only=True)
+class Cores:
+    """At most so many cores (TorchAir's limit_core_num)."""
+
+    aicore: int = option(doc="cube cores", ge=1)
+    vectorcore: int = option(doc="vector cores", ge=1)
+
+
+@frozen(kw_only=True)
 class PlanEntry:
-    """Put what `match` finds on `stream`; entries are read in order and the first that matches a node wins."""
+    """Put what `match` finds on `stream`; entries are read in order and the first that matches a node wins.
+
+    `cores` is the limit of that stream's kernels: `{aicore: 8, vectorcore: 16}`.
+    """
 
     stream: str
     match: Match
     priority: int = 0
+    cores: Cores | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.stream:
             raise ValueError("'stream' must be a name, '' is none")
         if self.stream == DEFAULT_STREAM and self.priority:
             raise ValueError(f"the stream '{DEFAULT_STREAM}' is not ours: it takes no priority")
+        if self.stream == DEFAULT_STREAM and self.cores is not None:
+            raise ValueError(f"the stream '{DEFAULT_STREAM}' is not ours: limit its cores with the pass core_limit")
 
 
 @frozen(kw_only=True)
@@ -151,6 +165,8 @@ class Plan:
     events: tuple[Event, ...] = ()
     priorities: Mapping[str, int] = field(factory=dict[str, int])
     """{stream: priority} of the streams that have one other than 0."""
+    cores: Mapping[str, Cores] = field(factory=dict[str, Cores])
+    """{stream: limit} of the streams that have one."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -175,6 +191,19 @@ class Timeline:
     """(recorder, waiter)."""
     counters: Mapping[str, tuple[tuple[float, float], ...]] = field(factory=dict[str, tuple[tuple[float, float], ...]])
     """{name: ((time, value from then on), …)}: cores in use, bytes alive."""
+
+
+Timelines = Sequence[tuple[str, Timeline]]
+"""(name of a graph, timeline); a graph may come twice, predicted and measured."""
+
+
+@frozen(kw_only=True)
+class StreamTimes:
+    """How the streams of one graph really ran: the replay of median length, and the same kernels on one thread."""
+
+    timeline: Timeline
+    plan_us: float
+    serial_us: float
 
 
 @frozen(kw_only=True)
@@ -212,7 +241,7 @@ class Decision:
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is told already: it may outlive the graph, or go elsewhere (npugraph_ex pickles its graphs)."""
+        """A copy is told already: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
         told = self.told
         return _decided, (self.applied, self.why, self.validated, *told)
 

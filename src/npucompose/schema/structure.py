@@ -73,6 +73,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def classes_of(kind: Any) -> tuple[Any, ...]:
+    """The attrs classes that a field of this type may hold; none where it holds other things too."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    return kinds if all(map(attrs.has, kinds)) else ()
+
+
 # How values are read.
 
 
@@ -128,7 +134,10 @@ def _types_of(kind: Any) -> dict[str, Any]:
 
 
 def _named(raw: Any, kinds: Mapping[str, Any]) -> Any:
-    """The class that `name` says; the first one where it says nothing."""
+    """The class that `name` says, the first one where it says nothing; of a value that is made already, its own."""
+    for kind in kinds.values():
+        if isinstance(raw, kind):
+            return kind
     if not isinstance(raw, Mapping):
         raise _Wrong("a mapping", raw)
     name = cast("Mapping[Any, Any]", raw).get("name", next(iter(kinds)))

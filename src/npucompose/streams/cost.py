@@ -45,7 +45,7 @@ def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: Sizes) -> li
     """The work of each kernel on a device: launch, then the longer of its arithmetic and its memory traffic.
 
     A matrix product fills cube cores (vector cores where there are none), everything else vector cores, as many as its
-    result has tiles; on a CPU a kernel runs on one core.
+    result has tiles. On a CPU a kernel of a stream runs on one core; without streams torch may spread it over several.
     """
     return [_estimated(kernel, model, sizes) for kernel in kernels]
 
@@ -70,13 +70,19 @@ def _estimated(kernel: fx.Node, model: DeviceModel, sizes: Sizes) -> Work:
     busy_us = max((flops if flops is not None else max(made, read)) / (used * rate * 1e3), memory_us)
     us = model.launch_us + busy_us
     on_cube = is_cube and bool(model.cube)
+    spread = None if model.fork_us is None else min(us, model.fork_us + model.launch_us + busy_us / _threads(model))
     return Work(
         us=us,
+        in_a_row_us=spread,
         cube=used if on_cube else 0,
         vector=0 if on_cube else used,
         bandwidth=memory_us / us if us else 0.0,
         gang=gang and bool(model.cube),
     )
+
+
+def _threads(model: DeviceModel) -> int:
+    return min(torch.get_num_threads(), model.vector)
 
 
 def _flops(kernel: fx.Node, made: float) -> float | None:

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import tensors_in
-from npucompose.graphs.scopes import LABEL, PRIORITY, control
+from npucompose.graphs.scopes import LABEL, PRIORITY, control, core_scope
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Plan
 
@@ -27,11 +27,11 @@ def emit(graph: fx.Graph, plan: Plan, dependence: Dependence, can: Capabilities)
         add = add(mm, sub)               scope_exit()
                                          wait([record]);  add = add(mm, sub)
 
-    Source of the rules (TorchAir, `_scope.py`, `_record_wait.py`, its two lowerings): scopes are flat, the label is the
-    first key, the default stream has no scope, a record stands behind a real kernel of its stream and a wait directly
-    before the kernel that needs it. Views and getitem follow the kernel they are made of; what is made of inputs alone
-    stands before its first reader. Joining the side streams before the outputs is the target's duty (TorchAir's capture
-    closure does it).
+    Source of the rules (TorchAir, `_scope.py`, `_record_wait.py`, its two lowerings): scopes are flat, the label is
+    the first key, the default stream has no scope, a limit of cores has a scope of its own inside, a record stands
+    behind a real kernel of its stream and a wait directly before the kernel that needs it. Views and getitem follow
+    the kernel they are made of; what is made of inputs alone stands before its first reader. Joining the side streams
+    before the outputs is the target's duty (TorchAir's capture closure does it).
     """
     _Writer(graph, plan, dependence, can).write()
 
@@ -66,6 +66,7 @@ class _Writer:
         self.records: dict[str, fx.Node] = {}
         self.empty = _empty(graph)
         self.stream = DEFAULT_STREAM
+        self.limits = plan.cores if can.core_limits else {}
 
     def write(self) -> None:
         recorders = {event.recorder for event in self.plan.events}
@@ -99,8 +100,12 @@ class _Writer:
             keys.append(PRIORITY)
             values.append(str(self.plan.priorities[stream]))
         self._new("scope_enter", (keys, values), None)
+        if stream in self.limits:
+            self._new("scope_enter", core_scope(self.limits[stream]), None)
 
     def _leave(self) -> None:
+        if self.stream in self.limits:
+            self._new("scope_exit", (), None)
         if self.stream != DEFAULT_STREAM:
             self._new("scope_exit", (), None)
         self.stream = DEFAULT_STREAM

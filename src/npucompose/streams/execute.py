@@ -23,6 +23,12 @@ def on_the_side() -> Iterator[None]:
         yield
 
 
+def made_up_inputs(graph: fx.Graph) -> list[Any]:
+    """Values for a graph's placeholders, by their fake values; see `Inputs`."""
+    with on_the_side():
+        return list(Inputs(graph, Dependence.of(graph)).start().values())
+
+
 class Inputs:
     """Made-up values for a graph's placeholders, the same at every start: numbers around 0, whole numbers 0 or 1."""
 

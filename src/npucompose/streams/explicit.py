@@ -10,7 +10,8 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.schema.streams import DEFAULT_STREAM, Match, Streams
+from npucompose.schema.device_model import DeviceModel
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, Streams
 from npucompose.streams.match import find, why_none
 
 
@@ -74,3 +75,27 @@ def priorities(wanted: Streams) -> Mapping[str, int]:
                 f"an earlier entry {found[entry.stream]}: one stream has one priority.",
             )
     return {stream: priority for stream, priority in found.items() if priority}
+
+
+def cores(wanted: Streams, model: DeviceModel) -> Mapping[str, Cores]:
+    """{stream: limit} of the entries; what the device has not, and two entries that disagree, are refused."""
+    found: dict[str, Cores | None] = {}
+    for number, entry in enumerate(wanted.plan):
+        if found.setdefault(entry.stream, entry.cores) != entry.cores:
+            raise PlanError(
+                "cores",
+                f"streams.plan[{number}] limits stream '{entry.stream}' to {_told(entry.cores)}, an earlier entry to "
+                f"{_told(found[entry.stream])}: one stream has one limit.",
+            )
+        limit = entry.cores
+        if limit is not None and (limit.aicore > model.cube or limit.vectorcore > model.vector):
+            raise PlanError(
+                "cores",
+                f"streams.plan[{number}].cores asks for {_told(limit)}; {model.name} has {model.cube} cube and "
+                f"{model.vector} vector cores (streams.device.cube and .vector say otherwise).",
+            )
+    return {stream: limit for stream, limit in found.items() if limit is not None}
+
+
+def _told(limit: Cores | None) -> str:
+    return "no limit" if limit is None else f"{limit.aicore} cube and {limit.vectorcore} vector cores"

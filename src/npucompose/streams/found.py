@@ -8,7 +8,7 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Decision, Event, Plan
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Decision, Event, Plan
 from npucompose.streams.emit import emit
 from npucompose.streams.lifetime import keep_alive
 from npucompose.streams.predict import Drawn, lives_of, predicted
@@ -36,7 +36,7 @@ class Found:
     @property
     def gain(self) -> float:
         """Share of the serial time that the plan is predicted to save."""
-        serial = sum(item.us for item in self.drawn.problem.work)
+        serial = self.drawn.problem.serial_us
         return 1 - self.drawn.simulation.makespan / serial if serial else 0.0
 
     def decision(self, *, applied: bool, why: str, validated: bool = True) -> Decision:
@@ -50,15 +50,22 @@ class Found:
         )
 
 
-def named(problem: Problem, labels: Sequence[str], priorities: Mapping[str, int]) -> Found:
+def named(
+    problem: Problem, labels: Sequence[str], priorities: Mapping[str, int], cores: Mapping[str, Cores] | None = None
+) -> Found:
     """The plan that puts each kernel on the stream of its label, in the graph's own order where it can be kept."""
     stream_names = tuple(dict.fromkeys((DEFAULT_STREAM, *labels)))
     number = {label: index for index, label in enumerate(stream_names)}
     drawn = Drawn.of(problem, [number[label] for label in labels], range(len(labels)))
-    return with_names(drawn, stream_names, priorities)
+    return with_names(drawn, stream_names, priorities, cores)
 
 
-def with_names(drawn: Drawn, stream_names: Sequence[str], priorities: Mapping[str, int]) -> Found:
+def with_names(
+    drawn: Drawn,
+    stream_names: Sequence[str],
+    priorities: Mapping[str, int],
+    cores: Mapping[str, Cores] | None = None,
+) -> Found:
     names = drawn.problem.names
     nodes = {names[index]: stream_names[drawn.streams[index]] for index in drawn.order}
     used = set(nodes.values())
@@ -66,6 +73,7 @@ def with_names(drawn: Drawn, stream_names: Sequence[str], priorities: Mapping[st
         nodes=nodes,
         events=tuple(Event(recorder=names[first], waiter=names[then]) for first, then in drawn.events),
         priorities={stream: priority for stream, priority in priorities.items() if stream in used},
+        cores={stream: limit for stream, limit in (cores or {}).items() if stream in used},
     )
     return Found(plan=plan, drawn=drawn, stream_names=stream_names)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import is_collective
-from npucompose.graphs.scopes import NAMESPACES, control
+from npucompose.graphs.scopes import NAMESPACES, control, core_limits
 from npucompose.schema.capabilities import Capabilities
 from npucompose.streams.timing import Timing
 
@@ -57,21 +59,47 @@ def check_budget(timing: Timing, can: Capabilities) -> None:
         )
 
 
-def check_gangs(timing: Timing, needed: Dependence, can: Capabilities) -> None:
+def check_gangs(graph: fx.Graph, timing: Timing, needed: Dependence, can: Capabilities) -> None:
     """Kernels that start with all their cores or not at all must not be free to run at once beyond what there is.
 
-    Without a limit of its own each takes every vector core, so any two that no event orders may starve one another.
+    Without a limit of its own each takes every vector core, so any two that no event orders may starve one another;
+    with limits any number that no event orders may, once they want more together than there are.
     """
     gangs = [kernel for kernel in needed.kernels if _is_gang(kernel)]
-    for place, first in enumerate(gangs):
-        for then in gangs[place + 1 :]:
-            if not timing.orders(first, then) and not timing.orders(then, first):
-                raise PlanError(
-                    "gang",
-                    f"'{first.name}' on stream '{timing.streams[first.name]}' and '{then.name}' on stream "
-                    f"'{timing.streams[then.name]}' each take all {can.device_model.vector} vector cores at once and "
-                    "no event orders them: they can starve each other for ever.",
-                )
+    limits, there = core_limits(graph), can.device_model.vector
+    wants = {gang: limits[gang].vectorcore if gang in limits else there for gang in gangs}
+    starving = _beyond(gangs, timing, wants, there)
+    if not starving:
+        return
+    told = " and ".join(f"'{gang.name}' ({wants[gang]} on stream '{timing.streams[gang.name]}')" for gang in starving)
+    raise PlanError(
+        "gang",
+        f"{told} each take their vector cores all at once and no event orders them; together they want "
+        f"{sum(wants[gang] for gang in starving)} of {there}: they can starve each other for ever.",
+    )
+
+
+def _beyond(gangs: Sequence[fx.Node], timing: Timing, wants: Mapping[fx.Node, int], there: int) -> tuple[fx.Node, ...]:
+    """Kernels that may all run at once and want more than there is; () where no such set exists.
+
+    Depth first over sets in which no event orders any two; a set that fits with all that could still join it is left.
+    """
+    todo: list[tuple[tuple[fx.Node, ...], Sequence[fx.Node]]] = [((), gangs)]
+    while todo:
+        chosen, rest = todo.pop()
+        taken = sum(wants[gang] for gang in chosen)
+        if taken > there:
+            return chosen
+        if taken + sum(wants[gang] for gang in rest) <= there:
+            continue
+        for place, gang in enumerate(rest):
+            later = [other for other in rest[place + 1 :] if not _ordered(timing, gang, other)]
+            todo.append(((*chosen, gang), later))
+    return ()
+
+
+def _ordered(timing: Timing, one: fx.Node, other: fx.Node) -> bool:
+    return timing.orders(one, other) or timing.orders(other, one)
 
 
 def _is_gang(kernel: fx.Node) -> bool:

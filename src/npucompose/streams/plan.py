@@ -94,7 +94,8 @@ def _found(problem: Problem, can: Capabilities) -> Found:
     if wanted.kind == "explicit" or wanted.plan:
         labels = explicit.assigned(problem.needed, wanted)
         _check_count(labels, wanted, can)
-        return named(problem, labels, explicit.priorities(wanted))
+        limits = explicit.cores(wanted, problem.model) if can.core_limits else {}
+        return named(problem, labels, explicit.priorities(wanted), limits)
     limit = min(wanted.max_streams, can.max_streams)
     chosen = auto.candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
     drawn = [Drawn.of(problem, one.streams, one.ranked) for one in chosen]

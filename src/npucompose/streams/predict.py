@@ -59,7 +59,7 @@ def _prediction(
         device=problem.model.name,
         cost=problem.wanted.cost,
         plan_us=simulation.makespan,
-        serial_us=sum(times),
+        serial_us=problem.serial_us,
         critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
         busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
         peak_bytes=_peak(living),

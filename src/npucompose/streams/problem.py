@@ -10,12 +10,12 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
-from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import DeviceModel
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.cost import Sizes, roofline
-from npucompose.streams.profile import measured
+from npucompose.streams.profile import clocked, measured, work_of
 from npucompose.streams.work import Work
 
 Pair = tuple[fx.Node, fx.Node]
@@ -32,6 +32,8 @@ class Problem:
     profiles: bool
     needed: Dependence
     """With the edges that were asked for; `kernels` in a legal order."""
+    clocked: Clocked | None = None
+    """The kernels' measured times, where they were asked for and the device has a clock."""
     sizes: Sizes = field(factory=Sizes)
 
     @classmethod
@@ -42,10 +44,12 @@ class Problem:
         """
         found = Dependence.of(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
+        times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
         return cls(
             graph=graph,
             wanted=wanted,
-            model=wanted.device.onto(can.device_model),
+            model=wanted.device.onto(can.device_model if times is None else times.onto(can.device_model)),
+            clocked=times,
             profiles=can.profiles,
             needed=_with_asked(found, asked) if asked else found,
         )
@@ -94,7 +98,12 @@ class Problem:
                 "streams.cost=measured times every kernel of the graph, which this target cannot do while it compiles; "
                 "choices: roofline, none. target=cpu can.",
             )
-        return measured(self.graph, self.needed)
+        return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
+
+    @cached_property
+    def serial_us(self) -> float:
+        """All kernels one after the other."""
+        return sum(item.us if item.in_a_row_us is None else item.in_a_row_us for item in self.work)
 
 
 def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:

@@ -42,8 +42,8 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
     `race`, `collective_order`, `random_order`, `effect_order`, `order` (an edge of `dependence` that neither stream
     order nor events keep; `dependence` is that of the graph before it was planned, by default of the graph itself).
     With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang`
-    (kernels that take all their cores at once, together more than there are) and `lifetime` (memory that a stream may
-    reuse while another one still reads it).
+    (kernels that take all their cores at once, any number of them together more than there are) and `lifetime` (memory
+    that a stream may reuse while another one still reads it).
     """
     needed = dependence or Dependence.of(graph)
     if can is not None:
@@ -59,7 +59,7 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
             )
     if can is not None:
         check_budget(timing, can)
-        check_gangs(timing, needed, can)
+        check_gangs(graph, timing, needed, can)
         if can.frees_early:
             check_lifetimes(graph, timing, needed)
 

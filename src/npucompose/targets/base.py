@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from npucompose.models.base import Built
     from npucompose.schema.record import NpuFacts
+    from npucompose.schema.streams import StreamTimes
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
@@ -191,6 +192,10 @@ class Target(ABC):
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
         """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
         return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
+
+    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        """{graph: how its streams run}, measured on replays of its own; {} where nobody can look into a replay."""
+        return {}
 
     def device_facts(self, backend: Backend) -> NpuFacts | None:
         """What came out on the vendor's side, for the report; None where there is no such side."""

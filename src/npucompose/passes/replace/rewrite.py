@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from attrs import define
 from torch import fx
 
 from npucompose.graphs import Aliases
@@ -27,7 +28,8 @@ def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = F
     With `check` each place is held to its pattern's tolerance by itself (PassError names the pattern).
     """
     proofs = PartProofs() if check else None
-    counts = {pattern.name: _replaced(graph, pattern, proofs) for pattern in patterns}
+    whole = _Whole.of(graph)
+    counts = {pattern.name: _replaced(whole, pattern, proofs) for pattern in patterns}
     return facts_of(counts, patterns, errors=proofs.errors if proofs is not None else {})
 
 
@@ -57,33 +59,61 @@ def facts_of(
     )
 
 
-def _replaced(graph: fx.Graph, pattern: Pattern, proofs: PartProofs | None) -> int:
+@define(eq=False)
+class _Whole:
+    """The graph, read once for all places: a walk over it for each of them would make the cost grow with its square."""
+
+    graph: fx.Graph
+    order: dict[fx.Node, float]
+    """Places in the list; what is put in stands between those that were there."""
+    written: frozenset[fx.Node]
+    """Nodes that name memory which somebody writes."""
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> _Whole:
+        order = {node: float(at) for at, node in enumerate(graph.nodes)}
+        if not any(written_by(node) for node in graph.nodes):
+            return cls(graph, order, frozenset())
+        aliases = Aliases.of(graph)
+        return cls(graph, order, frozenset(n for n in order if not aliases.written.isdisjoint(aliases.of_all([n]))))
+
+    def put_in(self, nodes: Sequence[fx.Node], before: fx.Node) -> None:
+        """`nodes` were put in front of `before`, one behind the other."""
+        high = self.order[before]
+        low = self.order.get(nodes[0].prev, high - 1) if nodes else high
+        for at, node in enumerate(nodes):
+            self.order[node] = low + (high - low) * (at + 1) / (len(nodes) + 1)
+
+
+def _replaced(whole: _Whole, pattern: Pattern, proofs: PartProofs | None) -> int:
     """How many places of one pattern were replaced."""
     count = 0
     for search in searches(type(pattern)):
-        anchors = [node for node in graph.nodes if node.target == search.anchor.target]
+        anchors = [node for node in whole.graph.nodes if node.target == search.anchor.target]
         for anchor in anchors:
             found = None if anchor._erased else match(search, anchor)
-            if found is not None and _rewritten(graph, search, found, proofs):
+            if found is not None and _rewritten(whole, search, found, proofs):
                 count += 1
     return count
 
 
-def _rewritten(graph: fx.Graph, search: Search, found: Found, proofs: PartProofs | None) -> bool:
+def _rewritten(whole: _Whole, search: Search, found: Found, proofs: PartProofs | None) -> bool:
     """The new calls stand where the first result stood, so that everybody who reads one comes after them."""
-    order = {node: at for at, node in enumerate(graph.nodes)}
+    graph, order = whole.graph, whole.order
     outputs = [found.nodes[output] for output in search.outputs]
     tensors = [found.nodes[tensor] for tensor in search.tensors]
     first = min(outputs, key=order.__getitem__)
-    if any(order[tensor] >= order[first] for tensor in tensors) or _written(graph, found):
+    if any(order[tensor] >= order[first] for tensor in tensors):
         return False
-    made = _traced(graph, first, search, tensors, found)
-    new_nodes = [node for node in graph.nodes if node not in order]
+    if not whole.written.isdisjoint(found.nodes.values()):
+        return False  # somebody writes memory that the pattern reads or makes: its place in the order counts
+    new_nodes, made = _traced(graph, first, search, tensors, found)
     forms = zip(made, outputs, strict=True)
     if not all(same_form(new.meta["val"], old.meta["val"]) for new, old in forms):
         for node in reversed(new_nodes):
             graph.erase_node(node)
         return False
+    whole.put_in(new_nodes, first)
     old_nodes = sorted(set(found.nodes.values()) - set(tensors), key=order.__getitem__)
     if proofs is not None:
         name, promise = search.pattern.name, Promise(exact=False, rtol=search.pattern.rtol, atol=search.pattern.atol)
@@ -97,18 +127,10 @@ def _rewritten(graph: fx.Graph, search: Search, found: Found, proofs: PartProofs
     return True
 
 
-def _written(graph: fx.Graph, found: Found) -> bool:
-    """Somebody writes memory that the pattern reads or makes: then its place in the order counts."""
-    if not any(written_by(node) for node in graph.nodes):
-        return False
-    aliases = Aliases.of(graph)
-    return not aliases.written.isdisjoint(aliases.of_all(found.nodes.values()))
-
-
 def _traced(
     graph: fx.Graph, before: fx.Node, search: Search, tensors: Sequence[fx.Node], found: Found
-) -> list[fx.Node]:
-    """The replacement's calls in front of `before`."""
+) -> tuple[list[fx.Node], list[fx.Node]]:
+    """(the replacement's calls in front of `before`, those of them that are its results)."""
     pattern = search.pattern
     numbers = tuple(found.numbers[name] for name in pattern.scalars)
     fakes = [tensor.meta["val"] for tensor in tensors]
@@ -117,6 +139,7 @@ def _traced(
     small = _replacement(type(pattern), numbers, forms) if static else traced(_bound(pattern, numbers), fakes)
     mode = fake_mode_of(before)
     known: dict[fx.Node, fx.Node] = dict(zip((n for n in small.nodes if n.op == "placeholder"), tensors, strict=True))
+    new_nodes: list[fx.Node] = []
     results: Any = ()
     for node in small.nodes:
         if node.op == "output":
@@ -127,8 +150,9 @@ def _traced(
             new.meta = inherited(before)
             new.meta["val"] = _like(node.meta["val"], fakes[0]) if static else _value(new, mode)
             known[node] = new
+            new_nodes.append(new)
     given = results if isinstance(results, (list, tuple)) else (results,)
-    return [known[result] for result in given]
+    return new_nodes, [known[result] for result in given]
 
 
 @functools.lru_cache(maxsize=256)

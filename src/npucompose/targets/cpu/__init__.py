@@ -11,7 +11,7 @@ from attrs import frozen
 
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cpu_model, usable_cores
-from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
@@ -19,6 +19,7 @@ from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.schema.streams import StreamTimes
     from npucompose.targets.compilation import Backend
 
 ReplayExecutor = Literal["auto", "native", "portable"]
@@ -32,11 +33,17 @@ HONOURED: Mapping[str, frozenset[str]] = {
 """TorchAir's options that mean the same here: how many signatures are captured, and whether outputs are cloned."""
 
 
+def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
+    from npucompose.targets.cpu.stopwatch import clocked
+
+    return clocked(graph_module, inputs)
+
+
 @frozen(kw_only=True)
 class CpuTarget(Target):
     """Captures the AOT graph once with fixed buffers and replays it as a flat list of kernel calls.
 
-    Streams of a plan are executed in one legal order.
+    Streams of a plan run on threads of their own, or in one legal order where there is one core or no native replayer.
     """
 
     name: ClassVar[str] = "cpu"
@@ -58,6 +65,23 @@ class CpuTarget(Target):
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
         choices=("eager", "replace"),
     )
+    stream_threads: int | None = option(
+        None,
+        "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
+        ge=1,
+        optional=True,
+    )
+    stream_spin_us: float = option(
+        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0
+    )
+    stream_cores: tuple[int, ...] = option(
+        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
+    )
+
+    @property
+    def workers_count(self) -> int:
+        """Threads that streams may run on."""
+        return self.stream_threads or usable_cores()
 
     linear: LinearLibrary = option(
         "auto",
@@ -72,6 +96,7 @@ class CpuTarget(Target):
             captures=mode in HONOURED,
             device_model=cpu(usable_cores()),
             profiles=True,
+            clock=_clocked if mode in HONOURED and self.executor != "portable" else None,
         )
 
     def honours(self, mode: str) -> frozenset[str]:
@@ -126,6 +151,23 @@ class CpuTarget(Target):
             "replayer": replayer,
         }
 
+    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        from npucompose.streams import made_up_inputs
+        from npucompose.targets.cpu.captured_graph import CapturedGraph
+        from npucompose.targets.cpu.graph_cache import GraphCache
+        from npucompose.targets.cpu.stopwatch import measured
+
+        found: dict[str, StreamTimes] = {}
+        for compilation in backend.compilations:
+            lowered, module = compilation.lowered, compilation.graph_module
+            last = lowered.last if isinstance(lowered, GraphCache) else None
+            if not isinstance(last, CapturedGraph):
+                continue
+            times = measured(last, module, made_up_inputs(module.graph))
+            if times is not None:
+                found[compilation.id] = times
+        return found
+
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
@@ -140,6 +182,7 @@ class CpuTarget(Target):
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.targets.cpu.graph_cache import GraphCache
+        from npucompose.targets.cpu.threads import Workers
 
         limit, clone = (
             ("npugraph_ex.capture_limit", "npugraph_ex.clone_output")
@@ -152,4 +195,5 @@ class CpuTarget(Target):
             clone_output=request.options[clone],
             executor="torchscript" if self.executor == "portable" else "native",
             when_full=self.when_full,
+            workers=Workers(count=self.workers_count, spin_us=self.stream_spin_us, cores=tuple(self.stream_cores)),
         )

@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import CaptureError
 from npucompose.targets.cpu import kernels, refusals, reinplace
+from npucompose.targets.cpu.alone import Alone, Trial
 from npucompose.targets.cpu.inputs import sharing
+from npucompose.targets.cpu.issue import Issue
 from npucompose.targets.cpu.ledger import (
     Held,
     Ledger,
@@ -43,16 +45,19 @@ _UNTRIED: Any = object()
 _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
 
 
-def record(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Plan:
+def record(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None) -> Plan:
     """The plan of `graph_module` for the signature of `inputs`.
 
+    With `alone` each kernel of a graph with streams is also tried without threads of its own (`Plan.unlike_alone`).
     Raises CaptureError for what a recording cannot follow. Afterwards memory and RNG are as they were.
     """
     for index, value in enumerate(inputs):
         refusals.check_input(index, value)
     with undisturbed() as modes:
         seed = torch.get_rng_state()
-        recorder = Recorder(graph_module=graph_module, sharing=sharing(inputs), modes=modes)
+        issue = Issue.of(graph_module.graph)
+        trial = Trial(alone) if alone is not None and issue.has_streams else None
+        recorder = Recorder(graph_module=graph_module, sharing=sharing(inputs), modes=modes, issue=issue, trial=trial)
         try:
             return recorder.run(inputs)
         finally:
@@ -66,6 +71,8 @@ class Recorder:
     sharing: frozenset[int]
     modes: Sequence[TorchDispatchMode]
     """What looks at operators that are not torch's own."""
+    issue: Issue
+    trial: Trial | None
     steps: list[Step] = field(factory=list)
     env: dict[fx.Node, Any] = field(factory=dict)
     ledger: Ledger = field(factory=Ledger)
@@ -89,6 +96,7 @@ class Recorder:
         dying = _last_uses(graph)
         given = iter(enumerate(inputs))
         for node in graph.nodes:
+            self.issue.node(node)
             if node.op == "placeholder":
                 self._placeholder(node, *next(given))
             elif node.op == "get_attr":
@@ -101,6 +109,7 @@ class Recorder:
             else:
                 refusals.check_target(node)
                 self._call(node, found.in_place.get(node))
+            self.issue.done(node)
             for dead in dying.get(node, ()):
                 self.ledger.release(self.env.pop(dead, None))
         raise CaptureError("cannot capture a graph without an output node.")
@@ -183,6 +192,8 @@ class Recorder:
         written = self._about_to_write(node, traits, ordered) if traits.mutable else []
         for generator in _generators((real_args, real_kwargs)) if traits.takes_generator else ():
             self.generators.append((generator, generator.get_state()))
+        if self.trial is not None:
+            self.trial.see(op, real_args, real_kwargs)
         before = None if traits.of_torch else torch.get_rng_state()
         try:
             result = (
@@ -193,6 +204,7 @@ class Recorder:
         except Exception as error:
             raise refusals.refused(node, f"it fails on the given inputs: {error}") from error
         seeded = traits.draws if before is None else not torch.equal(before, torch.get_rng_state())
+        self.issue.draws = seeded
         if traits.is_as_strided:
             self._count_from_the_storage(read, result)
         leaves = flat(result)
@@ -241,7 +253,7 @@ class Recorder:
             return None
         made = [self._in_the_pool(tensor) for tensor in tensors]
         args = tuple([self._operand(part, numbered, made) for part in call.args])
-        self.steps.append(Step(op=call.op, args=args, name=node.name))
+        self._add(Step(op=call.op, args=args, name=node.name))
         return tuple(made) if isinstance(result, tuple) else made[0]
 
     def _into_buffers(
@@ -295,8 +307,11 @@ class Recorder:
     def _fresh(self, node: fx.Node, op: OpOverload, ordered: tuple[Any, ...], result: Any) -> Any:
         args = mapped(self.ledger.operand, numbers_as_tensors(traits_of(op), ordered))
         held = mapped(self.ledger.into_register, result)
-        self.steps.append(Step(op=op, args=args, results=registers_of(held), name=node.name))
+        self._add(Step(op=op, args=args, results=registers_of(held), name=node.name))
         return held
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(self.issue.step(step))
 
     # -- mutation
 
@@ -337,7 +352,7 @@ class Recorder:
             raise refusals.refused(node, "an operator that writes its arguments and returns a list.")
         # What lies in a known place needs no register; the executor drops it.
         results = tuple(None if not isinstance(r, Held) or id(r) in known else r.register for r in returned)
-        self.steps.append(Step(op=traits.op, args=args, results=results, name=node.name))
+        self._add(Step(op=traits.op, args=args, results=results, name=node.name))
         return placed
 
     # -- the end
@@ -365,6 +380,7 @@ class Recorder:
             register_roots=self.ledger.register_roots,
             views_resolved=self.views,
             constants=sum(1 for root in used if root.kind == "constant"),
+            unlike_alone=self.trial.unlike if self.trial is not None else "",
         )
 
 

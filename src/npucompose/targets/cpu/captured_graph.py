@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
+from attrs import frozen
 from torch import fx
 
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
+from npucompose.targets.cpu.alone import Alone
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
 from npucompose.targets.cpu.memory import Memory, told_of_memory
@@ -18,10 +21,12 @@ from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
 from npucompose.targets.cpu.straight_line import StraightLine
+from npucompose.targets.cpu.threads import Threads, Workers
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
 from npucompose.targets.cpu.undisturbed import undisturbed
 
 ExecutorName = Literal["native", "torchscript", "python"]
+PORTABLE = "the portable replayer runs one kernel after the other"
 
 
 class CapturedGraph:
@@ -32,17 +37,29 @@ class CapturedGraph:
     """
 
     def __init__(
-        self, plan: Plan, inputs: Sequence[Any], *, static: frozenset[int], executor: ExecutorName, clone_output: bool
+        self,
+        plan: Plan,
+        inputs: Sequence[Any],
+        *,
+        static: frozenset[int],
+        executors: Executors,
+        clone_output: bool,
+        workers: Workers,
     ) -> None:
         self.plan = plan
-        self.memory = Memory.of(plan)
+        self.workers = workers
         self.seconds = self.record_seconds = 0.0
         """What the capture took, and what of it went by until the plan stood."""
         self.last_outputs: list[Any] = []
         """What the last replay returned, for those who look for these tensors elsewhere (see targets/detached.py)."""
-        self.executor, self._why_executor = _executor(plan, self.memory, executor)
-        written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         shared = sharing(inputs)
+        self.threads, self.why_threads = executors.threads(plan, workers, shared)
+        """Who runs which step; None, and a reason where streams were asked for, when one thread runs all of them."""
+        self.memory = Memory.of(plan, threads=self.threads)
+        self.executor, self._why_executor = executors.make(plan, self.memory, self.threads, workers)
+        if self.threads is not None and not isinstance(self.executor, Native):
+            self.threads, self.why_threads = None, PORTABLE
+        written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
         pinned = plan.pinned | (shared if written & shared else frozenset())
         self._fixed = static | pinned | _overlapping_themselves(inputs)
@@ -73,18 +90,22 @@ class CapturedGraph:
         static: frozenset[int] = frozenset(),
         executor: ExecutorName = "native",
         clone_output: bool = False,
+        workers: Workers | None = None,
     ) -> CapturedGraph:
         """Run `graph_module` once on the real `inputs` and record it; inputs and RNG are as before afterwards.
 
-        `static` inputs (parameters, buffers) are used in place and their address belongs to the signature. Raises
+        `static` inputs (parameters, buffers) are used in place and their address belongs to the signature. Streams that
+        the graph names run on `workers` where the native replayer can; by default on every core of this process. Raises
         CaptureError, naming the operator and the model's line, for what cannot be replayed.
         """
         begin = time.perf_counter()
+        workers = workers or Workers()
+        executors = Executors.of(executor)
         with told_of_memory():
-            plan = recorder.record(graph_module, inputs)
+            plan = recorder.record(graph_module, inputs, executors.alone(workers))
         recorded = time.perf_counter()
         with undisturbed(), told_of_memory():
-            captured = cls(plan, inputs, static=static, executor=executor, clone_output=clone_output)
+            captured = cls(plan, inputs, static=static, executors=executors, clone_output=clone_output, workers=workers)
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 
@@ -108,6 +129,9 @@ class CapturedGraph:
         return {
             "executor": self.executor.name,
             "executor_reason": self._why_executor,
+            "streams": len(self.plan.streams),
+            "threads": 1 if self.threads is None else self.threads.count,
+            "why_threads": self.why_threads,
             "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
             "kernels": len(steps),
             "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),
@@ -122,21 +146,59 @@ class CapturedGraph:
         }
 
 
-def _executor(plan: Plan, memory: Memory, wanted: ExecutorName) -> tuple[Native | TorchScript | StraightLine, str]:
-    """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
-    reason = ""
-    if wanted == "native":
+@frozen(kw_only=True, eq=False)
+class Executors:
+    """Who may run a plan: the native replayer's extension, or None and why; portable ones after it."""
+
+    wanted: ExecutorName
+    extension: ModuleType | None = None
+    why: str = ""
+
+    @classmethod
+    def of(cls, wanted: ExecutorName) -> Executors:
         try:
-            return Native(build.load(), plan, memory), reason
-        except (build.Unavailable, Refused) as error:
-            reason = str(error)
-    if wanted != "python":
-        try:
-            return TorchScript(plan.steps, memory.slots, memory.tensors), reason
-        except NotExpressible as error:
-            reason = f"{reason}; " if reason else ""
-            reason += f"not expressible in TorchScript: {error}"
-    return StraightLine(plan.steps, memory.slots, memory.tensors), reason
+            return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
+        except build.Unavailable as error:
+            return cls(wanted=wanted, why=str(error))
+
+    def alone(self, workers: Workers) -> Alone | None:
+        """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
+        if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
+            return None
+        return self.extension.alone
+
+    def make(
+        self, plan: Plan, memory: Memory, threads: Threads | None, workers: Workers
+    ) -> tuple[Native | TorchScript | StraightLine, str]:
+        """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
+        reason = self.why
+        if self.extension is not None:
+            try:
+                return Native(self.extension, plan, memory, threads=threads, workers=workers), reason
+            except Refused as error:
+                reason = str(error)
+        if self.wanted != "python":
+            try:
+                return TorchScript(plan.steps, memory.slots, memory.tensors), reason
+            except NotExpressible as error:
+                reason = f"{reason}; " if reason else ""
+                reason += f"not expressible in TorchScript: {error}"
+        return StraightLine(plan.steps, memory.slots, memory.tensors), reason
+
+    def threads(self, plan: Plan, workers: Workers, sharing: frozenset[int]) -> tuple[Threads | None, str]:
+        """The plan's streams on threads; or None and why they run in a row, '' for a plan of one stream."""
+        if len(plan.streams) < 2:
+            return None, ""
+        if self.extension is None:
+            return None, PORTABLE
+        if workers.count < 2:
+            return None, "one thread is all that streams may have here"
+        if plan.unlike_alone:
+            return None, (
+                f"{plan.unlike_alone} gives other bits on one thread than on {torch.get_num_threads()}: "
+                "torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
+            )
+        return Threads.of(plan, workers.count, sharing), ""
 
 
 def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:

@@ -11,6 +11,7 @@ from npucompose.targets.base import LowerRequest
 from npucompose.targets.cpu import WhenFull
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.inputs import signature
+from npucompose.targets.cpu.threads import Workers
 
 
 class Recording(Protocol):
@@ -44,12 +45,14 @@ class GraphCache:
         clone_output: bool = False,
         executor: ExecutorName = "native",
         when_full: WhenFull = "eager",
+        workers: Workers | None = None,
     ) -> None:
         self.request = request
         self.capture_limit = capture_limit
         self.clone_output = clone_output
         self.executor: ExecutorName = executor
         self.when_full: WhenFull = when_full
+        self.workers = workers
         self.captured: list[Recording] = []
         """The one used last stands last."""
         self.last: Recording | None = None
@@ -99,6 +102,7 @@ class GraphCache:
             static=self.request.static_inputs,
             executor=self.executor,
             clone_output=self.clone_output,
+            workers=self.workers,
         )
 
     def _warn(self, inputs: list[Any]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from npucompose.targets.cpu.plan import Plan, Root, Slot, Step
 from npucompose.targets.cpu.traits import traits_of
 
+IsLast = Callable[[Root, int], bool]
+"""Whether a step is the last one that touches a root, on every timing."""
 
-def groups_of(plan: Plan) -> list[list[Root]]:
+
+def groups_of(plan: Plan, is_last: IsLast) -> list[list[Root]]:
     """Roots of kind pool and output, those that can share one piece of memory together, in the order of their birth.
 
     A result takes the memory of an operand that is read for the last time by the same call, when the kernel is
@@ -20,7 +23,7 @@ def groups_of(plan: Plan) -> list[list[Root]]:
         result = _result(step)
         if result is None or result.root.first != number or id(result.root) not in group:
             continue
-        operand = next((s for s in _dying(step, result, number)), None)
+        operand = next((root for root in _alike(step, result) if is_last(root, number)), None)
         if operand is not None:
             together = group[id(operand)] + group[id(result.root)]
             for root in together:
@@ -44,14 +47,13 @@ def _result(step: Step) -> Slot | None:
     return result if isinstance(result, Slot) else None
 
 
-def _dying(step: Step, result: Slot, number: int) -> Sequence[Root]:
-    """Operands in the pool that end here and lie exactly as the result will."""
+def _alike(step: Step, result: Slot) -> Sequence[Root]:
+    """Operands in the pool that lie exactly as the result will."""
     slots = [s for s in step.operands if isinstance(s, Slot) and s is not result]
     return [
         slot.root
         for slot in slots
         if slot.root.kind == "pool"
-        and slot.root.last == number
         and slot.root.nbytes == result.root.nbytes
         and all(other.layout == result.layout for other in slots if other.root is slot.root)
     ]

@@ -63,6 +63,7 @@ def choose(graph_module: fx.GraphModule, library: LinearLibrary = "auto") -> int
             moved += len(alike)
     if moved:
         graph_module.graph.eliminate_dead_code()
+        _forget_unused(graph_module)
         graph_module.recompile()
     return moved
 
@@ -128,3 +129,10 @@ def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) ->
     replacement.meta.update(node.meta)
     node.replace_all_uses_with(replacement)
     graph.erase_node(node)
+
+
+def _forget_unused(graph_module: fx.GraphModule) -> None:
+    """Let go of constants that no node names any more: MKL's packed weights are as large as the model."""
+    named = {node.target for node in graph_module.graph.nodes if node.op == "get_attr"}
+    for name in [name for name, _ in graph_module.named_buffers(recurse=False) if name not in named]:
+        delattr(graph_module, name)

@@ -1,4 +1,8 @@
-"""The memory of a plan: one arena for what is live for a while, output buffers, the tensors laid over them."""
+"""The memory of a plan: one arena for what is live for a while, output buffers, the tensors laid over them.
+
+Two values share memory only when one is done with before the other begins: in the order of the list, or, where
+`Threads` run the steps, on every timing that they allow.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from attrs import define, field
 
 from npucompose.errors import CaptureError
 from npucompose.targets.cpu.in_place import groups_of, parted
+from npucompose.targets.cpu.lives import Lives
 from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
+from npucompose.targets.cpu.threads import Threads
 
 _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 """How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
@@ -63,12 +69,17 @@ class Memory:
     """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
 
     @classmethod
-    def of(cls, plan: Plan, *, reuse: bool = True) -> Memory:
+    def of(cls, plan: Plan, *, reuse: bool = True, threads: Threads | None = None) -> Memory:
         """Without `reuse` every value has memory of its own: what was computed once stays, for measurements."""
-        groups = groups_of(plan) if reuse else [[root] for root in plan.roots if root.kind in ("pool", "output")]
+        lives = Lives.of(plan, threads)
+        groups = (
+            groups_of(plan, lives.is_last)
+            if reuse
+            else [[root] for root in plan.roots if root.kind in ("pool", "output")]
+        )
         pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
         unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
-        pooled, placement = _tightest([pooled, parted(pooled)], unplanned) if reuse else _apart(pooled)
+        pooled, placement = _tightest([pooled, parted(pooled)], unplanned, lives) if reuse else _apart(pooled)
         # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
         arena = _zeros(placement.pool_bytes + ALIGNMENT)
         begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
@@ -121,12 +132,14 @@ class Private:
         return cls(layout.over(storage), storage, owner)
 
 
-def _tightest(choices: list[list[list[Root]]], unplanned: list[int]) -> tuple[list[list[Root]], Placement]:
+def _tightest(
+    choices: list[list[list[Root]]], unplanned: list[int], lives: Lives
+) -> tuple[list[list[Root]], Placement]:
     """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
     placed: list[tuple[list[list[Root]], Placement]] = []
     for pooled in choices:
         blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
-        placed.append((pooled, place(blocks, unplanned)))
+        placed.append((pooled, place(blocks, unplanned, lives.meets(pooled))))
         if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
             break  # as small as it can be
     return min(placed, key=lambda one: one[1].pool_bytes)

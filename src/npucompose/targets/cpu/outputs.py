@@ -87,21 +87,16 @@ class Outputs:
         # a kernel whose result changes its size with the data ends in an error, not in a wrong buffer.
         checked = self.ledger.register(self.ledger.register_roots[register.number])
         if flat.shape == layout.shape:
-            self.steps.append(
-                Step(op=aten.view.default, args=(register, list(layout.shape)), results=(checked,), name="output")
-            )
+            self.steps.append(Step(op=aten.view.default, args=(register, list(layout.shape)), results=(checked,)))
         else:
             self.steps.append(
                 Step(
                     op=aten.as_strided.default,
                     args=(register, list(flat.shape), list(flat.stride), None),
                     results=(checked,),
-                    name="output",
                 )
             )
-        self.steps.append(
-            Step(op=aten.copy_.default, args=(self.ledger.slot(root, flat), checked, False), name="output")
-        )
+        self.steps.append(Step(op=aten.copy_.default, args=(self.ledger.slot(root, flat), checked, False)))
         return Buffer(slot=slot)
 
     def written_constants(self) -> dict[int, list[Step]]:
@@ -117,7 +112,6 @@ class Outputs:
             step = Step(
                 op=aten.copy_.default,
                 args=(self.ledger.slot(root, whole), self.ledger.slot(source, whole), False),
-                name="constant",
             )
             outputs.setdefault(position, []).append(step)
         return outputs

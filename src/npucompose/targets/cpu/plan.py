@@ -6,12 +6,15 @@ Knows how a plan is written down, not how it was recorded (`capture`) or how it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
+
+from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.targets.cpu.traits import traits_of
 
 RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
 
@@ -132,6 +135,10 @@ class Step:
     args: tuple[Operand, ...]
     results: tuple[Register | tuple[Register, ...] | None, ...] = ()
     name: str = ""
+    """Of the FX node that it was; "" for what the recording adds by itself."""
+    stream: str = DEFAULT_STREAM
+    after: tuple[Step, ...] = ()
+    """Steps that the graph wants done before, beside those whose memory this one touches."""
     operands: tuple[Slot | Register, ...] = field(
         init=False, default=Factory(lambda step: tuple(leaves(step.args)), takes_self=True)
     )
@@ -140,6 +147,13 @@ class Step:
         init=False, default=Factory(lambda step: tuple(leaves(step.results)), takes_self=True)
     )
     """What `results` fill."""
+
+    def touched(self) -> Iterator[tuple[Slot | Register, bool]]:
+        """(operand or result, whether it is written)."""
+        written = traits_of(self.op).written
+        for position, value in enumerate(self.args):
+            yield from ((leaf, position in written) for leaf in leaves((value,)))
+        yield from ((leaf, True) for leaf in self.made)
 
 
 @frozen(kw_only=True)
@@ -195,6 +209,16 @@ class Plan:
     register_roots: dict[int, Root]
     views_resolved: int
     constants: int
+    unlike_alone: str = ""
+    """The first operator that gives other bits on one thread; looked at only where streams are asked for."""
+
+    def root_of(self, operand: Slot | Register) -> Root:
+        return operand.root if isinstance(operand, Slot) else self.register_roots[operand.number]
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of the steps, in order of appearance, the default one first."""
+        return tuple(dict.fromkeys((DEFAULT_STREAM, *(step.stream for step in self.steps))))
 
     def slots(self) -> list[Slot]:
         found: dict[int, Slot] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import define, field, frozen
 
@@ -35,24 +35,39 @@ class Placement:
     unplanned_bytes: int
     """What the blocks would take side by side, without reuse."""
     live_bytes: int
-    """The most that is live at one step: no placement can be smaller."""
+    """The most that is live at one step when one follows the other: no placement can be smaller."""
 
 
-def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None) -> Placement:
+Meets = Callable[[int], Sequence[bool]]
+"""Of a block: for each block whether both may live at the same time."""
+
+
+def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None, meets: Meets | None = None) -> Placement:
     """Largest first, each into the smallest gap between the blocks that live at the same time (greedy best fit).
 
     `place([Block(nbytes=64, first=0, last=1), Block(nbytes=64, first=2, last=3)])` puts both at offset 0.
-    `unplanned` are the sizes before blocks were put together; without it those of the blocks.
+    `unplanned` are the sizes before blocks were put together; without it those of the blocks. `meets` is for steps that
+    do not run one after the other; without it the blocks' first and last steps decide.
     """
     sizes = [_aligned(block.nbytes) for block in blocks]
     offsets = [0] * len(blocks)
     placed, pool_bytes = _Placed(), 0
+    numbered: list[tuple[int, int, int]] = []
+    """(first byte, the one after the last, block) by where they begin; filled where `meets` decides."""
     for index in sorted(range(len(blocks)), key=lambda i: (-sizes[i], blocks[i].first)):
         size, first, last = sizes[index], blocks[index].first, blocks[index].last
         if not size:
             continue
-        offset = offsets[index] = _best_gap(placed.beside(first, last), size)
-        placed.add((offset, offset + size, first, last))
+        if meets is None:
+            beside = placed.beside(first, last)
+        else:
+            may_meet = meets(index)
+            beside = [(low, high) for low, high, other in numbered if may_meet[other]]
+        offset = offsets[index] = _best_gap(beside, size)
+        if meets is None:
+            placed.add((offset, offset + size, first, last))
+        else:
+            insort(numbered, (offset, offset + size, index))
         pool_bytes = max(pool_bytes, offset + size)
     return Placement(
         offsets=tuple(offsets),

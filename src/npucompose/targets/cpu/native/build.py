@@ -33,7 +33,10 @@ from npucompose.targets.cpu.native.held import HELD, header
 NAME = "npucompose_replay"
 SOURCES = Path(__file__).with_name("src")
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
-UNITS = {"python": ("front.cpp", "module.cpp"), "kernels": ("kernels.cpp", "recording.cpp")}
+UNITS = {
+    "python": ("front.cpp", "module.cpp"),
+    "kernels": ("kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
+}
 """What is compiled together: sources that read the same headers of torch, which takes most of the time."""
 TIME_LIMIT_S = 600.0
 LINES_KEPT = 12

@@ -17,6 +17,7 @@ from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, leaves
 from npucompose.targets.cpu.straight_line import dying_registers
+from npucompose.targets.cpu.threads import Threads, Workers
 
 
 class Refused(Exception):
@@ -36,9 +37,12 @@ class Native:
         *,
         direct: bool = True,
         keeps: bool = False,
+        threads: Threads | None = None,
+        workers: Workers | None = None,
     ) -> None:
         """Without `direct` every step goes through the dispatcher: what `direct` is compared with. With `keeps` the
-        results that steps hand to each other stay after a replay, so that any step can be run by itself.
+        results that steps hand to each other stay after a replay, so that any step can be run by itself. With `threads`
+        the steps run side by side on `workers`; `memory` must have been laid out for them.
         """
         self._extension = extension
         self._direct = direct
@@ -48,9 +52,14 @@ class Native:
             if root.kind == "input":
                 assert root.tensor is not None
                 self.recording.set_input(root.index, Layout.of(root.tensor).over(memory.storages[id(root)]))
-        dying = [()] * len(plan.steps) if keeps else dying_registers(plan.steps)
-        self.ways = [self._add(step, dying[i]) for i, step in enumerate(plan.steps)]
+        dying, kept = (dying_registers(plan.steps), []) if threads is None else threads.dying(plan)
+        self.ways = [self._add(step, () if keeps else dying[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
+        if threads is not None:
+            asked = workers or Workers()
+            self.recording.set_streams(
+                threads.turns(), threads.waits, kept, round(asked.spin_us * 1e3), list(asked.cores)
+            )
 
     def facts(self) -> Mapping[str, int]:
         """How many steps run in which way: `{"held": 150, "blas": 50}`."""

@@ -73,12 +73,26 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("lacking") = py::str(NPUCOMPOSE_LACKING);
   m.def("make_front", &npucompose::make_front);
+  m.def("alone", [](const py::function& act) {
+    const npucompose::OneThread quiet;
+    return act();
+  });
+  m.def("synchronisation_ns", [](int64_t rounds, int64_t spin_ns, const std::vector<int>& cores) {
+    const py::gil_scoped_release release;
+    return npucompose::synchronisation_ns(rounds, spin_ns, cores);
+  });
   py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
       .def(py::init<>())
       .def("add", &npucompose::add)
       .def("set_input", &Recording::set_input)
       .def("move", [](Recording& self, int64_t index, uintptr_t address) {
         self.move(index, reinterpret_cast<const void*>(address));
+      })
+      .def("set_streams", &Recording::set_streams)
+      .def("spans", [](Recording& self, int64_t rounds) {
+        const py::gil_scoped_release release;
+        const c10::InferenceMode inference(true);
+        return self.spans(rounds);
       })
       .def("times", [](Recording& self, const std::vector<int64_t>& steps, int64_t rounds) {
         const py::gil_scoped_release release;

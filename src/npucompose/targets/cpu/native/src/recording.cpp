@@ -17,12 +17,11 @@ class Boxed final : public Kernel {
         results_(std::move(results)), dying_(std::move(dying)) {}
 
   void run() override {
-    Stack& stack = owner_.stack;
-    stack.assign(args_.begin(), args_.end());
-    for (const Filled& filled : filled_) stack[filled.position] = value_of(filled);
-    op_.callBoxed(stack);
-    for (size_t i = 0; i < results_.size(); ++i) keep(results_[i], stack[i]);
-    stack.clear();
+    stack_.assign(args_.begin(), args_.end());
+    for (const Filled& filled : filled_) stack_[filled.position] = value_of(filled);
+    op_.callBoxed(stack_);
+    for (size_t i = 0; i < results_.size(); ++i) keep(results_[i], stack_[i]);
+    stack_.clear();
     for (int number : dying_) owner_.registers[number] = c10::IValue();
   }
 
@@ -52,7 +51,7 @@ class Boxed final : public Kernel {
 
   Recording& owner_;
   c10::OperatorHandle op_;
-  Stack args_;
+  Stack args_, stack_;
   std::vector<Filled> filled_;
   std::vector<Result> results_;
   std::vector<int> dying_;
@@ -136,9 +135,55 @@ void Recording::move(int64_t index, const void* address) {
   for (Kernel* kernel : input.users) kernel->moved();
 }
 
+void Recording::set_streams(
+    const std::vector<std::vector<size_t>>& threads, const std::vector<std::vector<size_t>>& waits, std::vector<int> kept,
+    int64_t spin_ns, std::vector<int> cores) {
+  std::unordered_map<size_t, size_t> events;  // by the step that records it
+  for (size_t step = 0; step < waits.size(); ++step)
+    for (size_t first : waits[step]) {
+      TORCH_CHECK(first < step, "step ", step, " would wait for step ", first, ", which comes only after it");
+      events.emplace(first, events.size());
+    }
+  std::vector<std::vector<Turn>> turns;
+  for (const auto& steps : threads) {
+    turns.emplace_back();
+    for (size_t step : steps) {
+      TORCH_CHECK(turns.back().empty() || turns.back().back().step < step, "step ", step, " is out of order");
+      Turn turn{steps_.at(step).get(), step, {}, -1};
+      for (size_t first : waits.at(step)) turn.waits.push_back(events.at(first));
+      if (auto own = events.find(step); own != events.end()) turn.records = static_cast<int>(own->second);
+      turns.back().push_back(std::move(turn));
+    }
+  }
+  kept_ = std::move(kept);
+  streams_ = std::make_unique<Streams>(std::move(turns), events.size(), spin_ns, std::move(cores));
+}
+
 void Recording::run() {
   products_as_captured = product_settings() == settings_;
-  for (const KernelPtr& step : steps_) step->run();
+  run_steps(nullptr);
+}
+
+void Recording::run_steps(std::vector<Span>* spans) {
+  if (!streams_ || !streams_->run(spans)) {
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (spans) (*spans)[i].first = now_ns();
+      steps_[i]->run();
+      if (spans) (*spans)[i].second = now_ns();
+    }
+  }
+  for (int number : kept_) registers[number] = c10::IValue();
+}
+
+std::vector<std::vector<Span>> Recording::spans(int64_t rounds) {
+  std::vector<std::vector<Span>> found;
+  for (int64_t round = 0; round < rounds; ++round) {
+    found.emplace_back(steps_.size());
+    const int64_t begun = now_ns();
+    run_steps(&found.back());
+    for (auto& [begin, end] : found.back()) begin -= begun, end -= begun;
+  }
+  return found;
 }
 
 std::vector<double> Recording::times(const std::vector<int64_t>& steps, int64_t rounds) {

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernel.h"
+#include "streams.h"
 
 namespace npucompose {
 
@@ -39,14 +40,23 @@ class Recording {
   void set_input(int64_t index, const at::Tensor& whole);
   void move(int64_t index, const void* address);
 
+  // From now on the steps run on several threads: `threads[i]` are those of thread i, in order, and `waits[step]` are the
+  // steps of other threads that have to be done before. Every wait is for a step that was added earlier. Registers in
+  // `kept` are emptied when all is done.
+  void set_streams(
+      const std::vector<std::vector<size_t>>& threads, const std::vector<std::vector<size_t>>& waits,
+      std::vector<int> kept, int64_t spin_ns, std::vector<int> cores);
+
   void run();
+
+  // When each step began and ended in each of `rounds` replays, in nanoseconds since the replay began.
+  std::vector<std::vector<Span>> spans(int64_t rounds);
 
   // Nanoseconds of each of `rounds` runs of `steps`, in the order given. Reads and writes what a replay would.
   std::vector<double> times(const std::vector<int64_t>& steps, int64_t rounds);
 
   // Whether torch would still take the routine for a product that it took at capture.
   bool products_as_captured = true;
-  torch::jit::Stack stack;
   std::vector<c10::IValue> registers;
 
  private:
@@ -56,8 +66,12 @@ class Recording {
     std::vector<Kernel*> users;
   };
 
+  void run_steps(std::vector<Span>* spans);
+
   int64_t settings_;
   std::vector<KernelPtr> steps_;
+  std::unique_ptr<Streams> streams_;
+  std::vector<int> kept_;
   std::unordered_map<int64_t, Input> inputs_;
 };
 

@@ -1,0 +1,211 @@
+"""Every way to run a model, side by side: `python benchmarks/performance.py [model …] [--threads 1 2] [--seconds 6]`.
+
+One process for each model and number of threads, so that nobody's thread pool serves another number. In it the
+candidates are made one after the other (made: compile, capture, load and a first call), compared with eager on three
+steps, and then called in turns; a share is the median of the ratios of each round. What cannot take a model, or gives
+other results, says so in its cell. Results go to benchmarks/results/performance/, and docs/performance.md is written
+anew from everything that lies there; `--page` does only that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "performance"
+MODELS = {
+    "tiny_ops": ["model=tiny_ops"],
+    "gpt_decode": ["model=gpt_decode"],
+    "gpt_prefill": ["model=gpt_prefill"],
+    "moe_shared_expert": ["model=moe_shared_expert"],
+    "minilm": ["model=minilm"],
+    "transformers": ["model=transformers", "model.tokens=1"],
+}
+"""{name in the table: the overrides that make it}."""
+STEPS = 3
+FLOOR_ROUNDS = 7
+LIBRARIES = ("torch", "transformers", "onnxruntime", "onnxscript", "openvino")
+
+
+def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:
+    """One model at one number of threads, in this process."""
+    import torch
+
+    sys.path.insert(0, str(HERE))
+    from candidates import CANDIDATES, EAGER, Ready, Subject
+
+    from npucompose.api import checked
+    from npucompose.compose.session import Session
+    from npucompose.measure.timing import interleaved
+
+    torch.set_num_threads(threads)
+    live = Session(checked([*MODELS[model], "mode=eager"]))
+    inputs = [tuple(live.inputs(step).values()) for step in range(STEPS)]
+    subject = Subject(module=live.reference, inputs=inputs[0], threads=threads)
+    ready: dict[str, Ready] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = [_copied(ready_eager(*x)) for ready_eager in [subject.own()] for x in inputs]
+        for name, make in CANDIDATES.items():
+            print(f"{model}, {threads} threads: {name}", file=sys.stderr, flush=True)
+            rows[name], made = _made(make, subject, expected, inputs)
+            if made is not None:
+                ready[name] = made
+        arguments = {name: tuple(_copied(list(inputs[0]))) for name in ready}
+        samples = interleaved(
+            {name: _bound(r.call, arguments[name]) for name, r in ready.items()},
+            warmup=4,
+            min_calls=15,
+            min_seconds=seconds,
+            max_calls=4000,
+        )
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        floors = [r.floor for r in ready.values() if r.floor is not None]
+        floor = median(floors[0]() for _ in range(FLOOR_ROUNDS)) if floors else None
+    for name, taken in samples.items():
+        rows[name] |= _figures(taken, samples[EAGER])
+    return {
+        "model": model,
+        "threads": threads,
+        "floor_us": floor,
+        "load": load,
+        "candidates": rows,
+        **_surroundings(threads),
+    }
+
+
+def _made(make: Callable[..., Any], subject: Any, expected: Any, inputs: Any) -> tuple[dict[str, Any], Any]:
+    """(what is known of a candidate before it is timed, the candidate or None with the reason in the former)."""
+    from candidates import Unavailable
+
+    from npucompose.measure.numerics import compare
+
+    gc.collect()
+    before, begun = _resident(), perf_counter()
+    try:
+        made = make(subject)
+        first = made.call(*inputs[0])
+        took = perf_counter() - begun
+        del first
+        _rewind(made.module, subject.module)
+        found = [compare(e, made.call(*x)) for e, x in zip(expected, inputs, strict=True)]
+    except Unavailable as why:
+        return {"why_not": str(why)}, None
+    except Exception as error:  # noqa: BLE001  whatever a library raises is why it has no figure
+        words = " ".join(str(error).split())
+        return {"why_not": f"{type(error).__name__}: {words}"[:160]}, None
+    gc.collect()
+    errors = [numerics.max_abs_err for numerics in found]
+    row = {
+        "made_s": took,
+        "held_bytes": _resident() - before,
+        "pool_bytes": made.pool_bytes,
+        "bitwise": all(numerics.bitwise for numerics in found),
+        "max_abs_err": None if None in errors else max(errors),
+    }
+    wrong = [problem for numerics in found if not numerics.passed for problem in numerics.problems]
+    if wrong:
+        return {**row, "why_not": f"other results than eager's: {wrong[0]}"[:160]}, None
+    return row, made
+
+
+def _rewind(module: Any, start: Any) -> None:
+    """The buffers as they were before the first call."""
+    if module is not None:
+        for buffer, value in zip(module.buffers(), start.buffers(), strict=True):
+            buffer.copy_(value)
+
+
+def _copied(value: Any) -> Any:
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, torch.clone, value)
+
+
+def _bound(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    return lambda: call(*arguments)
+
+
+def _figures(taken: Any, eager: Any) -> dict[str, Any]:
+    from npucompose.measure.timing import paired_ratio
+
+    return {
+        "p50_us": taken.p50,
+        "p25_us": taken.percentile(25),
+        "p75_us": taken.percentile(75),
+        "calls": len(taken.us),
+        "as_fast_as_eager": paired_ratio(eager, taken),
+        "samples_us": [round(us, 2) for us in taken.us[:: max(1, len(taken.us) // 200)]],
+    }
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not tell."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def _surroundings(threads: int) -> dict[str, Any]:
+    from npucompose.machine import cpu_model, installed_version, usable_cores
+
+    versions = {name: version for name in LIBRARIES if (version := installed_version(name))}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "environment": {"cpu": cpu_model(), "cores": usable_cores(), "threads": threads, "versions": versions},
+    }
+
+
+def run(model: str, threads: int, seconds: float) -> None:
+    """Measure in a process of its own and keep the result."""
+    command = [sys.executable, __file__, model, "--threads", str(threads), "--seconds", str(seconds), "--here"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(json.loads(done.stdout.splitlines()[-1]), indent=1)
+    (RESULTS / f"{model}-{threads}.json").write_text(text + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="model", help=", ".join(MODELS))
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=6.0, help="of counted calls, all candidates together")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write docs/performance.md anew")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if wrong := [model for model in arguments.models if model not in MODELS]:
+        parser.error(f"unknown model {', '.join(wrong)}; choose from {', '.join(MODELS)}")
+    if arguments.here:
+        print(json.dumps(measure(arguments.models[0], arguments.threads[0], arguments.seconds)))
+        return 0
+    for model in [] if arguments.page else arguments.models or MODELS:
+        for threads in arguments.threads:
+            run(model, threads, arguments.seconds)
+    sys.path.insert(0, str(HERE))
+    from performance_page import goals, write
+
+    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    write(results, list(MODELS))
+    missed = [goal for goal in goals(results) if goal.met is False]
+    for goal in goals(results):
+        print(f"{goal.words}: {goal.figure} {'' if goal.met is None else 'met' if goal.met else 'MISSED'}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+#include "workers.h"
+
+#include <system_error>
+#include <thread>
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <ATen/Parallel.h>
+
+// Threads of one kernel, as this thread's OpenMP and MKL count them; null where torch was built without.
+extern "C" __attribute__((weak)) void omp_set_num_threads(int);
+extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
+
+namespace npucompose {
+
+OneThread::OneThread() : before_(at::get_num_threads()) {
+  if (before_ == 1) return;
+  if (omp_set_num_threads) omp_set_num_threads(1);
+  if (MKL_Set_Num_Threads_Local) products_before_ = MKL_Set_Num_Threads_Local(1);
+}
+
+OneThread::~OneThread() {
+  if (before_ == 1) return;
+  if (omp_set_num_threads) omp_set_num_threads(before_);
+  if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(products_before_);
+}
+
+class Workers::Worker {
+ public:
+  Worker(size_t number, Gate& ended) : number_(number), ended_(ended) {
+    pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
+    std::thread thread([this] { live(); });
+    thread_ = thread.native_handle();
+    thread.detach();  // asleep or looking when the process ends, and never joined
+  }
+
+  // Bound to `core`, or, where that is negative, kept off the core `taken`. A thread that is woken on the core of the one
+  // that wakes it does not run before that one sleeps, and the system sees no reason to move either.
+  void settle(int core, int taken) {
+    if (core == core_ && (taken == taken_ || core >= 0)) return;
+    core_ = core, taken_ = taken;
+    cpu_set_t set = anywhere_;
+    if (core >= 0) {
+      CPU_ZERO(&set);
+      CPU_SET(core, &set);
+    } else if (taken >= 0 && CPU_COUNT(&set) > 1) {
+      CPU_CLR(taken, &set);
+    }
+    pthread_setaffinity_np(thread_, sizeof set, &set);
+  }
+
+  void begin(Job& job, int64_t spin_ns) {
+    job_ = &job, spin_ns_ = spin_ns;
+    begun_.store(begun_.load(std::memory_order_relaxed) + 1);
+    awaited_.open();
+  }
+  bool is_done() const { return done_.load() == begun_.load(std::memory_order_relaxed); }
+
+ private:
+  [[noreturn]] void live() {
+    const OneThread quiet;
+    int64_t patience = 0;
+    for (uint64_t turn = 1;; ++turn) {
+      awaited_.pass([&] { return begun_.load() == turn; }, patience);
+      patience = spin_ns_;  // what belongs to the caller is not read once it is told that we are done
+      job_->part(number_);
+      done_.store(turn);
+      ended_.open();
+    }
+  }
+
+  const size_t number_;
+  Gate& ended_;
+  Job* job_ = nullptr;
+  int64_t spin_ns_ = 0;
+  pthread_t thread_{};
+  cpu_set_t anywhere_;
+  int core_ = -1, taken_ = -1;
+  Gate awaited_;
+  alignas(64) std::atomic<uint64_t> begun_{0};
+  alignas(64) std::atomic<uint64_t> done_{0};
+};
+
+Workers& Workers::here() {
+  // Never destroyed: its threads may look at it until the process is gone.
+  static std::atomic<Workers*> workers{[] {
+    pthread_atfork(nullptr, nullptr, [] { workers.store(new Workers); });
+    return new Workers;
+  }()};
+  return *workers.load(std::memory_order_relaxed);
+}
+
+bool Workers::run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int>& cores) {
+  const std::unique_lock turn(taken_, std::try_to_lock);
+  if (!turn) return false;
+  try {
+    while (workers_.size() + 1 < parts) workers_.push_back(std::make_unique<Worker>(workers_.size() + 1, ended_));
+  } catch (const std::system_error&) {  // the system gives no more threads
+    return false;
+  }
+  const int here = sched_getcpu();
+  for (size_t i = 0; i + 1 < parts; ++i) {
+    workers_[i]->settle(i < cores.size() ? cores[i] : -1, here);
+    workers_[i]->begin(job, spin_ns);
+  }
+  {
+    const OneThread quiet;
+    job.part(0);
+  }
+  for (size_t i = 0; i + 1 < parts; ++i) ended_.pass([&] { return workers_[i]->is_done(); }, spin_ns);
+  return true;
+}
+
+}  // namespace npucompose

@@ -1,0 +1,91 @@
+// Threads that wait for work: awake for a while, then asleep. A process has one set of them for all of its recordings.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace npucompose {
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Where threads wait for an atomic to change, which is stored with sequential consistency before open() is called.
+class Gate {
+ public:
+  // Returns when `ready()` holds: looks without pause for `spin_ns`, then sleeps until somebody opens.
+  template <class Ready>
+  void pass(const Ready& ready, int64_t spin_ns) {
+    constexpr int kLooks = 64;  // between two looks at the clock
+    if (ready()) return;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin_ns);
+    do {
+      for (int look = 0; look < kLooks; ++look) {
+        if (ready()) return;
+        relax();
+      }
+    } while (std::chrono::steady_clock::now() < until);
+    std::unique_lock lock(mutex_);
+    ++sleepers_;  // from here on whoever changes something sees a sleeper, or the look below sees the change
+    changed_.wait(lock, ready);
+    --sleepers_;
+  }
+
+  void open() {
+    if (!sleepers_.load()) return;
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+
+ private:
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// While it lives, kernels that this thread runs start no threads of their own. at::set_num_threads would be heard by
+// all threads that begin after it; what is told to OpenMP and MKL here is for this thread alone.
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+
+ private:
+  int before_, products_before_ = 0;
+};
+
+// What several threads do together, each its own part; throws nothing.
+struct Job {
+  virtual ~Job() = default;
+  virtual void part(size_t number) noexcept = 0;
+};
+
+class Workers {
+ public:
+  // Those of this process: a child of fork() has none of its parent's threads and starts its own.
+  static Workers& here();
+
+  // Part 0 on the calling thread, each other one on a worker; returns when all have ended. Kernels in them use one
+  // thread each. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, any but the caller's.
+  // False, with nothing done: the workers are at work for somebody else.
+  bool run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int>& cores);
+
+ private:
+  class Worker;
+
+  std::mutex taken_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  Gate ended_;
+};
+
+}  // namespace npucompose
