@@ -45,6 +45,9 @@ test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional 
 test-npu: $(READY)  ## on a host with an NPU: prove every claim there, write benchmarks/results/npu-….json
 	$(BIN)/python -m pytest -m npu tests/npu
 
+test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager, write benchmarks/results/cuda-….json
+	$(BIN)/python -m pytest -m cuda tests/targets/cuda
+
 check: $(READY)  ## ruff, pyright, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +67,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-npu check bench bench-table golden clean
+.PHONY: help install extras run wheel test test-full test-npu test-cuda check bench bench-table golden clean

@@ -61,10 +61,13 @@ class CapturingBackend:
         )
         return backend(graph_module, example_inputs)
 
+    def made(self, lowered: LowerRequest) -> GraphCache:
+        return GraphCache(lowered, **self.options)
+
     def _lower(self, graph_module: fx.GraphModule, _example_inputs: Sequence[Any]) -> Callable[..., Any]:
         context = TracingContext.get()
         static = frozenset(context.fw_metadata.static_input_indices or ()) if context.fw_metadata else frozenset()
-        cache = GraphCache(request(graph_module, static), **self.options)
+        cache = self.made(request(graph_module, static))
         self.caches.append(cache)
 
         def call(inputs: list[Any]) -> list[Any]:

@@ -80,7 +80,8 @@ class Captured(Protocol):
 class Lowered(Protocol):
     """What a target made of a graph: called with a *list* of inputs (boxed), returns the list of outputs."""
 
-    captured: list[Captured]
+    @property
+    def captured(self) -> Sequence[Captured]: ...
 
     def __call__(self, inputs: list[Any]) -> list[Any]: ...
 

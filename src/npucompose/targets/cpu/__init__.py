@@ -158,15 +158,17 @@ class CpuTarget(Target):
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         from npucompose.streams import made_up_inputs
+        from npucompose.targets.cpu.captured_graph import CapturedGraph
         from npucompose.targets.cpu.graph_cache import GraphCache
         from npucompose.targets.cpu.stopwatch import measured
 
         found: dict[str, StreamTimes] = {}
         for compilation in backend.compilations:
             lowered, module = compilation.lowered, compilation.graph_module
-            if not isinstance(lowered, GraphCache) or lowered.last is None or module is None:
+            last = lowered.last if isinstance(lowered, GraphCache) else None
+            if not isinstance(last, CapturedGraph):
                 continue
-            times = measured(lowered.last, module, made_up_inputs(module.graph))
+            times = measured(last, module, made_up_inputs(module.graph))
             if times is not None:
                 found[compilation.id] = times
         return found

@@ -16,7 +16,7 @@ from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.alone import Alone
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
-from npucompose.targets.cpu.memory import Memory
+from npucompose.targets.cpu.memory import Memory, told_of_memory
 from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
@@ -101,9 +101,10 @@ class CapturedGraph:
         begin = time.perf_counter()
         workers = workers or Workers()
         executors = Executors.of(executor)
-        plan = recorder.record(graph_module, inputs, executors.alone(workers))
+        with told_of_memory():
+            plan = recorder.record(graph_module, inputs, executors.alone(workers))
         recorded = time.perf_counter()
-        with undisturbed():
+        with undisturbed(), told_of_memory():
             captured = cls(plan, inputs, static=static, executors=executors, clone_output=clone_output, workers=workers)
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from npucompose.targets.base import Captured, LowerRequest
+from npucompose.targets.base import LowerRequest
 from npucompose.targets.cpu import WhenFull
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.inputs import signature
 from npucompose.targets.cpu.threads import Workers
+
+
+class Recording(Protocol):
+    """What a cache holds, whatever device made it."""
+
+    last_outputs: list[Any]
+    seconds: float
+
+    def replay(self, *inputs: Any) -> list[Any]: ...
+
+    def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None: ...
+
+    def facts(self) -> Mapping[str, Any]: ...
 
 
 class GraphCache:
@@ -40,9 +53,9 @@ class GraphCache:
         self.executor: ExecutorName = executor
         self.when_full: WhenFull = when_full
         self.workers = workers
-        self.captured: list[Captured] = []
+        self.captured: list[Recording] = []
         """The one used last stands last."""
-        self.last: CapturedGraph | None = None
+        self.last: Recording | None = None
         """The recording used last; None before the first call and after an eager one."""
         self.capture_seconds = 0.0
         self.observer: Callable[[GraphCache, list[Any]], None] | None = None
@@ -60,7 +73,6 @@ class GraphCache:
     def _other(self, inputs: list[Any]) -> list[Any]:
         with self._lock:  # two threads with one new signature make one recording
             for captured in reversed(self.captured):
-                assert isinstance(captured, CapturedGraph)
                 outputs = captured.try_replay(inputs)
                 if outputs is not None:
                     self.captured.remove(captured)
@@ -76,7 +88,15 @@ class GraphCache:
         return list(self.request.graph_module(*inputs))
 
     def _capture(self, inputs: list[Any]) -> list[Any]:
-        captured = CapturedGraph.capture(
+        captured = self.recorded(inputs)
+        self.captured.append(captured)
+        self.capture_seconds += captured.seconds
+        self.last = captured
+        return captured.replay(*inputs)
+
+    def recorded(self, inputs: list[Any]) -> Recording:
+        """A recording of the graph for the signature of `inputs`."""
+        return CapturedGraph.capture(
             self.request.graph_module,
             inputs,
             static=self.request.static_inputs,
@@ -84,10 +104,6 @@ class GraphCache:
             clone_output=self.clone_output,
             workers=self.workers,
         )
-        self.captured.append(captured)
-        self.capture_seconds += captured.seconds
-        self.last = captured
-        return captured.replay(*inputs)
 
     def _warn(self, inputs: list[Any]) -> None:
         if self._warned:

@@ -6,6 +6,9 @@ Two values share memory only when one is done with before the other begins: in t
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,6 +20,9 @@ from npucompose.targets.cpu.lives import Lives
 from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
 from npucompose.targets.cpu.threads import Threads
+
+_ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+"""How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
 
 
 def alias_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -158,14 +164,23 @@ def _storage_of(root: Root) -> torch.UntypedStorage:
     return root.tensor.untyped_storage()
 
 
-def _zeros(nbytes: int) -> torch.Tensor:
+@contextlib.contextmanager
+def told_of_memory() -> Iterator[None]:
+    """CaptureError where torch's allocator finds no memory; whatever was made by then goes with the error."""
     try:
-        return torch.zeros(nbytes, dtype=torch.uint8)
-    except RuntimeError as error:  # how torch's allocator says that there is no memory
+        yield
+    except RuntimeError as error:
+        if (found := _ASKED.search(str(error))) is None:
+            raise
         raise CaptureError(
-            f"cannot capture: there is no memory for a buffer of {nbytes} bytes, which this recording would hold. "
+            f"cannot capture: there is no memory for a buffer of {found[1]} bytes. "
             "Use smaller inputs, fewer signatures (capture_limit) or mode=eager."
         ) from error
+
+
+def _zeros(nbytes: int) -> torch.Tensor:
+    with told_of_memory():
+        return torch.zeros(nbytes, dtype=torch.uint8)
 
 
 def _over(address: int, nbytes: int) -> torch.UntypedStorage:

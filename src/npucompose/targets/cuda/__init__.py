@@ -1,4 +1,4 @@
-"""An NVIDIA GPU: eager and Inductor. Recording CUDA graphs of our FX graph is not part of this version."""
+"""An NVIDIA GPU: reduce-overhead is a CUDA graph of our FX graph, max-autotune is Inductor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
+from npucompose.targets.cpu import HONOURED, WhenFull
 
 if TYPE_CHECKING:
     from torch import fx
@@ -27,16 +28,28 @@ class CudaTarget(Target):
 
     name: ClassVar[str] = "cuda"
     device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
-    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "eager")
+    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "eager")
     loaded: ClassVar[tuple[str, ...]] = TORCH_COMPILE
 
     index: int = option(0, "which GPU", ge=0)
+    when_full: WhenFull = option(
+        "eager",
+        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
+        choices=("eager", "replace"),
+    )
 
     def capabilities(self, mode: str) -> Capabilities:
-        return Capabilities(target=self.name, mode=mode, device=f"cuda:{self.index}")
+        return Capabilities(
+            target=self.name, mode=mode, device=f"cuda:{self.index}", captures=mode == "reduce-overhead"
+        )
 
     def honours(self, mode: str) -> frozenset[str]:
-        return frozenset()
+        return HONOURED["reduce-overhead"] if mode == "reduce-overhead" else frozenset()
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        if mode != "reduce-overhead":
+            return ()
+        return ("CUDA graphs were written without a GPU at hand and never run on one: `make test-cuda` proves them.",)
 
     @property
     def device_index(self) -> int:
@@ -83,12 +96,23 @@ class CudaTarget(Target):
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
+        if backend.mode != "max-autotune":
+            return super().compile(backend, graph_module, example_inputs)
         from npucompose.targets.inductor import through_inductor
 
         return through_inductor(backend, graph_module, example_inputs)
 
     def lower(self, request: LowerRequest) -> Lowered:
-        raise ConfigError(f"mode={request.mode} cannot run on target=cuda. Modes: {', '.join(self.modes)}.")
+        from npucompose.targets.cuda.cache import CudaCache
+        from npucompose.targets.cuda.device import Cuda
+
+        return CudaCache(
+            request,
+            device=Cuda(self.index),
+            capture_limit=request.options["debug.aclgraph.static_capture_size_limit"],
+            clone_output=request.options["debug.aclgraph.enable_output_clone"],
+            when_full=self.when_full,
+        )
 
     def synchronize(self) -> None:
         import torch

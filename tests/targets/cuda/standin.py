@@ -1,0 +1,122 @@
+"""A device that notes what it is told and computes on the CPU: capture records calls, replay runs them again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from npucompose.targets.npu_offline.standin.recorder import Call, tensors
+
+
+class Stream:
+    def __init__(self, device: Standin, name: str) -> None:
+        self.device, self.name = device, name
+
+    def wait_stream(self, other: Stream) -> None:
+        self.device.told.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: Event) -> None:
+        self.device.told.append(f"{self.name} waits for {event.name}")
+
+
+class Event:
+    def __init__(self, device: Standin, name: str) -> None:
+        self.device, self.name = device, name
+
+    def record(self, stream: Stream) -> None:
+        self.device.told.append(f"{stream.name} records {self.name}")
+
+
+class Graph(TorchDispatchMode):
+    """Also what looks on while it is captured. A real device executes nothing then: results are made wrong after."""
+
+    def __init__(self, device: Standin) -> None:
+        super().__init__()
+        self.device = device
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append(Call(func=func, args=args, kwargs=kwargs or {}, out=out, stream=0))
+        return out
+
+    def spoil(self) -> None:
+        for call in self.calls:
+            for tensor in tensors(call.out) if call.computes else ():
+                tensor.fill_(7)
+
+    def replay(self) -> None:
+        self.device.told.append("replay")
+        for call in self.calls:
+            if call.computes:
+                call.run()
+
+
+class Standin:
+    """`told` is what a device would have been told, in order; calls of operators as `stream: operator`."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._streams = self._events = self._pools = 0
+        self._current = Stream(self, "default")
+        self._listens = False
+
+    def stream(self, priority: int = 0) -> Stream:
+        self._streams += 1
+        return Stream(self, f"stream{self._streams}" + (f" of priority {priority}" if priority else ""))
+
+    def current_stream(self) -> Stream:
+        return self._current
+
+    @contextlib.contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self._current = self._current, stream
+        try:
+            with contextlib.nullcontext() if self._listens else _Told(self):
+                self._listens, listened = True, self._listens
+                yield
+                self._listens = listened
+        finally:
+            self._current = before
+
+    def event(self) -> Event:
+        self._events += 1
+        return Event(self, f"event{self._events}")
+
+    def pool(self) -> str:
+        self._pools += 1
+        return f"pool{self._pools}"
+
+    def graph(self) -> Graph:
+        return Graph(self)
+
+    @contextlib.contextmanager
+    def capturing(self, graph: Graph, pool: str, stream: Stream) -> Iterator[None]:
+        self.told.append(f"capture begins on {stream.name} in {pool}")
+        with self.on(stream), graph:
+            yield
+        self.told.append("capture ends")
+        graph.spoil()
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "cpu"
+
+    def random_state(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+class _Told(TorchDispatchMode):
+    def __init__(self, device: Standin) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.device.told.append(f"{self.device.current_stream().name}: {func}")
+        return func(*args, **(kwargs or {}))

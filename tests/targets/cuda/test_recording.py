@@ -1,0 +1,166 @@
+"""CUDA graphs above the thin layer of torch.cuda, on a stand-in: the order in which a device is told, and the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from npucompose import ops
+from npucompose.errors import CaptureError, SignatureError
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.streams import Streams
+from npucompose.streams import apply
+from npucompose.targets.base import LowerRequest
+from npucompose.targets.cpu.kernels import same_bytes
+from npucompose.targets.cuda.cache import CudaCache
+from npucompose.targets.cuda.recording import WARM_UPS, CudaRecording, SharedPool
+from npucompose.targets.detached import detach_call
+from tests.sample_graphs import mm_abs_sub
+from tests.targets.capturing import CapturingBackend, request, traced
+from tests.targets.cuda.standin import Standin
+
+
+def recorded(function: Any, *inputs: Any, **options: Any) -> tuple[CudaRecording, Standin]:
+    device = Standin()
+    made = CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
+    return made, device
+
+
+def test_a_replay_copies_in_what_moved_and_gives_eagers_bits() -> None:
+    function = lambda x, w: ((x @ w).relu() + 1, x.sum())  # noqa: E731
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    captured, _ = recorded(function, x, w, static=frozenset({1}))
+    for other in (x, torch.randn(4, 4), torch.randn(4, 4)):
+        assert all(map(same_bytes, captured.replay(other, w), function(other, w)))
+
+
+def test_the_device_is_warmed_up_on_a_side_stream_and_told_streams_and_events_in_order(golden: Any) -> None:
+    ops.define()
+    x = torch.randn(4, 4)
+    module = traced(mm_abs_sub, x)
+    apply(module.graph, Streams(min_gain=0), Capabilities(target="cuda", mode="reduce-overhead"))
+    device = Standin()
+    captured = CudaRecording(module, [x], device=device, pool=SharedPool(device))
+    begin = device.told.index(next(line for line in device.told if line.startswith("capture begins")))
+    warmed = device.told[:begin]
+    assert sum(line.endswith("aten.mm.default") for line in warmed) == WARM_UPS
+    assert warmed[-1] == "default waits for stream1"
+    del device.told[:begin]
+    y = torch.randn(4, 4)
+    got = captured.replay(y)
+    golden("cuda/mm_abs_sub.txt", "\n".join(device.told) + "\n")
+    assert all(map(same_bytes, got, torch.utils._pytree.tree_leaves(mm_abs_sub(y))))
+
+
+def test_what_a_graph_writes_reaches_the_caller_and_a_capture_leaves_it_as_it_was() -> None:
+    def function(cache: torch.Tensor, state: torch.Tensor, x: torch.Tensor) -> Any:
+        cache.add_(x)
+        state.mul_(2)
+        return (cache * state,)
+
+    cache, state, x = torch.zeros(3), torch.ones(3), torch.ones(3)
+    captured, _ = recorded(function, cache, state, x, static=frozenset({1}))
+    assert (cache.tolist(), state.tolist()) == ([0.0] * 3, [1.0] * 3)
+    version = state._version
+    other = torch.full((3,), 5.0)
+    assert captured.replay(other, state, x)[0].tolist() == [12.0] * 3
+    assert (other.tolist(), state.tolist(), cache.tolist()) == ([6.0] * 3, [2.0] * 3, [0.0] * 3)
+    assert state._version > version
+
+
+def test_outputs_that_are_inputs_or_views_of_them_are_the_callers() -> None:
+    x = torch.randn(2, 3)
+    captured, _ = recorded(lambda x: (x, x.t(), x + 1, 3), x)
+    other = torch.randn(2, 3)
+    same, turned, more, three = captured.replay(other)
+    assert same is other
+    assert turned.data_ptr() == other.data_ptr()
+    assert same_bytes(turned, other.t())
+    assert same_bytes(more, other + 1)
+    assert three == 3
+
+
+@pytest.mark.parametrize("clone", [False, True])
+def test_outputs_lie_in_static_buffers_unless_they_are_cloned(clone: bool) -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    captured, _ = recorded(lambda x: (x + 1,), x, clone_output=clone)
+    (first,) = captured.replay(x)
+    captured.replay(y)
+    assert same_bytes(first, x + 1 if clone else y + 1)
+
+
+def test_another_signature_or_a_static_input_from_elsewhere_is_refused_and_nothing_done() -> None:
+    x, w = torch.randn(3), torch.randn(3)
+    captured, device = recorded(lambda x, w: (x * w,), x, w, static=frozenset({1}))
+    device.told.clear()
+    for wrong in ((torch.randn(4), w), (x.double(), w), (x, w.clone()), (x,), (x, 3.0), (x.to("meta"), w)):
+        with pytest.raises(SignatureError, match=r"captured for \('torch.float32\[3\]@cpu', "):
+            captured.replay(*wrong)
+    assert device.told == []
+
+
+def test_what_lies_elsewhere_or_depends_on_data_is_refused_at_capture() -> None:
+    device, x = Standin(), torch.randn(3)
+    module, pool = traced(lambda x: (x + 1,), x), SharedPool(device)
+    with pytest.raises(CaptureError, match="input 0 is on meta"):
+        CudaRecording(module, [x.to("meta")], device=device, pool=pool)
+    with pytest.raises(CaptureError, match=r"cannot capture aten\.nonzero"):
+        recorded(lambda x: (x.nonzero(),), torch.randn(3))
+
+
+def test_capturing_does_not_disturb_the_random_numbers() -> None:
+    x, device = torch.zeros(3), Standin()
+    module = traced(lambda x: (torch.rand_like(x),), x)
+    before = torch.get_rng_state()
+    CudaRecording(module, [x], device=device, pool=SharedPool(device))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_recordings_share_one_pool_and_take_turns() -> None:
+    device = Standin()
+    cache = CudaCache(request(traced(lambda x: ((x + 1) * x,), torch.randn(3))), device=device, capture_limit=2)
+    x, y = torch.randn(3), torch.randn(5)
+    for value in (x, y, x):
+        assert same_bytes(cache([value])[0], (value + 1) * value)
+    begins = [line for line in device.told if line.startswith("capture begins")]
+    assert len(begins) == 2
+    assert all(line.endswith("in pool1") for line in begins)
+    replays = [at for at, line in enumerate(device.told) if line == "replay"]
+    assert len(replays) == 3
+    for at in replays:
+        assert device.told[at - 1].startswith("default waits for event")
+        assert device.told[at + 1].startswith("default records event")
+    with pytest.warns(RuntimeWarning, match="capture_limit=2"):
+        cache([torch.randn(7)])
+
+
+class OnStandin(CapturingBackend):
+    """torch.compile's backend with CUDA graphs on a stand-in."""
+
+    def made(self, lowered: LowerRequest) -> CudaCache:
+        return CudaCache(lowered, device=Standin(), **self.options)
+
+
+def test_a_call_comes_through_torch_compile_and_can_be_detached() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4).requires_grad_(False)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return self.linear(x).relu() + self.count
+
+    model, backend = Model(), OnStandin()
+    compiled = torch.compile(model, backend=backend)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        compiled(x)
+        handle = detach_call(backend.caches, lambda: compiled(x), (x,), {})
+        for step in range(3, 6):
+            y = torch.randn(2, 4)
+            assert same_bytes(handle(y), model.linear(y).relu() + step)
+    assert float(model.count) == 5
