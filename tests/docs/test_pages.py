@@ -29,7 +29,12 @@ from tests.docs.blocks import ALL, KINDS, PAGES, ROOT, Block, blocks
 ELLIPSIS = "…"
 SHELL = ("mkdir", "git", "make", "pip", "eval", ".", "mlflow", "printf", "ln")
 """Words that lines may begin with beside `npucompose` and `python`."""
-MASKS = ((r"\d+(\.\d+)?([µmn]?s\b| [µmn]?s\b| ?[KMG]iB| B\b|x)?", "#"), (r"\s+", " "), (r"[0-9a-f]{12,}", "#"))
+MASKS = (
+    (r"compiled in [^\n]*", ""),
+    (r"\d+(\.\d+)?([µmn]?s\b| [µmn]?s\b| ?[KMG]iB| B\b|x)?", "#"),
+    (r"\s+", " "),
+    (r"[0-9a-f]{12,}", "#"),
+)
 
 
 def of_kind(*kinds: str) -> list[Any]:
