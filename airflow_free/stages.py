@@ -200,6 +200,7 @@ class Capture(Stage["Session"]):
             facts["memory"] = facts_of(
                 Memory(
                     pool_bytes=_summed(recordings, "pool_bytes"),
+                    shared_pool_bytes=_shared(recordings),
                     unplanned_bytes=_summed(recordings, "unplanned_bytes"),
                     live_bytes=_summed(recordings, "live_bytes"),
                 )
@@ -211,6 +212,13 @@ def _summed(recordings: list[Mapping[str, Any]], name: str) -> int | None:
     """None where a recording does not know."""
     values = [recording.get(name) for recording in recordings]
     return None if None in values else sum(value for value in values if value is not None)
+
+
+def _shared(recordings: list[Mapping[str, Any]]) -> int | None:
+    """The slabs of all recordings, each once; None where a recording does not know them."""
+    if any("slabs" not in recording for recording in recordings):
+        return None
+    return sum({number: nbytes for recording in recordings for number, nbytes in recording["slabs"]}.values())
 
 
 def _named(recordings: list[Mapping[str, Any]], name: str) -> str | None:

@@ -229,6 +229,8 @@ def _memory(report: Report) -> Iterator[Row]:
         pool = f"pool {as_bytes(memory.pool_bytes)}"
         without = memory.unplanned_bytes
         least = "" if memory.live_bytes is None else f", {as_bytes(memory.live_bytes)} live at most"
+        if memory.shared_pool_bytes is not None and memory.shared_pool_bytes < memory.pool_bytes:
+            pool += f" in {as_bytes(memory.shared_pool_bytes)} that recordings share"
         words.append(pool if without is None else f"{pool} ({as_bytes(without)} without reuse{least})")
     if memory.peak_rss_bytes is not None:
         words.append(f"process peak {as_bytes(memory.peak_rss_bytes)}")

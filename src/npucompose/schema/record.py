@@ -240,6 +240,9 @@ class Numerics:
 @frozen(kw_only=True)
 class Memory:
     pool_bytes: int | None = None
+    """Each recording's, added up."""
+    shared_pool_bytes: int | None = None
+    """What they take together, where recordings of one graph share their memory."""
     unplanned_bytes: int | None = None
     live_bytes: int | None = None
     """The most that lives at one time: no plan can do with less."""

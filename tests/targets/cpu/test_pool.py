@@ -86,7 +86,8 @@ def _run_poisoned(captured: CapturedGraph) -> None:
         contents = {id(root): torch.empty(0, dtype=torch.uint8).set_(memory.storages[id(root)]) for root in pooled}  # type: ignore[call-overload]
         for position, begin in enumerate(starts):
             live = [(contents[id(r)], contents[id(r)].clone()) for r in pooled if r.first < position <= r.last]
-            memory.arena.fill_(0xFF)
+            for slab in memory.slabs:
+                slab.tensor.fill_(0xFF)
             for place_, content in live:
                 place_.copy_(content)
             for place_, content in live:

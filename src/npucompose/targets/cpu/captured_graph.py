@@ -13,10 +13,12 @@ from torch import fx
 
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
+from npucompose.targets.cpu.allocation import told_of_memory
 from npucompose.targets.cpu.alone import Alone
+from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
-from npucompose.targets.cpu.memory import Memory, told_of_memory
+from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Native, Refused
 from npucompose.targets.cpu.plan import Layout, Plan
@@ -33,7 +35,8 @@ class CapturedGraph:
     """`CapturedGraph.capture(gm, inputs, static=…)`, then `replay(*inputs)` as often as wanted.
 
     Outputs lie in static buffers that the next replay overwrites: clone what must last, or capture with `clone_output`.
-    An output that is an input comes back as the caller's own tensor. Replays of one recording run one at a time.
+    An output that is an input comes back as the caller's own tensor. Replays of recordings that
+    lie in one arena run one at a time.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class CapturedGraph:
         executors: Executors,
         clone_output: bool,
         workers: Workers,
+        arena: Arena,
     ) -> None:
         self.plan = plan
         self.workers = workers
@@ -55,7 +59,9 @@ class CapturedGraph:
         shared = sharing(inputs)
         self.threads, self.why_threads = executors.threads(plan, workers, shared)
         """Who runs which step; None, and a reason where streams were asked for, when one thread runs all of them."""
-        self.memory = Memory.of(plan, threads=self.threads)
+        arena = arena.joined(executors.extension)
+        assert arena.turns is not None
+        self.memory = Memory.of(plan, threads=self.threads, arena=arena)
         self.executor, self._why_executor = executors.make(plan, self.memory, self.threads, workers)
         if self.threads is not None and not isinstance(self.executor, Native):
             self.threads, self.why_threads = None, PORTABLE
@@ -76,9 +82,9 @@ class CapturedGraph:
         )
         outputs = outputs_of(plan, self.memory, clone_output)
         self._front: Front = (
-            self.executor.front(inputs, self._inputs, outputs, spans)
+            self.executor.front(inputs, self._inputs, outputs, spans, arena.turns)
             if isinstance(self.executor, Native)
-            else PythonFront(self._inputs, self.executor.run, outputs)
+            else PythonFront(self._inputs, self.executor.run, outputs, arena.turns)
         )
 
     @classmethod
@@ -91,12 +97,14 @@ class CapturedGraph:
         executor: ExecutorName = "native",
         clone_output: bool = False,
         workers: Workers | None = None,
+        arena: Arena | None = None,
     ) -> CapturedGraph:
         """Run `graph_module` once on the real `inputs` and record it; inputs and RNG are as before afterwards.
 
         `static` inputs (parameters, buffers) are used in place and their address belongs to the signature. Streams that
-        the graph names run on `workers` where the native replayer can; by default on every core of this process. Raises
-        CaptureError, naming the operator and the model's line, for what cannot be replayed.
+        the graph names run on `workers` where the native replayer can; by default on every core of this process. What
+        is computed in between lies in `arena`: recordings with one arena use the same memory and replay one at a time.
+        Raises CaptureError, naming the operator and the model's line, for what cannot be replayed.
         """
         begin = time.perf_counter()
         workers = workers or Workers()
@@ -105,7 +113,15 @@ class CapturedGraph:
             plan = recorder.record(graph_module, inputs, executors.alone(workers))
         recorded = time.perf_counter()
         with undisturbed(), told_of_memory():
-            captured = cls(plan, inputs, static=static, executors=executors, clone_output=clone_output, workers=workers)
+            captured = cls(
+                plan,
+                inputs,
+                static=static,
+                executors=executors,
+                clone_output=clone_output,
+                workers=workers,
+                arena=arena or Arena(),
+            )
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 
@@ -138,6 +154,7 @@ class CapturedGraph:
             "views_resolved": self.plan.views_resolved,
             "constants": self.plan.constants,
             "pool_bytes": placement.pool_bytes,
+            "slabs": [(slab.number, slab.nbytes) for slab in self.memory.slabs],
             "unplanned_bytes": placement.unplanned_bytes,
             "live_bytes": placement.live_bytes,
             "output_bytes": sum(root.nbytes for root in self.memory.outputs),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -67,11 +67,18 @@ def _literally(output: Literally) -> Maker:
 class PythonFront:
     """Replays one at a time: admit the inputs, run, give back what was written, make the outputs."""
 
-    def __init__(self, inputs: Inputs, run: Callable[[], None], outputs: Sequence[Output]) -> None:
+    def __init__(
+        self,
+        inputs: Inputs,
+        run: Callable[[], None],
+        outputs: Sequence[Output],
+        turns: AbstractContextManager[Any],
+    ) -> None:
+        """`turns` are shared with every recording that lies in the same arena."""
         self._inputs = inputs
         self._run = run
         self._makers = [output.make for output in outputs]
-        self._lock = threading.Lock()
+        self._turns = turns
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any] | None:
         if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
@@ -80,7 +87,7 @@ class PythonFront:
         return self._replay(inputs)
 
     def _replay(self, inputs: Sequence[Any]) -> list[Any] | None:
-        with self._lock:
+        with self._turns:
             # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
             with _InferenceMode(True):
                 if not self._inputs.admit(inputs):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from npucompose.targets.base import LowerRequest
 from npucompose.targets.cpu import WhenFull
+from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.inputs import signature
 from npucompose.targets.cpu.threads import Workers
@@ -53,6 +54,8 @@ class GraphCache:
         self.executor: ExecutorName = executor
         self.when_full: WhenFull = when_full
         self.workers = workers
+        self.arena = Arena()
+        """What all recordings on this device compute in between lies here: they replay one at a time."""
         self.captured: list[Recording] = []
         """The one used last stands last."""
         self.last: Recording | None = None
@@ -103,6 +106,7 @@ class GraphCache:
             executor=self.executor,
             clone_output=self.clone_output,
             workers=self.workers,
+            arena=self.arena,
         )
 
     def _warn(self, inputs: list[Any]) -> None:

@@ -153,8 +153,11 @@ class Inputs:
                 if i in self._fixed:
                     return False
                 moved.append((place, i, address))
-        if self._written and not self._may_lie({i: address for _, i, address in moved}):
-            return False
+        if self._written:
+            now = {i: _address(inputs[i]) for i, _, _ in self._copies}
+            now.update((i, address) for _, i, address in moved)
+            if not self._may_lie(now):
+                return False
         copied: list[int] = []
         for place, i, address in moved:
             size = self._sizes[i]

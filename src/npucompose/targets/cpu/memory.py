@@ -6,23 +6,16 @@ Two values share memory only when one is done with before the other begins: in t
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 from attrs import define, field
 
-from npucompose.errors import CaptureError
+from npucompose.targets.cpu.allocation import over, zeros
+from npucompose.targets.cpu.arena import Arena, Slab
 from npucompose.targets.cpu.in_place import groups_of, parted
 from npucompose.targets.cpu.lives import Lives
 from npucompose.targets.cpu.plan import Layout, Plan, Root, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, Placement, place
 from npucompose.targets.cpu.threads import Threads
-
-_ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
-"""How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
 
 
 def alias_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -31,7 +24,7 @@ def alias_of(tensor: torch.Tensor) -> torch.Tensor:
     A storage of its own tells two inputs apart that are slices of one buffer. It does not keep the memory alive.
     """
     source = tensor.untyped_storage()
-    storage = _over(source.data_ptr(), source.nbytes())
+    storage = over(source.data_ptr(), source.nbytes())
     return Layout.of(tensor).over(storage)
 
 
@@ -58,19 +51,25 @@ def span_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 @define(eq=False, kw_only=True)
 class Memory:
-    """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns arena and output buffers."""
+    """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns output buffers, lies in an arena else."""
 
     slots: list[Slot]
     tensors: list[torch.Tensor]
     placement: Placement
     outputs: list[Root]
-    arena: torch.Tensor = field(repr=False)
+    slabs: list[Slab] = field(repr=False)
+    """Those of the arena in which the pool lies; held for as long as this is used."""
     storages: dict[int, torch.UntypedStorage] = field(repr=False)
     """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
 
     @classmethod
-    def of(cls, plan: Plan, *, reuse: bool = True, threads: Threads | None = None) -> Memory:
-        """Without `reuse` every value has memory of its own: what was computed once stays, for measurements."""
+    def of(
+        cls, plan: Plan, *, reuse: bool = True, threads: Threads | None = None, arena: Arena | None = None
+    ) -> Memory:
+        """Without `reuse` every value has memory of its own: what was computed once stays, for measurements.
+
+        Who gives an `arena` that others use too takes turns with them; without it there are no others.
+        """
         lives = Lives.of(plan, threads)
         groups = (
             groups_of(plan, lives.is_last)
@@ -80,20 +79,19 @@ class Memory:
         pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
         unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
         pooled, placement = _tightest([pooled, parted(pooled)], unplanned, lives) if reuse else _apart(pooled)
-        # Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold.
-        arena = _zeros(placement.pool_bytes + ALIGNMENT)
-        begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
         storages: dict[int, torch.UntypedStorage] = {}
-        for members, offset in zip(pooled, placement.offsets, strict=True):
+        spans = [(at, at + r[0].nbytes) for r, at in zip(pooled, placement.offsets, strict=True)]
+        addresses, slabs = (arena or Arena()).lay(spans)
+        for members, address in zip(pooled, addresses, strict=True):
             for root in members:
-                storages[id(root)] = _over(begin + offset if root.nbytes else 0, root.nbytes)
+                storages[id(root)] = over(address, root.nbytes)
         for root in plan.roots:
             if root.kind not in ("pool", "fresh"):
                 storages[id(root)] = _storage_of(root)
         for members in groups:
             if members[-1].kind == "output":
                 buffer = storages[id(members[-1])]
-                storages.update({id(r): _over(buffer.data_ptr(), r.nbytes) for r in members[:-1]})
+                storages.update({id(r): over(buffer.data_ptr(), r.nbytes) for r in members[:-1]})
         slots = [slot for slot in plan.slots() if id(slot.root) in storages]
         with torch.inference_mode(True):
             # Note [Slots are inference tensors]: autograd knows nothing of them, so a kernel call is some 5 % cheaper.
@@ -104,7 +102,7 @@ class Memory:
             tensors=tensors,
             placement=placement,
             outputs=[root for root in plan.roots if root.kind == "output"],
-            arena=arena,
+            slabs=slabs,
             storages=storages,
         )
 
@@ -128,7 +126,7 @@ class Private:
         layout = Layout.of(tensor).moved(-tensor.storage_offset())
         nbytes = layout.span()[1]
         owner = torch.zeros(nbytes + 2 * ALIGNMENT, dtype=torch.uint8)
-        storage = _over(owner.data_ptr() + (tensor.data_ptr() - owner.data_ptr()) % ALIGNMENT, nbytes)
+        storage = over(owner.data_ptr() + (tensor.data_ptr() - owner.data_ptr()) % ALIGNMENT, nbytes)
         return cls(layout.over(storage), storage, owner)
 
 
@@ -156,35 +154,9 @@ def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
 
 def _storage_of(root: Root) -> torch.UntypedStorage:
     if root.kind == "output":
-        return _zeros(root.nbytes).untyped_storage()
+        return zeros(root.nbytes).untyped_storage()
     assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
     if root.kind in ("attribute", "input"):
         # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
         return alias_of(root.tensor).untyped_storage()
     return root.tensor.untyped_storage()
-
-
-@contextlib.contextmanager
-def told_of_memory() -> Iterator[None]:
-    """CaptureError where torch's allocator finds no memory; whatever was made by then goes with the error."""
-    try:
-        yield
-    except RuntimeError as error:
-        if (found := _ASKED.search(str(error))) is None:
-            raise
-        raise CaptureError(
-            f"cannot capture: there is no memory for a buffer of {found[1]} bytes. "
-            "Use smaller inputs, fewer signatures (capture_limit) or mode=eager."
-        ) from error
-
-
-def _zeros(nbytes: int) -> torch.Tensor:
-    with told_of_memory():
-        return torch.zeros(nbytes, dtype=torch.uint8)
-
-
-def _over(address: int, nbytes: int) -> torch.UntypedStorage:
-    if not nbytes:
-        return torch.UntypedStorage(0)
-    make: Any = torch._C._construct_storage_from_data_pointer
-    return make(address, torch.device("cpu"), nbytes)

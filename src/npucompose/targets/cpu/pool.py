@@ -49,7 +49,7 @@ def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None, meets
     `unplanned` are the sizes before blocks were put together; without it those of the blocks. `meets` is for steps that
     do not run one after the other; without it the blocks' first and last steps decide.
     """
-    sizes = [_aligned(block.nbytes) for block in blocks]
+    sizes = [aligned(block.nbytes) for block in blocks]
     offsets = [0] * len(blocks)
     placed, pool_bytes = _Placed(), 0
     numbered: list[tuple[int, int, int]] = []
@@ -72,7 +72,7 @@ def place(blocks: Sequence[Block], unplanned: Sequence[int] | None = None, meets
     return Placement(
         offsets=tuple(offsets),
         pool_bytes=pool_bytes,
-        unplanned_bytes=sum(sizes) if unplanned is None else sum(map(_aligned, unplanned)),
+        unplanned_bytes=sum(sizes) if unplanned is None else sum(map(aligned, unplanned)),
         live_bytes=_most_live(blocks, sizes),
     )
 
@@ -123,5 +123,6 @@ def _most_live(blocks: Sequence[Block], sizes: Sequence[int]) -> int:
     return most
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """The next multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

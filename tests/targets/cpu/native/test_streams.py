@@ -19,6 +19,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply
 from npucompose.targets.cpu import CpuTarget, capture
+from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.kernels import same_bytes
 from npucompose.targets.cpu.memory import Memory
@@ -173,6 +174,27 @@ def test_replays_from_many_threads_take_turns_and_other_recordings_do_not_wait()
     first = [torch.randn(16, 16) for _ in range(2)]
     graph = planned(two_chains, *first, aside=RIGHT)
     recordings = [CapturedGraph.capture(graph, first, workers=TWO, clone_output=True) for _ in range(2)]
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = [torch.randn(16, 16, generator=generator) for _ in range(2)]
+        with torch.no_grad():
+            expected = two_chains(*inputs)
+            for _ in range(100):
+                if not same_bytes(recordings[seed % 2].replay(*inputs)[0], expected):
+                    wrong.append(seed)
+
+    in_threads(work)
+    assert not wrong
+
+
+def test_threads_of_streams_in_one_arena_with_another_recording_never_meet() -> None:
+    first = [torch.randn(16, 16) for _ in range(2)]
+    graph, arena = planned(two_chains, *first, aside=RIGHT), Arena()
+    recordings = [CapturedGraph.capture(graph, first, workers=TWO, clone_output=True, arena=arena) for _ in range(2)]
+    assert all(captured.threads is not None for captured in recordings)
+    assert recordings[0].memory.slabs == recordings[1].memory.slabs
     wrong: list[int] = []
 
     def work(seed: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -77,7 +78,12 @@ class Native:
     # -- the front
 
     def front(
-        self, given: Sequence[Any], inputs: Inputs, outputs: Sequence[Output], spans: Sequence[tuple[int, int]]
+        self,
+        given: Sequence[Any],
+        inputs: Inputs,
+        outputs: Sequence[Output],
+        spans: Sequence[tuple[int, int]],
+        turns: AbstractContextManager[Any],
     ) -> Callable[[Sequence[Any]], list[Any] | None]:
         return self._extension.make_front(
             self.recording,
@@ -86,6 +92,7 @@ class Native:
             list(spans),
             inputs.admit_from,
             inputs.give_back,
+            turns,
         )
 
     # -- one step

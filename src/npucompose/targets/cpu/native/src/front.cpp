@@ -1,9 +1,5 @@
 #include "front.h"
 
-#include <atomic>
-#include <mutex>
-#include <thread>
-
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
@@ -66,8 +62,9 @@ class Front {
  public:
   Front(
       std::shared_ptr<Recording> recording, const py::list& inputs, const py::list& outputs, const py::list& spans,
-      py::object admit, py::object give_back)
-      : recording_(std::move(recording)), admit_(std::move(admit)), give_back_(std::move(give_back)) {
+      py::object admit, py::object give_back, std::shared_ptr<Turns> turns)
+      : recording_(std::move(recording)), admit_(std::move(admit)), give_back_(std::move(give_back)),
+        turns_(std::move(turns)) {
     for (const auto& item : inputs) inputs_.push_back(input_of(item.cast<py::dict>()));
     size_t nbytes = 0;
     for (const Input& input : inputs_) nbytes += input.nbytes;
@@ -78,7 +75,7 @@ class Front {
 
   py::object call(py::handle given) {
     const py::tuple inputs = py::reinterpret_steal<py::tuple>(check(PySequence_Tuple(given.ptr())));
-    const Turn turn(*this);
+    const Turns::Turn turn(*turns_);
     if ((again_ || !is_known(inputs)) && !is_admitted(inputs)) return py::none();
     run();
     give_back(inputs);
@@ -86,27 +83,6 @@ class Front {
   }
 
  private:
-  // One replay at a time: others wait, without Python's lock. A replay inside a replay would wait for itself.
-  class Turn {
-   public:
-    explicit Turn(Front& front) : front_(front) {
-      const auto me = std::this_thread::get_id();
-      TORCH_CHECK(front.owner_.load() != me, "a recording was replayed from within its own replay");
-      if (!front.mutex_.try_lock()) {
-        const py::gil_scoped_release release;
-        front.mutex_.lock();
-      }
-      front.owner_.store(me);
-    }
-    ~Turn() {
-      front_.owner_.store(std::thread::id());
-      front_.mutex_.unlock();
-    }
-
-   private:
-    Front& front_;
-  };
-
   static PyObject* check(PyObject* object) {
     if (!object) throw python_error();
     return object;
@@ -261,8 +237,7 @@ class Front {
   std::vector<std::pair<size_t, uintptr_t>> moved_;
   py::object admit_, give_back_;
   bool again_ = false, cold_ = false;
-  std::mutex mutex_;
-  std::atomic<std::thread::id> owner_{};
+  std::shared_ptr<Turns> turns_;
 };
 
 constexpr const char* kCapsule = "npucompose.front";
@@ -280,9 +255,9 @@ PyMethodDef kCall = {"replay", call_front, METH_O, "replay(inputs) -> outputs, o
 
 py::object make_front(
     std::shared_ptr<Recording> recording, const py::list& inputs, const py::list& outputs, const py::list& spans,
-    py::object admit, py::object give_back) {
+    py::object admit, py::object give_back, std::shared_ptr<Turns> turns) {
   auto front = std::make_unique<Front>(
-      std::move(recording), inputs, outputs, spans, std::move(admit), std::move(give_back));
+      std::move(recording), inputs, outputs, spans, std::move(admit), std::move(give_back), std::move(turns));
   const py::capsule holder(front.release(), kCapsule, [](PyObject* capsule) {
     delete static_cast<Front*>(PyCapsule_GetPointer(capsule, kCapsule));
   });

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "recording.h"
+#include "turns.h"
 
 namespace npucompose {
 
@@ -17,9 +18,9 @@ namespace npucompose {
 //
 // inputs: for each, a dict(tensor, fixed, written, from_zero) or dict(value). outputs: ("buffer", tensor), ("input", i),
 // ("output", i), ("clone", tensor) or ("made", function of inputs and the outputs before it). spans: where the static
-// output buffers lie, as (begin, end).
+// output buffers lie, as (begin, end). turns: shared with every recording that uses the same memory in between.
 pybind11::object make_front(
     std::shared_ptr<Recording> recording, const pybind11::list& inputs, const pybind11::list& outputs,
-    const pybind11::list& spans, pybind11::object admit, pybind11::object give_back);
+    const pybind11::list& spans, pybind11::object admit, pybind11::object give_back, std::shared_ptr<Turns> turns);
 
 }  // namespace npucompose

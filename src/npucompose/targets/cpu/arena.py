@@ -1,0 +1,133 @@
+"""Memory for what recordings compute in between, shared by recordings that replay one at a time. Knows no plan.
+
+# Note [What may lie in an arena]
+Blocks of a placement only: each replay writes them before it reads them, and nobody looks at them afterwards. Outputs,
+constants and copies of inputs outlive a replay; they have memory of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+import torch
+from attrs import Factory, define, field, frozen
+
+from npucompose.targets.cpu.allocation import zeros
+from npucompose.targets.cpu.pool import ALIGNMENT, aligned
+
+Span = tuple[int, int]
+"""(first byte, the one after the last)."""
+
+_ROOMY = 4
+"""A slab so many times larger than what is to lie in it is left alone: held by a small user after its large ones are
+gone, it would be memory for nothing. So no arena takes more than this many times what its users need apart."""
+_numbers = itertools.count()
+
+
+@frozen(eq=False)
+class Slab:
+    """`nbytes` that never move, at an aligned `address`; it lives as long as somebody who lies in it holds it."""
+
+    nbytes: int
+    number: int = field(factory=lambda: next(_numbers))
+    """Another one for each slab of this process."""
+    tensor: torch.Tensor = field(
+        init=False, repr=False, default=Factory(lambda slab: zeros(slab.nbytes + ALIGNMENT), takes_self=True)
+    )
+
+    @property
+    def address(self) -> int:
+        return aligned(self.tensor.data_ptr())
+
+
+@define(eq=False)
+class Arena:
+    """`lay(spans)` finds places that others may use too; `turns` is what a user holds while it uses them.
+
+    A user that needs more than there is gets another slab beside: nobody is moved, so addresses may be written into
+    kernels. A slab goes with its last user.
+    """
+
+    turns: AbstractContextManager[Any] | None = None
+    """None until the first user says who replays."""
+    _extension: ModuleType | None = None
+    _slabs: list[weakref.ref[Slab]] = field(factory=list)
+
+    def joined(self, extension: ModuleType | None) -> Arena:
+        """This arena, for a user that the native replayer's `extension` runs, or, with None, a portable one.
+
+        Where its users take turns in another way (the extension was built in the meantime): a new arena.
+        """
+        if self.turns is None:
+            self._extension = extension
+            self.turns = Turns() if extension is None else extension.Turns()
+        return self if extension is self._extension else Arena().joined(extension)
+
+    def slabs(self) -> list[Slab]:
+        """Those that are in use."""
+        return [slab for reference in self._slabs if (slab := reference()) is not None]
+
+    def lay(self, spans: Sequence[Span]) -> tuple[list[int], list[Slab]]:
+        """(the address of each span, the slabs that the caller has to hold for as long as it uses them).
+
+        Spans that do not overlap get addresses that do not overlap; all begin at multiples of the alignment. A slab
+        that holds all and is not much too large is taken, the smallest of them. Otherwise smaller slabs are filled from
+        the largest, each with what lies within its size; what is left over moves down to the begin of the next one.
+        """
+        addresses = [0] * len(spans)
+        rest = [i for i, (low, high) in enumerate(spans) if high > low]
+        begin = min((spans[i][0] for i in rest), default=0)
+        used: list[Slab] = []
+
+        def fill(slab: Slab, some: Sequence[int]) -> None:
+            addresses_before = slab.address - begin
+            for i in some:
+                addresses[i] = addresses_before + spans[i][0]
+            used.append(slab)
+
+        for slab in self._in_order(max((spans[i][1] for i in rest), default=0) - begin):
+            left = [i for i in rest if spans[i][1] - begin > slab.nbytes]
+            lowest = min((spans[i][0] for i in left), default=None)
+            if not rest or lowest == begin:
+                continue  # what is left over would be as large as before
+            fill(slab, sorted(set(rest) - set(left)))
+            rest, begin = left, begin if lowest is None else lowest
+        if rest:
+            fill(self._another(aligned(max(spans[i][1] for i in rest) - begin)), rest)
+        return addresses, used
+
+    def _in_order(self, nbytes: int) -> list[Slab]:
+        slabs = sorted(self.slabs(), key=lambda slab: slab.nbytes)
+        holding_all = [slab for slab in slabs if nbytes <= slab.nbytes <= _ROOMY * nbytes]
+        return holding_all[:1] or [slab for slab in slabs[::-1] if slab.nbytes < nbytes]
+
+    def _another(self, nbytes: int) -> Slab:
+        slab = Slab(nbytes)
+        self._slabs = [reference for reference in self._slabs if reference() is not None]
+        self._slabs.append(weakref.ref(slab))
+        return slab
+
+
+class Turns:
+    """`with turns:` is one replay at a time, as the native replayer's class of that name is for C++."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._owner == me:
+            raise RuntimeError("a recording was replayed from within its own replay, or one that shares its memory")
+        self._lock.acquire()
+        self._owner = me
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None
+        self._lock.release()

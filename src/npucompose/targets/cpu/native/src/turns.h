@@ -1,0 +1,47 @@
+// Who replays now, of recordings that use the same memory: one at a time, each for a whole replay.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace npucompose {
+
+class Turns {
+ public:
+  class Turn {
+   public:
+    explicit Turn(Turns& turns) : turns_(turns) { turns_.take(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() { turns_.end(); }
+
+   private:
+    Turns& turns_;
+  };
+
+  // Others wait, without Python's lock. A replay inside a replay would wait for itself.
+  void take() {
+    const auto me = std::this_thread::get_id();
+    TORCH_CHECK(
+        owner_.load() != me, "a recording was replayed from within its own replay, or one that shares its memory");
+    if (!mutex_.try_lock()) {
+      const pybind11::gil_scoped_release release;
+      mutex_.lock();
+    }
+    owner_.store(me);
+  }
+
+  void end() {
+    owner_.store(std::thread::id());
+    mutex_.unlock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<std::thread::id> owner_{};
+};
+
+}  // namespace npucompose
