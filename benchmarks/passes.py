@@ -1,8 +1,8 @@
 """How long the passes take on graphs of up to 50,000 nodes: `python -m benchmarks.passes`.
 
 The graph is a stack of blocks of matrix products, element-wise functions, casts, permutes, norms and channels-last
-poolings, written with fake values and not run. Times are of the processor, the best of the runs: a pass has one thread, and what
-else the machine does only ever adds.
+poolings, written with fake values and not run. Times are of the processor, the best of the runs: a pass has one
+thread, and what else the machine does only ever adds.
 """
 
 from __future__ import annotations
