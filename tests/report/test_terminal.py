@@ -9,7 +9,7 @@ from report_examples import CRASHED, EXAMPLES, FULL, WRONG
 from rich.console import Console
 
 from npucompose.report.terminal import render
-from npucompose.schema.record import STATUSES, Report
+from npucompose.schema.record import STATUSES, Memory, Report
 
 
 def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:
@@ -57,3 +57,12 @@ def test_words_of_a_log_are_not_read_as_markup() -> None:
 def test_every_status_is_shown(status: str) -> None:
     first = shown(evolve(FULL, status=status)).splitlines()[0]
     assert first.rsplit("  ", 1)[1].strip()
+
+
+def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_take_apart() -> None:
+    def told(shared: int | None) -> str:
+        return shown(evolve(FULL, memory=Memory(pool_bytes=4096, shared_pool_bytes=shared)), width=120)
+
+    assert "pool 4.0 KiB in 1.0 KiB that recordings share" in told(1024)
+    assert "share" not in told(4096)
+    assert "share" not in told(None)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from attrs import frozen
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.scopes import stream_labels
 
@@ -149,8 +150,9 @@ def _constant(graph: fx.Graph, node: fx.Node) -> str:
         return fingerprint(owner.graph)
     plain = type(owner) in (torch.Tensor, torch.nn.Parameter) and owner.layout is torch.strided
     if plain and owner.device.type != "meta" and owner.numel():
-        raw = owner.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return hashlib.sha256(raw.numpy().tobytes()).hexdigest()
+        with _disable_current_modes():  # while torch traces, what an operator gives would be a fake tensor
+            raw = owner.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            return hashlib.sha256(raw.numpy().tobytes()).hexdigest()
     return type(owner).__name__
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.targets.cpu.arena import Arena, Slab
+from npucompose.targets.cpu.arena import ROOMY, Arena, Slab
 from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.graph_cache import GraphCache
 from npucompose.targets.cpu.kernels import same_bytes
@@ -54,6 +54,10 @@ def nbytes(slabs: list[Slab]) -> int:
     return sum(slab.nbytes for slab in slabs)
 
 
+def size_of(spans: list[tuple[int, int]]) -> int:
+    return aligned(max((high for low, high in spans if high > low), default=0))
+
+
 # -- places
 
 
@@ -75,12 +79,13 @@ def users(draw: Any) -> list[list[tuple[int, int]]]:
 
 @given(users(), st.data())
 def test_blocks_that_do_not_overlap_get_memory_that_does_not_overlap(made: list[Any], data: Any):
-    arena, held = Arena(), list[list[Slab]]()
+    arena, held = Arena(), list[tuple[int, list[Slab]]]()
     for spans in made:
         if held and data.draw(st.booleans(), label="one goes"):
             del held[data.draw(st.integers(0, len(held) - 1))]
         addresses, slabs = arena.lay(spans)
-        held.append(slabs)
+        held.append((size_of(spans), slabs))
+        assert nbytes(arena.slabs()) <= ROOMY * sum(size for size, _ in held)
         places = [(at, at + high - low) for at, (low, high) in zip(addresses, spans, strict=True)]
         for i, (low, high) in enumerate(places):
             if low == high:
@@ -97,7 +102,7 @@ def test_blocks_that_do_not_overlap_get_memory_that_does_not_overlap(made: list[
 def test_together_they_never_take_more_than_each_on_its_own(made: list[Any]):
     arena = Arena()
     held = [arena.lay(spans)[1] for spans in made]
-    alone = [aligned(max((high for low, high in spans if high > low), default=0)) for spans in made]
+    alone = list(map(size_of, made))
     assert max(alone, default=0) <= nbytes(arena.slabs()) <= sum(alone)
     assert {slab.number for slabs in held for slab in slabs} == {slab.number for slab in arena.slabs()}
 

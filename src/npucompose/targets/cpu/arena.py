@@ -24,9 +24,9 @@ from npucompose.targets.cpu.pool import ALIGNMENT, aligned
 Span = tuple[int, int]
 """(first byte, the one after the last)."""
 
-_ROOMY = 4
-"""A slab so many times larger than what is to lie in it is left alone: held by a small user after its large ones are
-gone, it would be memory for nothing. So no arena takes more than this many times what its users need apart."""
+ROOMY = 4
+"""A slab is left alone by whom it would serve for less than one part in so many: held by a small user after its large
+ones are gone, it would be memory for nothing. So an arena never takes more than so many times what its users need."""
 _numbers = itertools.count()
 
 
@@ -91,21 +91,22 @@ class Arena:
                 addresses[i] = addresses_before + spans[i][0]
             used.append(slab)
 
-        for slab in self._in_order(max((spans[i][1] for i in rest), default=0) - begin):
+        end = max((spans[i][1] for i in rest), default=0)
+        for slab in self._in_order(end - begin):
             left = [i for i in rest if spans[i][1] - begin > slab.nbytes]
-            lowest = min((spans[i][0] for i in left), default=None)
-            if not rest or lowest == begin:
-                continue  # what is left over would be as large as before
+            lowest = min((spans[i][0] for i in left), default=end)
+            if (lowest - begin) * ROOMY < slab.nbytes:
+                continue  # what is left over would be as large as before, or nearly so
             fill(slab, sorted(set(rest) - set(left)))
-            rest, begin = left, begin if lowest is None else lowest
+            rest, begin = left, lowest
         if rest:
             fill(self._another(aligned(max(spans[i][1] for i in rest) - begin)), rest)
         return addresses, used
 
     def _in_order(self, nbytes: int) -> list[Slab]:
         slabs = sorted(self.slabs(), key=lambda slab: slab.nbytes)
-        holding_all = [slab for slab in slabs if nbytes <= slab.nbytes <= _ROOMY * nbytes]
-        return holding_all[:1] or [slab for slab in slabs[::-1] if slab.nbytes < nbytes]
+        holding_all = [slab for slab in slabs if slab.nbytes >= nbytes]
+        return [*holding_all[:1], *(slab for slab in slabs[::-1] if slab.nbytes < nbytes)]
 
     def _another(self, nbytes: int) -> Slab:
         slab = Slab(nbytes)

@@ -1,8 +1,9 @@
 """Who multiplies by a frozen float32 weight: oneDNN where it is faster on this machine, MKL elsewhere.
 
 Freezing hands every such product to MKL's packed product. On processors that are not Intel's MKL may leave half of the
-vector unit idle, and oneDNN does not (more than twice as fast on a Zen 5); which of the two it is is tried on the weights
-themselves, as max-autotune tries its kernels. A product by oneDNN can also take in the pointwise operators after it.
+vector unit idle, and oneDNN does not (more than twice as fast on a Zen 5); which of the two it is is tried on
+the weights themselves, as max-autotune tries its kernels. A product by oneDNN can also take in the pointwise operators
+after it.
 """
 
 from __future__ import annotations
