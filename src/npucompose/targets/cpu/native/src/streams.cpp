@@ -13,6 +13,9 @@ int64_t now_ns() {
       .count();
 }
 
+// A caller's Python modes are a stack of its own thread, which a worker cannot see: their key without it is an error.
+const c10::DispatchKeySet kPython({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+
 class Streams::Surroundings {
  public:
   Surroundings()
@@ -22,6 +25,7 @@ class Streams::Surroundings {
 #else
     std::fegetenv(&floats_);
 #endif
+    keys_.included_ = keys_.included_ - kPython;
   }
 
   void take() const {
