@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import operator
 import os
 import selectors
 import signal
@@ -29,8 +30,11 @@ def main() -> None:
     leave_a_trace()
     connection = socket.socket(fileno=int(sys.argv[2]))
     connection.set_inheritable(False)
-    for module in json.loads(sys.argv[3]):
-        importlib.import_module(module)
+    for wanted in json.loads(sys.argv[3]):
+        module, _, function = wanted.partition(":")
+        found = importlib.import_module(module)
+        if function:
+            operator.attrgetter(function)(found)()  # something that is read once and kept
     gc.collect()
     gc.freeze()  # what is loaded stays shared with the workers: the collector would touch, and so copy, every page
     _Server(connection).serve()
