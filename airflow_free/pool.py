@@ -50,7 +50,7 @@ class Order:
     env: Mapping[str, str] = field(factory=dict[str, str])
     """Variables that must be there before torch is loaded."""
     loaded: tuple[str, ...] = ()
-    """Modules to have loaded before the fork."""
+    """Modules to have loaded before the fork; `module:function` is called too, for what it reads once and keeps."""
     late_env: Mapping[str, str] = field(factory=dict[str, str])
     """Variables of this job alone, set after the fork: which device it may see."""
 
