@@ -13,14 +13,14 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import ablation, expectations, tracking
-from airflow_free.ablation import Ablation
+from airflow_free import expectations, tracking
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
-from airflow_free.stages import STAGES
+from airflow_free.stages import STAGES, ablation
+from airflow_free.stages.ablation import Ablation
 from airflow_free.store import Store
 from airflow_free.worker import Outcome, run_in_worker
 from npucompose.compose.check import Checked, Known, check

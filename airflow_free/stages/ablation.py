@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve
 
 from airflow_free.stage import Facts, Stage
+from airflow_free.stages.benchmark import in_turns
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.schema.ablation import ALL, AblationFacts, Variant
 from npucompose.schema.record import facts_of
@@ -60,6 +61,8 @@ class Ablation(Stage["Session"]):
     measures: ClassVar[bool] = True
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
+        import torch
+
         wanted = lists([label for label, _ in live.checked.passes])
         sessions: dict[str, Session] = {}
         variants: dict[str, Variant] = {}
@@ -69,7 +72,11 @@ class Ablation(Stage["Session"]):
             if variants[name].passed:
                 sessions[name] = session
             progress(COMPARING * (at + 1) / len(wanted))
-        samples = _timed(live, sessions, lambda done: progress(COMPARING + (1 - COMPARING) * done))
+        # no_grad also here: a change of the grad mode is a recompilation.
+        with torch.no_grad(), _versions_for(sessions):
+            samples = in_turns(
+                live, dict(_candidates(sessions)), lambda done: progress(COMPARING + (1 - COMPARING) * done)
+            )
         facts = AblationFacts(variants=tuple(_with_times(one, samples) for one in variants.values()))
         return {"ablation": facts_of(facts)}
 
@@ -95,25 +102,6 @@ def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:
         max_abs_err=found.max_abs_err,
         problem="; ".join(found.problems) or None,
     )
-
-
-def _timed(live: Session, sessions: Mapping[str, Session], progress: Callable[[float], None]) -> Mapping[str, Samples]:
-    import torch
-
-    from npucompose.measure.timing import interleaved
-
-    settings = live.experiment.benchmark
-    live.rewind()
-    with torch.no_grad(), _versions_for(sessions):
-        return interleaved(
-            dict(_candidates(sessions)),
-            warmup=settings.warmup,
-            min_calls=settings.min_calls,
-            min_seconds=settings.min_seconds,
-            max_calls=settings.max_calls,
-            synchronize=live.checked.target.synchronize,
-            progress=progress,
-        )
 
 
 def _candidates(sessions: Mapping[str, Session]) -> Iterator[tuple[str, Callable[[], Any]]]:
