@@ -16,6 +16,7 @@ from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
 from npucompose.measure.numerics import combined
 from npucompose.schema.ablation import AblationFacts
+from npucompose.schema.facts import of_facts
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -34,7 +35,6 @@ from npucompose.schema.record import (
     Stages,
     Status,
     StreamFacts,
-    of_facts,
 )
 from npucompose.schema.sinking import SinkingFacts
 

@@ -16,7 +16,7 @@ from airflow_free.stage import Facts, Stage
 from airflow_free.stages.benchmark import in_turns
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.schema.ablation import ALL, AblationFacts, Variant
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked
