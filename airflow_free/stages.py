@@ -9,6 +9,7 @@ from attrs import evolve
 
 from airflow_free.ablation import Ablation
 from airflow_free.graph import StageGraph
+from airflow_free.modes import Modes
 from airflow_free.stage import Facts, Stage
 from npucompose.schema.record import (
     BenchmarkFacts,
@@ -388,4 +389,4 @@ def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
     )
 
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), DeclaredCalls()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), DeclaredCalls()])
