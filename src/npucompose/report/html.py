@@ -13,6 +13,7 @@ from npucompose.report.differences import written
 from npucompose.report.files import write_atomically
 from npucompose.report.html_sinking import sinking
 from npucompose.report.markup import Html, page, table, tag
+from npucompose.report.modes import tables_of_modes
 from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
@@ -70,6 +71,7 @@ def _sections(report: Report, figures: Figures, timelines: Timelines) -> Iterato
     yield "Expectations", list(_expectations(report)) if missed else []
     yield "Summary", list(_summary(report, figures))
     yield "Latency", list(_latency(report))
+    yield "Which mode won", list(tables_of_modes(report))
     yield "Where the time went", list(_split(report))
     yield "Streams", list(_streams(report, timelines))
     yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
+from npucompose.report.modes import rows_of_modes
 from npucompose.report.passes import rows_of_ablation, rows_of_passes
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time, stream_words
 from npucompose.schema.record import BenchmarkFacts, Report
@@ -61,6 +62,7 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _sinking(report)
     yield from _numerics(report)
     yield from _latency(report)
+    yield from rows_of_modes(report)
     yield from rows_of_ablation(report)
     yield from _memory(report)
     yield from _stages(report)

@@ -15,16 +15,16 @@ from attrs import field, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.effective import Effective
+from npucompose.schema.modes import ModeFacts
 from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
-from npucompose.schema.timing import Timing
+from npucompose.schema.timing import Candidate, Timing
 
 T = TypeVar("T")
 
 SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
 
-Candidate = Literal["replay", "compiled", "eager"]
 Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "crashed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EXIT_STATUS: Mapping[Status, int] = {
@@ -207,6 +207,7 @@ class Stages:
     replay: ReplayFacts | None = None
     benchmark: BenchmarkFacts | None = None
     ablation: AblationFacts | None = None
+    modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
 
 
