@@ -32,7 +32,8 @@ from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report, of_facts
+from npucompose.schema.facts import of_facts
+from npucompose.schema.record import Report
 from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 from npucompose.targets.base import Target
@@ -310,7 +311,7 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
-    from npucompose.schema.record import facts_of
+    from npucompose.schema.facts import facts_of
     from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_free.stage import Facts, Stage
-from npucompose.schema.record import CaptureFacts, Memory, facts_of
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import CaptureFacts, Memory
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session

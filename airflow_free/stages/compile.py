@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_free.stage import Facts, Stage
 from airflow_free.stages.facts.graphs import graphs_account, npu_facts, sinking_facts
 from airflow_free.stages.facts.streams import stream_facts, timelines
-from npucompose.schema.record import CompileTimes, facts_of
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import CompileTimes
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session

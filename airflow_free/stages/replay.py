@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_free.stage import Facts, Stage
 from airflow_free.stages.facts.comparison import comparison_account
-from npucompose.schema.record import ReplayFacts, facts_of
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import ReplayFacts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_free.stage import Facts, Stage
 from airflow_free.stages.facts.comparison import comparison_account
 from airflow_free.stages.facts.graphs import graphs_account
-from npucompose.schema.record import CallFacts, SequenceFacts, facts_of
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import CallFacts, SequenceFacts
 from npucompose.schema.sequence import Call, told
 
 if TYPE_CHECKING:

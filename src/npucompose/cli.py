@@ -41,7 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(asked: str | None) -> argparse.ArgumentParser:
     """Only the command that is asked for brings its arguments where they load much: `list` answers at once."""
-    from npucompose.report.listing import kinds
     from npucompose.version import __version__
 
     parser = argparse.ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
@@ -55,25 +54,12 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
         explain_command.declare(explain)
     listing = commands.add_parser("list", help="what can be chosen")
-    listing.add_argument(
-        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
-    )
-    listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
-    listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
-    form = listing.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
-    listing.set_defaults(act=_list)
+    _declare_list(listing)
     doctor = commands.add_parser("doctor", help="what this machine can do")
     doctor.add_argument("--json", action="store_true", help="as JSON")
     doctor.set_defaults(act=_doctor)
     fetch = commands.add_parser("fetch", help="download the genuine torch_npu wheel for target=npu_offline")
-    fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
-    fetch.add_argument("--version", help="of torch_npu (default: 2.13.0, on which execution is proven)")
-    fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
-    fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
-    fetch.set_defaults(act=_fetch)
+    _declare_fetch(fetch)
     bisect = commands.add_parser("bisect", help="the first pass that breaks an experiment")
     bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
     bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
@@ -92,6 +78,29 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
         recipe_command.declare(recipe)
     return parser
+
+
+def _declare_list(listing: argparse.ArgumentParser) -> None:
+    from npucompose.report.listing import kinds
+
+    listing.add_argument(
+        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
+    )
+    listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
+    listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
+    form = listing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
+    listing.set_defaults(act=_list)
+
+
+def _declare_fetch(fetch: argparse.ArgumentParser) -> None:
+    fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
+    fetch.add_argument("--version", help="of torch_npu (default: 2.13.0, on which execution is proven)")
+    fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
+    fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
+    fetch.set_defaults(act=_fetch)
 
 
 def _completion(arguments: argparse.Namespace) -> int:

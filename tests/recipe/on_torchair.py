@@ -55,7 +55,7 @@ def _said_by(config: Any) -> dict[str, Any]:
 def _ge_graphs(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
-    from npucompose.schema.record import facts_of
+    from npucompose.schema.facts import facts_of
     from npucompose.targets.torchair import observe
     from npucompose.targets.torchair.listing import facts
 

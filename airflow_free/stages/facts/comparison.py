@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from airflow_free.stages.facts.graphs import sinking_facts
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared

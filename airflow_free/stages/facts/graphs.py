@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npucompose.schema.record import GraphFacts, PassFacts, facts_of
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import GraphFacts, PassFacts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from npucompose.schema.record import StreamFacts, facts_of
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import StreamFacts
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Compilation

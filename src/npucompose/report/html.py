@@ -19,9 +19,10 @@ from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
 from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, stream_words
+from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, Status, facts_of
+from npucompose.schema.record import Report, Status
 from npucompose.schema.setting import COMMAND_LINE, origin
 from npucompose.schema.streams import Timelines
 
