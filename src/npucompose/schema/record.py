@@ -238,13 +238,19 @@ class Numerics:
 @frozen(kw_only=True)
 class Memory:
     pool_bytes: int | None = None
-    """Each recording's, added up."""
+    """Each recording's, added up: what they would take apart."""
     shared_pool_bytes: int | None = None
-    """What they take together, where recordings of one graph share their memory."""
+    """What they take together: recordings of one model lie in the same memory."""
     unplanned_bytes: int | None = None
     live_bytes: int | None = None
     """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """What the recordings do take: `shared_pool_bytes` where that is less than what they would take apart."""
+        together, apart = self.shared_pool_bytes, self.pool_bytes
+        return apart if apart is None or together is None else min(together, apart)
 
 
 @frozen(kw_only=True)
