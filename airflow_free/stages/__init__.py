@@ -7,7 +7,8 @@ from airflow_free.stages.ablation import Ablation
 from airflow_free.stages.benchmark import Benchmark
 from airflow_free.stages.capture import Capture
 from airflow_free.stages.compile import Compile
+from airflow_free.stages.modes import Modes
 from airflow_free.stages.replay import Replay
 from airflow_free.stages.sequence import DeclaredCalls
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), DeclaredCalls()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), DeclaredCalls()])

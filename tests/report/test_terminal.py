@@ -63,6 +63,7 @@ def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_ta
     def told(shared: int | None) -> str:
         return shown(evolve(FULL, memory=Memory(pool_bytes=4096, shared_pool_bytes=shared)), width=120)
 
-    assert "pool 4.0 KiB in 1.0 KiB that recordings share" in told(1024)
+    assert "pool 1.0 KiB that all recordings share (4.0 KiB apart)" in told(1024)
+    assert "pool 4.0 KiB" in told(4096)
     assert "share" not in told(4096)
     assert "share" not in told(None)

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
+from npucompose.report.modes import rows_of_modes
 from npucompose.report.passes import rows_of_ablation, rows_of_passes
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time, stream_words
 from npucompose.schema.record import BenchmarkFacts, Report
@@ -61,6 +62,7 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _sinking(report)
     yield from _numerics(report)
     yield from _latency(report)
+    yield from rows_of_modes(report)
     yield from rows_of_ablation(report)
     yield from _memory(report)
     yield from _stages(report)
@@ -225,13 +227,17 @@ def _memory(report: Report) -> Iterator[Row]:
     if memory is None:
         return
     words: list[str] = []
-    if memory.pool_bytes is not None:
-        pool = f"pool {as_bytes(memory.pool_bytes)}"
-        without = memory.unplanned_bytes
-        least = "" if memory.live_bytes is None else f", {as_bytes(memory.live_bytes)} live at most"
-        if memory.shared_pool_bytes is not None and memory.shared_pool_bytes < memory.pool_bytes:
-            pool += f" in {as_bytes(memory.shared_pool_bytes)} that recordings share"
-        words.append(pool if without is None else f"{pool} ({as_bytes(without)} without reuse{least})")
+    apart, taken = memory.pool_bytes, memory.taken_bytes
+    if apart is not None and taken is not None:
+        pool, beside = f"pool {as_bytes(taken)}", list[str]()
+        if taken < apart:
+            pool += " that all recordings share"
+            beside.append(f"{as_bytes(apart)} apart")
+        if memory.unplanned_bytes is not None:
+            beside.append(f"{as_bytes(memory.unplanned_bytes)} without reuse")
+        if memory.live_bytes is not None:
+            beside.append(f"{as_bytes(memory.live_bytes)} live at most")
+        words.append(f"{pool} ({', '.join(beside)})" if beside else pool)
     if memory.peak_rss_bytes is not None:
         words.append(f"process peak {as_bytes(memory.peak_rss_bytes)}")
     if words:

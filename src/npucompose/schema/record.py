@@ -14,14 +14,14 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.effective import Effective
 from npucompose.schema.facts import facts_of, of_facts
+from npucompose.schema.modes import ModeFacts
 from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
-from npucompose.schema.timing import Timing
+from npucompose.schema.timing import Candidate, Timing
 
 SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
 
-Candidate = Literal["replay", "compiled", "eager"]
 Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "crashed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EXIT_STATUS: Mapping[Status, int] = {
@@ -204,6 +204,7 @@ class Stages:
     replay: ReplayFacts | None = None
     benchmark: BenchmarkFacts | None = None
     ablation: AblationFacts | None = None
+    modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
 
 
@@ -237,13 +238,19 @@ class Numerics:
 @frozen(kw_only=True)
 class Memory:
     pool_bytes: int | None = None
-    """Each recording's, added up."""
+    """Each recording's, added up: what they would take apart."""
     shared_pool_bytes: int | None = None
-    """What they take together, where recordings of one graph share their memory."""
+    """What they take together: recordings of one model lie in the same memory."""
     unplanned_bytes: int | None = None
     live_bytes: int | None = None
     """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """What the recordings do take: `shared_pool_bytes` where that is less than what they would take apart."""
+        together, apart = self.shared_pool_bytes, self.pool_bytes
+        return apart if apart is None or together is None else min(together, apart)
 
 
 @frozen(kw_only=True)

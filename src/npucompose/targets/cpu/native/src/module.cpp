@@ -84,7 +84,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns")
       .def(py::init<>())
       .def("__enter__", &npucompose::Turns::take)
-      .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); });
+      .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); })
+      .def("is_mine", &npucompose::Turns::is_mine);
   py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
       .def(py::init<>())
       .def("add", &npucompose::add)

@@ -69,6 +69,7 @@ class Recording {
   void run_steps(std::vector<Span>* spans);
 
   int64_t settings_;
+  uint64_t forks_;
   std::vector<KernelPtr> steps_;
   std::unique_ptr<Streams> streams_;
   std::vector<int> kept_;
