@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_every_command_is_legal(block: Block, page_folder: Path) -> None:
         words = [word for word in shlex.split(line, comments=True) if word != ELLIPSIS]
         if "$(" in line or ELLIPSIS in " ".join(words):
             continue
-        words = words[: words.index(">")] if ">" in words else words
+        words = list(takewhile(lambda word: word not in (">", "|"), words))
         if line.endswith("# exit 2"):
             with pytest.raises(ConfigError):
                 look_at(words)
