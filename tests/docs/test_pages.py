@@ -260,7 +260,7 @@ def masked(text: str) -> str:
 
 def test_a_wrong_command_would_be_seen(page_folder: Path) -> None:
     for words in (["npucompose", "explian"], ["npucompose", "list", "modez"], ["npucompose", "report", "--pareto"]):
-        with pytest.raises(SystemExit):
+        with pytest.raises(ConfigError):
             look_at(words)
     with pytest.raises(Exception, match="Did you mean"):
         look_at(["python", "run.py", "mode=eger"])
