@@ -9,7 +9,7 @@ from report_examples import CRASHED, EXAMPLES, FULL, WRONG
 from rich.console import Console
 
 from npucompose.report.terminal import render
-from npucompose.schema.record import STATUSES, Memory, Report
+from npucompose.schema.record import STATUSES, CaptureFacts, Memory, Report
 
 
 def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:
@@ -67,3 +67,9 @@ def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_ta
     assert "pool 4.0 KiB" in told(4096)
     assert "share" not in told(4096)
     assert "share" not in told(None)
+
+
+def test_another_replayer_than_was_asked_for_is_told_whether_or_not_anything_is_timed() -> None:
+    capture = CaptureFacts(seconds=0.1, captures=1, kernels=3, executor="torchscript", why_executor="no C++ compiler")
+    for stages in (FULL.stages, evolve(FULL.stages, benchmark=None)):
+        assert "torchscript replays: no C++ compiler" in shown(evolve(FULL, stages=evolve(stages, capture=capture)))
