@@ -10,7 +10,7 @@ from rich.console import Console
 
 from npucompose.report import html
 from npucompose.report.terminal import render
-from npucompose.schema.record import STATUSES, Memory, Report
+from npucompose.schema.record import STATUSES, CaptureFacts, Memory, Report
 
 
 def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:
@@ -77,3 +77,9 @@ def test_a_comparison_that_ended_early_has_a_line_that_says_where_and_why() -> N
     report = evolve(FULL, stages=evolve(FULL.stages, replay=evolve(FULL.stages.replay, detached_ended=ended)))
     for text in (shown(report, width=200), html.render(report)):
         assert f"the comparison of the detached handle ended {ended}" in text
+
+
+def test_another_replayer_than_was_asked_for_is_told_whether_or_not_anything_is_timed() -> None:
+    capture = CaptureFacts(seconds=0.1, captures=1, kernels=3, executor="torchscript", why_executor="no C++ compiler")
+    for stages in (FULL.stages, evolve(FULL.stages, benchmark=None)):
+        assert "torchscript replays: no C++ compiler" in shown(evolve(FULL, stages=evolve(stages, capture=capture)))

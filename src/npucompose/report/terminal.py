@@ -69,6 +69,7 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _npu(report)
     yield from _sinking(report)
     yield from _numerics(report)
+    yield from _capture(report)
     yield from _latency(report)
     yield from rows_of_modes(report)
     yield from rows_of_ablation(report)
@@ -207,14 +208,19 @@ def _latency(report: Report) -> Iterator[Row]:
     yield from _compiled(times)
     if report.stages.capture is not None and report.stages.capture.why_attached:
         yield "latency", Text(f"no detached handle: {report.stages.capture.why_attached}")
-    if report.stages.capture is not None and report.stages.capture.why_executor:
-        yield "latency", Text(f"{report.stages.capture.executor} replays: {report.stages.capture.why_executor}")
     tail = [
         f"p90 {own} {as_time(times.p90_us)}",
         f"p99 {as_time(times.p99_us)}",
         as_count(len(times.samples_us), "sample"),
     ]
     yield "latency", Text(" · ".join(tail), style="dim")
+
+
+def _capture(report: Report) -> Iterator[Row]:
+    """Who replays, where it is not the one that was asked for."""
+    capture = report.stages.capture
+    if capture is not None and capture.why_executor:
+        yield "capture", Text(f"{capture.executor} replays: {capture.why_executor}")
 
 
 def _compiled(times: BenchmarkFacts) -> Iterator[Row]:

@@ -134,7 +134,7 @@ class CpuTarget(Target):
         if found.kind == "not built":
             return (f"the native replayer is not built yet: {found.words}.",)
         why = self._why_not_native()
-        return (f"the portable replayer is used: {why.splitlines()[0]}",) if why else ()
+        return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
     def _why_not_native(self) -> str:
         from npucompose.targets.cpu.native import build

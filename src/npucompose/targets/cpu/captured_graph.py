@@ -176,7 +176,7 @@ class Executors:
         try:
             return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
         except build.Unavailable as error:
-            return cls(wanted=wanted, why=str(error))
+            return cls(wanted=wanted, why=error.line)
 
     def alone(self, workers: Workers) -> Alone | None:
         """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""

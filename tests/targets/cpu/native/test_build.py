@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from npucompose.cli import main
 from npucompose.errors import CaptureError, ConfigError
+from npucompose.report import doctor
 from npucompose.report.doctor import native_replayer
 from npucompose.targets.cpu import CpuTarget
 from npucompose.targets.cpu.captured_graph import CapturedGraph
@@ -92,6 +94,32 @@ def test_a_compiler_that_fails_is_asked_once_and_its_words_are_kept(
     assert native_replayer().startswith("failed: ")
     with pytest.raises(CaptureError, match=r"target\.executor=native: .*\n.*no such header"):
         CpuTarget(executor="native").prepare("reduce-overhead")
+
+
+def test_a_failing_compiler_is_one_line_in_the_report_and_doctor_shows_all_that_it_said(
+    empty_cache: Path, compiler: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    compiler('echo "a.cpp:1: error: no such header\na.cpp:2: error: too old" >&2; exit 1')
+    reason = captured().facts()["executor_reason"]
+    said = "ended with status 1 and said: a.cpp:1: error: no such header (`npucompose doctor` shows all)"
+    assert reason.endswith(said)
+    assert "\n" not in reason
+    assert CpuTarget().warnings("reduce-overhead") == (f"the portable replayer is used: {reason}",)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert str(tmp_path / "c++") in shown
+    at = [shown.index(words) for words in ("a.cpp:1: error: no such header", "a.cpp:2: error: too old", "to try again")]
+    assert at == sorted(at)
+
+
+def test_a_compiler_that_is_named_and_not_there_is_told(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    machine = doctor.look_at_machine()
+    (note,) = doctor.notes(doctor.Torch(), machine, {})
+    assert note == f"CXX=/nonexistent is no program; the C++ compiler is {machine.compiler or 'none'}."
+    monkeypatch.setenv("PATH", "")
+    assert build.state().kind == "impossible"
+    assert doctor.look_at_machine().compiler is None
 
 
 def test_another_compiler_is_tried_where_one_has_failed(

@@ -46,6 +46,10 @@ LINES_KEPT = 12
 class Unavailable(Exception):
     """There is no native replayer here; the text says why and what is possible, in one paragraph."""
 
+    @property
+    def line(self) -> str:
+        return in_one_line(str(self))
+
 
 @frozen(kw_only=True)
 class State:
@@ -53,6 +57,12 @@ class State:
 
     kind: Literal["built", "not built", "failed", "impossible"]
     words: str
+
+
+def in_one_line(words: str) -> str:
+    """The reason and the first thing that a compiler complains about."""
+    first, *said = words.splitlines()
+    return f"{first} {said[0]} (`npucompose doctor` shows all)" if said else first
 
 
 def state() -> State:
@@ -173,7 +183,8 @@ def _build(place: Path) -> Path:
     complaint = _remembered_failure(place, found)
     if complaint is not None:
         raise Unavailable(complaint)
-    print(f"npucompose: building the native replayer for torch {metadata.version('torch')}, once …", file=sys.stderr)
+    torch = metadata.version("torch")
+    print(f"npucompose: building the native replayer for torch {torch} with {found}, once …", file=sys.stderr)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=place) as work:
         try:
