@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_free.stages import STAGES
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
@@ -14,6 +16,7 @@ from npucompose.passes.replace import PATTERNS
 from npucompose.registry import Registry
 from npucompose.targets import TARGETS
 
+ROOT = Path(__file__).parents[1]
 REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS)
 
 
@@ -59,6 +62,31 @@ class TestEveryRegistry:
             registry.get(name + "x", "a.place")
         assert f"unknown {registry.kind} '{name}x' @ a.place. Did you mean '{name}'? Choices: " in str(refused.value)
 
+    def test_a_built_in_one_lies_where_its_place_says(self, registry: Registry[Any]) -> None:
+        for name, place in registry.built_in:
+            assert registry.get(name).__module__ == place.partition(":")[0]
+
     def test_a_class_knows_the_name_that_it_is_registered_under(self, registry: Registry[Any]) -> None:
         for name, _ in registry.built_in:
             assert registry.get(name).name == name
+
+
+@pytest.mark.parametrize("registry", [MODELS, PASSES, TARGETS], ids=lambda registry: registry.kind)
+def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any]) -> None:
+    group = registry.group.partition(".")[2]
+    yaml = {"models": "model", "targets": "target"}.get(group, group)
+    for name, place in registry.built_in:
+        assert place.partition(":")[0] == f"npucompose.{group}.{name}"
+        assert (ROOT / "conf" / yaml / f"{name}.yaml").is_file()
+
+
+def test_one_stage_is_one_file_of_its_name() -> None:
+    assert [type(stage).__module__ for stage in STAGES.stages.values()] == [
+        f"airflow_free.stages.{name}" for name in STAGES.stages
+    ]
+
+
+def test_every_pass_has_a_graph_before_and_after_it_that_was_reviewed() -> None:
+    """The pass `python` is somebody else's function."""
+    reviewed = {path.stem for path in (ROOT / "tests" / "golden" / "passes").glob("*.txt")}
+    assert {name for name, _ in PASSES.built_in} - {"python"} <= reviewed

@@ -9,6 +9,6 @@ from airflow_free.stages.capture import Capture
 from airflow_free.stages.compile import Compile
 from airflow_free.stages.modes import Modes
 from airflow_free.stages.replay import Replay
-from airflow_free.stages.sequence import DeclaredCalls
+from airflow_free.stages.sequence import Sequence
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), DeclaredCalls()])
+STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), Sequence()])

@@ -18,7 +18,7 @@ from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, stream_words
+from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, numerics_notes, stream_words
 from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
@@ -111,8 +111,8 @@ def _expectations(report: Report) -> Iterator[Html]:
 def _summary(report: Report, figures: Figures) -> Iterator[Html]:
     boxes = (tag("div", tag("b", value), tag("span", name)) for name, value in _tiles(report, figures))
     yield tag("div", *boxes, class_="tiles")
-    if report.numerics is not None and report.numerics.note:
-        yield tag("p", report.numerics.note, class_="dim")
+    for note in numerics_notes(report):
+        yield tag("p", note, class_="dim")
 
 
 def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
