@@ -91,13 +91,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     const py::gil_scoped_release release;
     return npucompose::synchronisation_ns(rounds, spin_ns, cores);
   });
-  py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns")
+  py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns", py::module_local())
       .def(py::init<>())
       .def("__enter__", &npucompose::Turns::take)
       .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); })
       .def("is_mine", &npucompose::Turns::is_mine);
-  py::class_<npucompose::Operator>(m, "Operator").def(py::init<const std::string&, const std::string&>());
-  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
+  py::class_<npucompose::Operator>(m, "Operator", py::module_local()).def(py::init<const std::string&, const std::string&>());
+  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording", py::module_local())
       .def(py::init<>())
       .def("add", &npucompose::add)
       .def("set_input", &Recording::set_input)
