@@ -78,6 +78,10 @@ std::string add(
 }  // namespace
 }  // namespace npucompose
 
+// For those who look at the file before they load it (build.py): a module of another torch may bring the process down.
+extern "C" __attribute__((visibility("default"), used)) const char npucompose_built_with[] =
+    "built with the headers of torch " TORCH_VERSION;
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using npucompose::Recording;
   m.attr("torch_version") = TORCH_VERSION;
