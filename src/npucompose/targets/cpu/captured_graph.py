@@ -11,6 +11,7 @@ import torch
 from attrs import frozen
 from torch import fx
 
+from npucompose import garbage
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.allocation import told_of_memory
@@ -109,19 +110,19 @@ class CapturedGraph:
         begin = time.perf_counter()
         workers = workers or Workers()
         executors = Executors.of(executor)
-        with told_of_memory():
+        with garbage.kept(), told_of_memory():
             plan = recorder.record(graph_module, inputs, executors.alone(workers))
-        recorded = time.perf_counter()
-        with undisturbed(), told_of_memory():
-            captured = cls(
-                plan,
-                inputs,
-                static=static,
-                executors=executors,
-                clone_output=clone_output,
-                workers=workers,
-                arena=arena or Arena(),
-            )
+            recorded = time.perf_counter()
+            with undisturbed():
+                captured = cls(
+                    plan,
+                    inputs,
+                    static=static,
+                    executors=executors,
+                    clone_output=clone_output,
+                    workers=workers,
+                    arena=arena or Arena(),
+                )
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 

@@ -35,6 +35,12 @@ struct Input {
       if (its_sizes[d] != sizes[d] || its_strides[d] != strides[d]) return false;
     return !(from_zero && t.storage_offset());
   }
+
+  // Whether its storage still holds what the tensor says: it may have been freed, or cut short.
+  bool is_there(const at::TensorImpl& t) const {
+    const size_t before = static_cast<size_t>(t.storage_offset()) * t.itemsize();
+    return before + nbytes <= t.unsafe_storage().nbytes();
+  }
 };
 
 constexpr size_t kCacheBytes = size_t{1} << 20;
@@ -134,6 +140,7 @@ class Front {
       if (!input.has_form(impl)) return false;
       input.last_tensor = &impl, input.last_storage = impl.unsafe_storage().unsafeGetStorageImpl();
       if (!input.nbytes) continue;
+      if (!input.is_there(impl)) return false;
       // data_ptr() makes a lazy copy first, where there is one.
       const auto address = input.written ? reinterpret_cast<uintptr_t>(tensor.data_ptr()) : address_of(impl);
       if (address == input.address) continue;
