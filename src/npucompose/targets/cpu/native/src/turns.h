@@ -26,22 +26,22 @@ class Turns {
   void take() {
     const auto me = std::this_thread::get_id();
     TORCH_CHECK(
-        owner_.load() != me, "a recording was replayed from within its own replay, or one that shares its memory");
+        owner_.load(std::memory_order_relaxed) != me, "a recording was replayed from within its own replay, or one that shares its memory");
     if (!mutex_.try_lock()) {
       const pybind11::gil_scoped_release release;
       mutex_.lock();
     }
-    owner_.store(me);
+    owner_.store(me, std::memory_order_relaxed);
   }
 
   void end() {
-    owner_.store(std::thread::id());
+    owner_.store(std::thread::id(), std::memory_order_relaxed);
     mutex_.unlock();
   }
 
  private:
   std::mutex mutex_;
-  std::atomic<std::thread::id> owner_{};
+  std::atomic<std::thread::id> owner_{};  // each thread asks only whether it is itself: no order is needed
 };
 
 }  // namespace npucompose
