@@ -86,7 +86,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using npucompose::Recording;
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("lacking") = py::str(NPUCOMPOSE_LACKING);
-  m.def("make_front", &npucompose::make_front);
   m.def("alone", [](const py::function& act) {
     const npucompose::OneThread quiet;
     return act();
@@ -119,4 +118,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         const c10::InferenceMode inference(true);
         return self.times(steps, rounds);
       });
+  npucompose::add_front(m);
 }
