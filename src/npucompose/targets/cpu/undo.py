@@ -56,7 +56,7 @@ class Undo:
     def _named_elements(self, place: torch.Tensor, op: OpOverload, named: Sequence[Any]) -> bool:
         """A cache of keys as long as the longest prompt gets one row in each step."""
         rows = op in _BY_ROWS
-        if len(named) < 2 or not (rows or op in _BY_ELEMENTS):
+        if len(named) < 2 or not (rows or op in _BY_ELEMENTS) or place.is_conj() or place.is_neg():
             return False
         dim, index = named[0], named[1].clone()  # another step may write the index itself
         try:
