@@ -8,6 +8,7 @@ from attrs import evolve
 from report_examples import CRASHED, EXAMPLES, FULL, WRONG
 from rich.console import Console
 
+from npucompose.report import html
 from npucompose.report.terminal import render
 from npucompose.schema.record import STATUSES, CaptureFacts, Memory, Report
 
@@ -67,6 +68,15 @@ def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_ta
     assert "pool 4.0 KiB" in told(4096)
     assert "share" not in told(4096)
     assert "share" not in told(None)
+
+
+def test_a_comparison_that_ended_early_has_a_line_that_says_where_and_why() -> None:
+    ended = "at step 1 of 3: captured for (int 3), got (int 4)"
+    assert "ended at step" not in shown(FULL, width=200) + html.render(FULL)
+    assert FULL.stages.replay is not None
+    report = evolve(FULL, stages=evolve(FULL.stages, replay=evolve(FULL.stages.replay, detached_ended=ended)))
+    for text in (shown(report, width=200), html.render(report)):
+        assert f"the comparison of the detached handle ended {ended}" in text
 
 
 def test_another_replayer_than_was_asked_for_is_told_whether_or_not_anything_is_timed() -> None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from attrs import asdict, field, frozen
 
 from npucompose.machine import compiler, cpu_model
-from npucompose.schema.verified import VERIFIED_TORCH, torch_warning
+from npucompose.schema.verified import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -88,6 +88,8 @@ class Usable:
     usable: bool
     needs: str
     lacks: str = ""
+    has: str = ""
+    """What there is, where that is more than a yes."""
 
 
 @frozen(kw_only=True)
@@ -224,6 +226,9 @@ def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
             usable=not (no_torch or no_cuda),
             needs="torch built for CUDA and an NVIDIA device",
             lacks=no_torch or no_cuda,
+            has=""
+            if no_torch or no_cuda
+            else f"{', '.join(torch.cuda_devices)}, CUDA {torch.cuda_build}. {CUDA_UNPROVEN}",
         ),
         Usable(name="null_device", usable=not no_torch, needs="torch", lacks=no_torch),
         _torchair("npu", "torch_npu, CANN and a device"),
@@ -341,5 +346,5 @@ def rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _verdict(usable: Usable) -> str:
     if usable.usable:
-        return f"yes ({usable.lacks})" if usable.lacks else "yes"
+        return f"yes ({usable.lacks or usable.has})" if usable.lacks or usable.has else "yes"
     return f"no: {usable.lacks.removesuffix('.')}. Needs {usable.needs}."

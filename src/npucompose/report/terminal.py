@@ -19,8 +19,17 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
+from npucompose.report.modes import rows_of_modes
 from npucompose.report.passes import rows_of_ablation, rows_of_passes
-from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time, stream_words
+from npucompose.report.words import (
+    STATUS_STYLES,
+    STATUS_WORDS,
+    as_bytes,
+    as_count,
+    as_time,
+    numerics_notes,
+    stream_words,
+)
 from npucompose.schema.record import BenchmarkFacts, Report
 from npucompose.schema.timing import Timing
 
@@ -62,6 +71,7 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _numerics(report)
     yield from _capture(report)
     yield from _latency(report)
+    yield from rows_of_modes(report)
     yield from rows_of_ablation(report)
     yield from _memory(report)
     yield from _stages(report)
@@ -145,11 +155,8 @@ def _numerics(report: Report) -> Iterator[Row]:
         yield "numerics", Text(f"does not equal {found.reference} · {error} · {compared}", style=BAD)
     for problem in found.problems:
         yield "numerics", Text(problem, style="red")
-    if found.note:
-        yield "numerics", Text(found.note, style="dim")
-    if report.stages.replay is not None and report.stages.replay.detached_ended:
-        words = f"the comparison of the detached handle ended {report.stages.replay.detached_ended}"
-        yield "numerics", Text(words, style="dim")
+    for note in numerics_notes(report):
+        yield "numerics", Text(note, style="dim")
     if found.stride_mismatches:
         yield "numerics", Text(f"other strides than {found.reference} at {', '.join(found.stride_mismatches)}")
 

@@ -102,6 +102,9 @@ class Target(ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    modes_share_a_process: ClassVar[bool] = True
+    """Whether a model can be compiled in one mode and then in another."""
+
     soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
 
     device_variable: ClassVar[str | None] = None

@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
+from npucompose.schema.verified import CUDA_UNPROVEN
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 from npucompose.targets.cpu import HONOURED, PoolOf, WhenFull
 
@@ -53,9 +54,7 @@ class CudaTarget(Target):
         return HONOURED["reduce-overhead"] if mode == "reduce-overhead" else frozenset()
 
     def warnings(self, mode: str) -> tuple[str, ...]:
-        if mode != "reduce-overhead":
-            return ()
-        return ("CUDA graphs were written without a GPU at hand and never run on one: `make test-cuda` proves them.",)
+        return (CUDA_UNPROVEN,) if mode == "reduce-overhead" else ()
 
     @property
     def device_index(self) -> int:

@@ -35,10 +35,14 @@ class SharedPool:
     device: Device
     handle: Any = field(init=False)
     turns: Turns = field(factory=Turns, init=False)
+    stream: Any = field(init=False)
+    """On which all of them are captured: the allocator gives a stream the memory that was freed on it."""
+    lanes: dict[str, Any] = field(factory=dict, init=False)
+    """Side streams of plans, by label, for the same reason."""
     _left: Any = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.handle = self.device.pool()
+        self.handle, self.stream = self.device.pool(), self.device.stream()
 
     def enter(self) -> None:
         if self._left is not None:
@@ -103,8 +107,8 @@ class CudaRecording:
     def _capture(self, graph_module: fx.GraphModule) -> list[Maker]:
         kept = [(self._buffers[i], self._buffers[i].clone()) for i in self._written]
         random = self._device.random_state()
-        walk = Walk(graph_module=graph_module, device=self._device)
-        home, side = self._device.current_stream(), self._device.stream()
+        walk = Walk(graph_module=graph_module, device=self._device, lanes=self._pool.lanes)
+        home, side = self._device.current_stream(), self._pool.stream
         side.wait_stream(home)
         with self._device.on(side):
             for _ in range(WARM_UPS - 1):

@@ -33,7 +33,7 @@ from npucompose.targets.cpu.native.held import HELD, header
 
 NAME = "npucompose_replay"
 SOURCES = Path(__file__).with_name("src")
-FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
 UNITS = {
     "python": ("front.cpp", "module.cpp"),
     "kernels": ("kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),

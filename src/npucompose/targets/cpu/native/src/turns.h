@@ -34,16 +34,16 @@ class Turns final : private Forkable {
       const pybind11::gil_scoped_release release;
       mutex_.lock();
     }
-    owner_.store(acting_for());
+    owner_.store(acting_for(), std::memory_order_relaxed);
   }
 
   void end() {
-    owner_.store(std::thread::id());
+    owner_.store(std::thread::id(), std::memory_order_relaxed);
     mutex_.unlock();
   }
 
   // Whether this thread replays now, or runs a stream of such a replay.
-  bool is_mine() const { return owner_.load() == acting_for(); }
+  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == acting_for(); }
 
  private:
   void in_child() override {
@@ -53,7 +53,7 @@ class Turns final : private Forkable {
   }
 
   std::mutex mutex_;
-  std::atomic<std::thread::id> owner_{};
+  std::atomic<std::thread::id> owner_{};  // each thread asks only whether it is itself: no order is needed
 };
 
 }  // namespace npucompose
