@@ -43,7 +43,10 @@ def test_a_graph_that_makes_something_on_another_device_is_refused_at_capture() 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("static", [False, True])
-def test_an_input_whose_memory_was_freed_or_cut_short_is_refused_each_time(executor: Any, static: bool) -> None:
+@pytest.mark.parametrize("left", [0, 100, 16383])
+def test_an_input_whose_memory_was_freed_or_cut_short_is_refused_each_time(
+    executor: Any, static: bool, left: int
+) -> None:
     """Eager reads beyond the end of such a tensor; a recording, which may have known it before, does not."""
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -53,16 +56,13 @@ def test_an_input_whose_memory_was_freed_or_cut_short_is_refused_each_time(execu
     fixed = frozenset({1} if static else ())
     captured = CapturedGraph.capture(traced(function, x, y), [x, y], executor=executor, static=fixed)
     kept = [out.clone() for out in captured.replay(x, y)]
-    before = y.untyped_storage().nbytes()
-    for nbytes in (0, 100, before - 1):
-        other = torch.randn(64, 64)
-        given = y if static else other
-        given.untyped_storage().resize_(nbytes)
-        for _ in range(3):
-            with pytest.raises(SignatureError, match=f"of which its memory holds {nbytes} bytes"):
-                captured.replay(x, given)
-            if not static:
-                assert all(map(torch.equal, captured.replay(x, y), kept))
+    given = y if static else torch.randn(64, 64)
+    given.untyped_storage().resize_(left)
+    for _ in range(3):
+        with pytest.raises(SignatureError, match=f"of which its memory holds {left} bytes"):
+            captured.replay(x, given)
+        if not static:
+            assert all(map(torch.equal, captured.replay(x, y), kept))
 
 
 def test_an_input_that_is_copied_in_is_refused_when_its_memory_is_gone() -> None:
