@@ -40,8 +40,8 @@ class Streams final : private Job {
   // What of a thread's state changes what kernels do: dispatch keys, gradients, rounding and denormals.
   class Surroundings;
 
-  void part(size_t number) noexcept override;
-  void run_turns(const std::vector<Turn>& turns);
+  void part(size_t number, Seat& seat) noexcept override;
+  void run_turns(const std::vector<Turn>& turns, Seat& seat);
   void await(const Event& event);
 
   const std::vector<std::vector<Turn>> threads_;
