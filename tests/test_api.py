@@ -118,6 +118,57 @@ def test_control_that_depends_on_data_is_refused_with_the_operator_and_the_model
     assert "test_api.py" in str(caught.value)
 
 
+def test_another_signature_is_an_error_or_a_capture_as_asked_for() -> None:
+    model = Small().eval()
+    fast = npucompose.compile(model, "mode=reduce-overhead", "shapes=dynamic", "target.when_full=replace")
+    with torch.no_grad():
+        handle, each = fast.detach(torch.randn(2, 4)), fast.recapturing()
+        with pytest.raises(SignatureError, match=r"captured for .*\[2,4\].* got .*\[3,4\]"):
+            handle(torch.randn(3, 4))
+        for rows, handles in ((2, 1), (3, 2), (2, 2), (3, 2), (4, 3), (2, 3)):
+            x = torch.randn(rows, 4)
+            assert torch.equal(each(x), model(x))
+            assert len(each.handles) == handles
+        used = each.handles[-1]
+        assert torch.equal(used(x), model(x))
+    with pytest.raises(CaptureError, match="no_grad"):
+        each(torch.randn(2, 4, requires_grad=True))
+
+
+def test_a_model_with_state_runs_once_a_call_while_its_signatures_are_captured() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x * self.count
+
+    model = Counter().eval()
+    each = npucompose.compile(model, "mode=reduce-overhead", "shapes=static").recapturing()
+    with torch.no_grad():
+        for call, rows in enumerate((2, 2, 3, 2, 3, 3, 2), start=1):
+            assert torch.equal(each(torch.ones(rows)), torch.full((rows,), float(call)))
+            assert model.count == call
+    assert len(each.handles) == 2
+
+
+def test_handles_beyond_the_capture_limit_go_the_one_used_longest_ago_first() -> None:
+    model = Small().eval()
+    limit = "compiler.debug.aclgraph.static_capture_size_limit=2"
+    fast = npucompose.compile(model, "mode=reduce-overhead", "shapes=dynamic", "target.when_full=replace", limit)
+    each = fast.recapturing()
+    with torch.no_grad():
+        for rows in (2, 2, 3, 2, 4, 2, 3):
+            x = torch.randn(rows, 4)
+            assert torch.equal(each(x), model(x))
+        two, three = torch.randn(2, 4), torch.randn(3, 4)
+        assert len(each.handles) == 2
+        assert torch.equal(each.handles[0](two), model(two))
+        assert torch.equal(each.handles[1](three), model(three))
+
+
 def test_after_the_capture_limit_one_warning_and_eager() -> None:
     fast = npucompose.compile(
         Small().eval(),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from npucompose.targets.compilation import Backend
     from npucompose.targets.detached import DetachedHandle
+    from npucompose.targets.recapturing import Recapturing
 
 
 class CompiledModel:
@@ -52,15 +53,31 @@ class CompiledModel:
     def detach(self, *args: Any, **kwargs: Any) -> DetachedHandle:
         """Compile and capture for these inputs (one call is made) and return the handle that replays directly.
 
-        Raises CaptureError when this mode records nothing or the call cannot be mapped to one captured graph.
+        Raises CaptureError when this mode records nothing or the call cannot be mapped to one captured graph. Called
+        with another signature, the handle raises SignatureError, which names both; `recapturing()` captures it.
         """
         from npucompose.targets.detached import detach_call
 
+        self._check_captures()
+        self(*args, **kwargs)
+        return detach_call(self._lowered(), lambda: self(*args, **kwargs), args, kwargs)
+
+    def recapturing(self) -> Recapturing:
+        """Detached handles for as many signatures as come: a call of a new one is compiled, captured, then replayed.
+
+        Raises CaptureError when this mode records nothing.
+        """
+        from npucompose.targets.recapturing import Recapturing
+
+        self._check_captures()
+        return Recapturing(self, self._lowered)
+
+    def _check_captures(self) -> None:
         if not self.materialised.pre.can.captures:
             raise CaptureError(f"mode={self.materialised.experiment.mode.name} records nothing that could be detached.")
-        self(*args, **kwargs)
-        lowered = [c.lowered for c in self.materialised.backend.compilations if c.lowered is not None]
-        return detach_call(lowered, lambda: self(*args, **kwargs), args, kwargs)
+
+    def _lowered(self) -> list[Any]:
+        return [c.lowered for c in self.materialised.backend.compilations if c.lowered is not None]
 
 
 def compile(model: nn.Module | Callable[..., Any], *overrides: str, config_dirs: Sequence[str] = ()) -> CompiledModel:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -34,6 +35,9 @@ MEETING_S = 30.0
 # -- operators that tell what happens to them
 
 told: dict[str, Any] = {}
+acts: dict[str, Callable[[], Any]] = {}
+ran: dict[str, tuple[int, int]] = {}
+"""{what acted: (core, thread)}"""
 meeting = threading.Barrier(2)
 replaying, broken = threading.Event(), threading.Event()
 
@@ -65,8 +69,18 @@ def maybe_break(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+@torch.library.custom_op("npucompose_tests::act", mutates_args=())
+def act(x: torch.Tensor, name: str) -> torch.Tensor:
+    """While a test replays: does what it put there under the name, and tells the core and the thread it ran on."""
+    if replaying.is_set():
+        acts.get(name, lambda: None)()
+        ran[name] = (current_core(), threading.get_ident())
+    return x + 1
+
+
 for op in (meet, maybe_break):
     op.register_fake(torch.empty_like)
+act.register_fake(lambda x, name: torch.empty_like(x))
 tell.register_fake(lambda x, name: torch.empty_like(x))
 
 
@@ -210,6 +224,99 @@ def test_a_forked_process_runs_streams_on_threads_of_its_own() -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert same_bytes(captured.replay(*inputs)[0], two_chains(*inputs))
+
+
+# -- one core each
+
+
+def current_core() -> int:
+    return ctypes.CDLL(None).sched_getcpu()
+
+
+def acting(x: torch.Tensor) -> torch.Tensor:
+    act = torch.ops.npucompose_tests.act
+    here = act(act(act(x, "a"), "b"), "c")
+    there = act(act(act(x.neg(), "p"), "q"), "r")
+    return here - there
+
+
+ASIDE = ("neg", "act_3", "act_4", "act_5")
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
+)
+
+
+@pytest.fixture
+def acted() -> Iterator[CapturedGraph]:
+    """A recording whose kernels act on two threads; the caller may use afterwards the cores that it could before."""
+    before = os.sched_getaffinity(0)
+    try:
+        yield on_two(planned(acting, X, aside=ASIDE), X)
+    finally:
+        acts.clear()
+        ran.clear()
+        os.sched_setaffinity(0, before)
+
+
+def replayed(captured: CapturedGraph) -> None:
+    replaying.set()
+    try:
+        (got,) = captured.replay(X)
+    finally:
+        replaying.clear()
+    assert same_bytes(got, acting(X))
+
+
+@needs_two_cores
+def test_a_caller_that_came_to_the_core_of_a_worker_finds_it_gone(acted: CapturedGraph) -> None:
+    for core in (*os.sched_getaffinity(0), *os.sched_getaffinity(0)):
+        os.sched_setaffinity(0, {core})
+        replayed(acted)
+        assert {ran[name][0] for name in "abc"} == {core}
+        assert core not in {ran[name][0] for name in "pqr"}
+        assert os.sched_getaffinity(0) == {core}
+
+
+@needs_two_cores
+def test_a_worker_leaves_when_the_caller_is_moved_to_its_core_in_the_middle_of_a_replay(acted: CapturedGraph) -> None:
+    began, published = threading.Event(), threading.Event()
+
+    def follow() -> None:
+        assert began.wait(MEETING_S)
+        os.sched_setaffinity(0, {core_of_worker[0]})
+
+    core_of_worker: list[int] = []
+    acts["p"] = lambda: (core_of_worker.append(current_core()), began.set())
+    acts["a"] = follow
+    acts["b"] = published.set
+    acts["q"] = lambda: published.wait(MEETING_S)
+    replayed(acted)
+    assert ran["b"][0] == core_of_worker[0]
+    assert ran["r"][0] != core_of_worker[0]
+    assert os.sched_getaffinity(0) == {core_of_worker[0]}
+
+
+@needs_two_cores
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_with_one_core_left_starts_no_race_for_it(acted: CapturedGraph) -> None:
+    cores = os.sched_getaffinity(0)
+
+    def threads() -> int:
+        replayed(acted)
+        return len({thread for _, thread in ran.values()})
+
+    child = os.fork()
+    if child == 0:
+        os.sched_setaffinity(0, {min(cores)})
+        found = [threads(), threads()]
+        os.sched_setaffinity(0, cores)
+        found.append(threads())
+        for task in os.listdir("/proc/self/task"):  # as `taskset --all-tasks` does
+            os.sched_setaffinity(int(task), {min(cores)})
+        found += [threads(), threads()][1:]
+        os._exit(0 if found == [1, 1, 2, 1] else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_more_streams_than_threads_share_them() -> None:

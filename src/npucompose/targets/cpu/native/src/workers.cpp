@@ -26,28 +26,30 @@ OneThread::~OneThread() {
   if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(products_before_);
 }
 
-class Workers::Worker {
+class Workers::Worker final : private Seat {
  public:
-  Worker(size_t number, Gate& ended) : number_(number), ended_(ended) {
+  Worker(size_t number, Gate& ended, const Caller& caller) : number_(number), ended_(ended), caller_(caller) {
     pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
+    allowed_ = anywhere_;
     std::thread thread([this] { live(); });
     thread_ = thread.native_handle();
     thread.detach();  // asleep or looking when the process ends, and never joined
   }
 
-  // Bound to `core`, or, where that is negative, kept off the core `taken`. A thread that is woken on the core of the one
-  // that wakes it does not run before that one sleeps, and the system sees no reason to move either.
-  void settle(int core, int taken) {
-    if (core == core_ && (taken == taken_ || core >= 0)) return;
-    core_ = core, taken_ = taken;
-    cpu_set_t set = anywhere_;
-    if (core >= 0) {
-      CPU_ZERO(&set);
-      CPU_SET(core, &set);
-    } else if (taken >= 0 && CPU_COUNT(&set) > 1) {
-      CPU_CLR(taken, &set);
-    }
-    pthread_setaffinity_np(thread_, sizeof set, &set);
+  // Bound to `core`, or, where that is negative, kept off the core `taken`: false where there is no other. A thread that
+  // is woken on the core of the one that wakes it does not run before that one sleeps, and the system sees no reason to
+  // move either. Called by the caller, between jobs.
+  bool settle(int core, int taken) {
+    const bool bound = core >= 0;
+    if (core == core_ && (bound || (taken == taken_ && ran_on_ != taken))) return true;
+    cpu_set_t now;
+    if (pthread_getaffinity_np(thread_, sizeof now, &now) == 0 && !CPU_EQUAL(&now, &allowed_))
+      anywhere_ = now;  // somebody else has said where it may run
+    if (!bound && !has_other(taken)) pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
+    if (!bound && !has_other(taken)) return false;
+    core_ = core;
+    allow(bound ? only(core) : all_but(taken), taken);
+    return true;
   }
 
   void begin(Job& job, int64_t spin_ns) {
@@ -58,13 +60,41 @@ class Workers::Worker {
   bool is_done() const { return done_.load() == begun_.load(std::memory_order_relaxed); }
 
  private:
+  // Called by the worker, during a job.
+  void look() override {
+    ran_on_ = sched_getcpu();
+    if (ran_on_ != caller_.core.load(std::memory_order_relaxed) || core_ >= 0 || taken_ == ran_on_) return;
+    if (has_other(ran_on_)) allow(all_but(ran_on_), ran_on_);
+  }
+
+  bool has_other(int core) const { return CPU_COUNT(&anywhere_) > (core >= 0 && CPU_ISSET(core, &anywhere_) ? 1 : 0); }
+
+  cpu_set_t all_but(int core) const {
+    cpu_set_t set = anywhere_;
+    if (core >= 0) CPU_CLR(core, &set);
+    return set;
+  }
+
+  static cpu_set_t only(int core) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    return set;
+  }
+
+  void allow(const cpu_set_t& set, int taken) {
+    if (pthread_setaffinity_np(thread_, sizeof set, &set)) return;  // not ours any more: looked at again next time
+    allowed_ = set, taken_ = taken;
+  }
+
   [[noreturn]] void live() {
     const OneThread quiet;
     int64_t patience = 0;
     for (uint64_t turn = 1;; ++turn) {
       awaited_.pass([&] { return begun_.load() == turn; }, patience);
       patience = spin_ns_;  // what belongs to the caller is not read once it is told that we are done
-      job_->part(number_);
+      look();
+      job_->part(number_, *this);
       done_.store(turn);
       ended_.open();
     }
@@ -75,8 +105,9 @@ class Workers::Worker {
   Job* job_ = nullptr;
   int64_t spin_ns_ = 0;
   pthread_t thread_{};
-  cpu_set_t anywhere_;
-  int core_ = -1, taken_ = -1;
+  const Caller& caller_;
+  cpu_set_t anywhere_, allowed_;  // all that it may run on, and what of it was chosen last
+  int core_ = -1, taken_ = -1, ran_on_ = -1;
   Gate awaited_;
   alignas(64) std::atomic<uint64_t> begun_{0};
   alignas(64) std::atomic<uint64_t> done_{0};
@@ -95,18 +126,18 @@ bool Workers::run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int
   const std::unique_lock turn(taken_, std::try_to_lock);
   if (!turn) return false;
   try {
-    while (workers_.size() + 1 < parts) workers_.push_back(std::make_unique<Worker>(workers_.size() + 1, ended_));
+    while (workers_.size() + 1 < parts) workers_.push_back(std::make_unique<Worker>(workers_.size() + 1, ended_, caller_));
   } catch (const std::system_error&) {  // the system gives no more threads
     return false;
   }
-  const int here = sched_getcpu();
-  for (size_t i = 0; i + 1 < parts; ++i) {
-    workers_[i]->settle(i < cores.size() ? cores[i] : -1, here);
-    workers_[i]->begin(job, spin_ns);
-  }
+  caller_.look();
+  const int here = caller_.core.load(std::memory_order_relaxed);
+  for (size_t i = 0; i + 1 < parts; ++i)
+    if (!workers_[i]->settle(i < cores.size() ? cores[i] : -1, here)) return false;
+  for (size_t i = 0; i + 1 < parts; ++i) workers_[i]->begin(job, spin_ns);
   {
     const OneThread quiet;
-    job.part(0);
+    job.part(0, caller_);
   }
   for (size_t i = 0; i + 1 < parts; ++i) ended_.pass([&] { return workers_[i]->is_done(); }, spin_ns);
   return true;

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include <sched.h>
+
 namespace npucompose {
 
 inline void relax() {
@@ -79,10 +81,19 @@ inline std::thread::id& acting_for() {
   return whom;
 }
 
+// Where a thread of a job runs. The system may move any of them while they run, the caller onto a worker's core too: for
+// as long as both stay there, they take turns on it. Looked at often, it costs next to nothing.
+class Seat {
+ public:
+  virtual ~Seat() = default;
+  // The caller tells where it is; a worker that is there as well goes elsewhere.
+  virtual void look() = 0;
+};
+
 // What several threads do together, each its own part; throws nothing.
 struct Job {
   virtual ~Job() = default;
-  virtual void part(size_t number) noexcept = 0;
+  virtual void part(size_t number, Seat& seat) noexcept = 0;
 };
 
 class Workers {
@@ -91,16 +102,23 @@ class Workers {
   static Workers& here();
 
   // Part 0 on the calling thread, each other one on a worker; returns when all have ended. Kernels in them use one
-  // thread each. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, any but the caller's.
-  // False, with nothing done: the workers are at work for somebody else.
+  // thread each. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, any but the caller's, of
+  // those that the thread which started it could use then, or that it was given from outside since. Where the caller
+  // may run is never changed. False, with nothing done: the workers are at work for somebody else, or the caller's core
+  // is the only one for a worker.
   bool run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int>& cores);
 
  private:
   class Worker;
+  struct Caller final : Seat {
+    std::atomic<int> core{-1};
+    void look() override { core.store(sched_getcpu(), std::memory_order_relaxed); }
+  };
 
   std::mutex taken_;
   std::vector<std::unique_ptr<Worker>> workers_;
   Gate ended_;
+  Caller caller_;
 };
 
 }  // namespace npucompose

@@ -1,0 +1,54 @@
+"""Detached handles for as many signatures as come: another signature is captured, not refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from npucompose.errors import SignatureError
+from npucompose.targets.cpu.graph_cache import GraphCache
+from npucompose.targets.detached import DetachedHandle, DetachError, detach_call
+
+
+class Recapturing:
+    """`call(*args, **kwargs)`: the model, by the detached handle of that signature where there is one.
+
+    Where there is none the call goes through torch.compile, once: it compiles and captures what is new, and the handle
+    is made of the first call that only replays. A call that cannot be detached is safe and takes torch.compile's way
+    each time. Handles beyond the capture limit go, the one used longest ago first.
+    """
+
+    def __init__(self, compiled: Callable[..., Any], lowered: Callable[[], Sequence[Any]]) -> None:
+        """`lowered()`: the graphs compiled so far."""
+        self._compiled = compiled
+        self._lowered = lowered
+        self.handles: list[DetachedHandle] = []
+        """The one used last stands last."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for place in range(len(self.handles) - 1, -1, -1):
+            try:
+                result = self.handles[place](*args, **kwargs)
+            except SignatureError:  # raised before anything is done
+                continue
+            self.handles.append(self.handles.pop(place))
+            return result
+        return self._through_compile(args, kwargs)
+
+    def _through_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        results: list[Any] = []
+
+        def call() -> Any:
+            results.append(self._compiled(*args, **kwargs))
+            return results[0]
+
+        lowered = self._lowered()
+        try:
+            handle = detach_call(lowered, call, args, kwargs)
+        except DetachError:
+            if not results:
+                raise
+        else:
+            limit = max(graph.capture_limit for graph in lowered if isinstance(graph, GraphCache))
+            self.handles = [*self.handles, handle][-limit:]
+        return results[0]
