@@ -139,6 +139,11 @@ class Backend:
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
+    @cached_property
+    def common_memory(self) -> Any:
+        """Graphs of one model are lowered with one backend: what they compute in between may lie in one place."""
+        return self.target.common_memory()
+
     @property
     def __name__(self) -> str:
         return f"npucompose({self.target.name}, {self.mode})"
@@ -271,6 +276,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
                 example_inputs=tuple(inputs),
                 static_inputs=static_inputs(),
                 options=backend.options,
+                memory=backend.common_memory,
             )
         )
         compilation.backend_s = perf_counter() - begun

@@ -21,8 +21,8 @@ from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.native import build
-from npucompose.targets.cpu.native.executor import Native, Refused
-from npucompose.targets.cpu.plan import Layout, Plan
+from npucompose.targets.cpu.native.executor import Call, Native, NativeFront, Refused
+from npucompose.targets.cpu.plan import Layout, Literally, Plan, ViewOfInput
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.threads import Threads, Workers
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
@@ -82,11 +82,13 @@ class CapturedGraph:
             else Slots(inputs, self.memory.slots, self.executor.lay),
         )
         outputs = outputs_of(plan, self.memory, clone_output)
-        self._front: Front = (
-            self.executor.front(inputs, self._inputs, outputs, spans, arena.turns)
-            if isinstance(self.executor, Native)
-            else PythonFront(self._inputs, self.executor.run, outputs, arena.turns)
-        )
+        self._native: NativeFront | None = None
+        self._front: Front
+        if isinstance(self.executor, Native):
+            self._native = self.executor.front(inputs, self._inputs, outputs, spans, arena.turns)
+            self._front = self._native.replayer()
+        else:
+            self._front = PythonFront(self._inputs, self.executor.run, outputs, arena.turns)
 
     @classmethod
     def capture(
@@ -141,6 +143,17 @@ class CapturedGraph:
             self.last_outputs = outputs
         return outputs
 
+    def caller(self, held: list[Any], taken: Sequence[tuple[int, int]], result: type | int) -> Call | None:
+        """A quick `replay` for inputs that are `held`, but for those that `taken`, (input, argument), names.
+
+        `call(arguments)` returns all outputs in a row of the type `result`, tuple or list, or only the one of that
+        number. It does nothing and returns None for what `replay` would refuse or copy, and for arguments that want
+        gradients. No caller where an output is made by Python, or all is.
+        """
+        if self._native is None or any(isinstance(o, (ViewOfInput, Literally)) for o in self.plan.outputs):
+            return None
+        return self._native.caller(held, taken, result)
+
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
         return {
@@ -177,7 +190,7 @@ class Executors:
         try:
             return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
         except build.Unavailable as error:
-            return cls(wanted=wanted, why=str(error))
+            return cls(wanted=wanted, why=error.line)
 
     def alone(self, workers: Workers) -> Alone | None:
         """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""

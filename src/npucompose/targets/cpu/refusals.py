@@ -11,6 +11,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from npucompose.errors import CaptureError
 from npucompose.graphs.source import source_line
 from npucompose.targets.cpu.ledger import flat
+from npucompose.targets.cpu.memory import is_there
 
 _METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storage_offset", "is_contiguous"})
 """Operators that answer with a number that only the signature decides."""
@@ -93,6 +94,10 @@ def check_input(index: int, value: Any) -> None:
         raise CaptureError(f"{where} is on {value.device}; this target captures CPU graphs only.")
     if _is_odd(value):
         raise CaptureError(f"{where} has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured.")
+    if not is_there(value):
+        raise CaptureError(
+            f"{where} has {value.untyped_storage().nbytes()} bytes of memory: it was freed or cut short."
+        )
     if value.requires_grad and torch.is_grad_enabled():
         raise CaptureError(f"{where} requires grad; capture is for inference: use torch.no_grad() or detach it.")
 

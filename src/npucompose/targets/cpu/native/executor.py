@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -21,13 +21,24 @@ from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, is_p
 from npucompose.targets.cpu.straight_line import dying_registers
 from npucompose.targets.cpu.threads import Threads, Workers
 
+Call = Callable[[tuple[Any, ...]], Any]
+"""The result for a tuple of arguments; None, with nothing done, when Python has to look."""
+
 
 class Refused(Exception):
     """A step that cannot be handed to C++; the text says which and why."""
 
 
+class NativeFront(Protocol):
+    """What replays, in C++; `native/src/front.h` says more."""
+
+    def replayer(self) -> Callable[[Sequence[Any]], list[Any] | None]: ...
+
+    def caller(self, held: list[Any], taken: Sequence[tuple[int, int]], result: type | int) -> Call: ...
+
+
 class Native:
-    """`front(…)` makes the callable that replays; `move(i, tensor)` lets all of input i lie where `tensor` does."""
+    """`front(…)` makes what replays; `move(i, tensor)` lets all of input i lie where `tensor` does."""
 
     name = "native"
 
@@ -87,8 +98,8 @@ class Native:
         outputs: Sequence[Output],
         spans: Sequence[tuple[int, int]],
         turns: AbstractContextManager[Any],
-    ) -> Callable[[Sequence[Any]], list[Any] | None]:
-        return self._extension.make_front(
+    ) -> NativeFront:
+        return self._extension.Front(
             self.recording,
             [inputs.described(i, value) for i, value in enumerate(given)],
             [_output(output) for output in outputs],

@@ -78,11 +78,14 @@ std::string add(
 }  // namespace
 }  // namespace npucompose
 
+// For those who look at the file before they load it (build.py): a module of another torch may bring the process down.
+extern "C" __attribute__((visibility("default"), used)) const char npucompose_built_with[] =
+    "built with the headers of torch " TORCH_VERSION;
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using npucompose::Recording;
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("lacking") = py::str(NPUCOMPOSE_LACKING);
-  m.def("make_front", &npucompose::make_front);
   m.def("alone", [](const py::function& act) {
     const npucompose::OneThread quiet;
     return act();
@@ -91,12 +94,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     const py::gil_scoped_release release;
     return npucompose::synchronisation_ns(rounds, spin_ns, cores);
   });
-  py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns")
+  py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns", py::module_local())
       .def(py::init<>())
       .def("__enter__", &npucompose::Turns::take)
-      .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); });
-  py::class_<npucompose::Operator>(m, "Operator").def(py::init<const std::string&, const std::string&>());
-  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
+      .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); })
+      .def("is_mine", &npucompose::Turns::is_mine);
+  py::class_<npucompose::Operator>(m, "Operator", py::module_local()).def(py::init<const std::string&, const std::string&>());
+  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording", py::module_local())
       .def(py::init<>())
       .def("add", &npucompose::add)
       .def("set_input", &Recording::set_input)
@@ -114,4 +118,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         const c10::InferenceMode inference(true);
         return self.times(steps, rounds);
       });
+  npucompose::add_front(m);
 }

@@ -1,6 +1,7 @@
 #include "recording.h"
 
 #include <chrono>
+#include <optional>
 
 #include "torch_internal.h"
 
@@ -73,7 +74,7 @@ class Product final : public Kernel {
 
 }  // namespace
 
-Recording::Recording() : settings_(product_settings()) {}
+Recording::Recording() : settings_(product_settings()), forks_(Forkable::forks()) {}
 
 std::string Recording::add(
     const c10::OperatorHandle& op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
@@ -168,6 +169,9 @@ void Recording::run() {
 }
 
 void Recording::run_steps(std::vector<Span>* spans) {
+  // Threads that kernels shared their work with were the parent's: a child of fork() would wait for them for ever.
+  std::optional<OneThread> quiet;
+  if (Forkable::forks() != forks_) quiet.emplace();
   if (!streams_ || !streams_->run(spans)) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (spans) (*spans)[i].first = now_ns();

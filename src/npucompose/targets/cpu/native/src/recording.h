@@ -72,6 +72,7 @@ class Recording {
   void follow(Kernel& kernel, const at::Tensor& operand);
 
   int64_t settings_;
+  uint64_t forks_;
   std::vector<KernelPtr> steps_;
   std::unique_ptr<Streams> streams_;
   std::vector<int> kept_;
