@@ -62,10 +62,11 @@ def test_every_status_is_shown(status: str) -> None:
 
 def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_take_apart() -> None:
     def told(shared: int | None) -> str:
-        return shown(evolve(FULL, memory=Memory(pool_bytes=4096, shared_pool_bytes=shared)), width=120)
+        memory = Memory(pool_bytes=4096, shared_pool_bytes=shared, unplanned_bytes=8192, live_bytes=3072)
+        return shown(evolve(FULL, memory=memory), width=120)
 
-    assert "pool 1.0 KiB that all recordings share (4.0 KiB apart)" in told(1024)
-    assert "pool 4.0 KiB" in told(4096)
+    assert "pool 1.0 KiB that all recordings share (4.0 KiB apart, 8.0 KiB without reuse)" in told(1024)
+    assert "pool 4.0 KiB (8.0 KiB without reuse, 3.0 KiB live at most)" in told(4096)
     assert "share" not in told(4096)
     assert "share" not in told(None)
 

@@ -246,7 +246,7 @@ def _memory(report: Report) -> Iterator[Row]:
             beside.append(f"{as_bytes(apart)} apart")
         if memory.unplanned_bytes is not None:
             beside.append(f"{as_bytes(memory.unplanned_bytes)} without reuse")
-        if memory.live_bytes is not None:
+        if memory.live_bytes is not None and taken == apart:  # a sum, like `apart`: says nothing of what is shared
             beside.append(f"{as_bytes(memory.live_bytes)} live at most")
         words.append(f"{pool} ({', '.join(beside)})" if beside else pool)
     if memory.peak_rss_bytes is not None:
