@@ -16,6 +16,7 @@ from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
 from npucompose.measure.numerics import combined
 from npucompose.schema.ablation import AblationFacts
+from npucompose.schema.facts import of_facts
 from npucompose.schema.modes import ModeFacts
 from npucompose.schema.record import (
     BenchmarkFacts,
@@ -35,7 +36,6 @@ from npucompose.schema.record import (
     Stages,
     Status,
     StreamFacts,
-    of_facts,
 )
 from npucompose.schema.sinking import SinkingFacts
 

@@ -13,15 +13,15 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import ablation, expectations, modes, tracking
-from airflow_free.ablation import Ablation
+from airflow_free import expectations, tracking
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
-from airflow_free.modes import Modes
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
-from airflow_free.stages import STAGES
+from airflow_free.stages import STAGES, ablation, modes
+from airflow_free.stages.ablation import Ablation
+from airflow_free.stages.modes import Modes
 from airflow_free.store import Store
 from airflow_free.worker import Outcome, run_in_worker
 from npucompose.compose.check import Checked, Known, check
@@ -32,7 +32,8 @@ from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report, of_facts
+from npucompose.schema.facts import of_facts
+from npucompose.schema.record import Report
 from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 from npucompose.targets.base import Target
@@ -49,7 +50,6 @@ RESULT_ROOMS = (
     "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes",
     "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
-    "airflow_free.side_by_side", "airflow_free.ablation", "airflow_free.modes",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
@@ -311,7 +311,7 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
-    from npucompose.schema.record import facts_of
+    from npucompose.schema.facts import facts_of
     from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from airflow_free.experiment import wanted
-from airflow_free.modes import ROUNDS, check, contest, in_mode
+from airflow_free.stages.modes import ROUNDS, check, contest, in_mode
 from npucompose.api import checked
 from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ from torch import nn
 
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu.kernels import same_bytes
+from npucompose.targets.cpu.native import build
 from npucompose.targets.detached import DetachedHandle, DetachError, detach
 from tests.targets.capturing import CapturingBackend
+
+needs_native = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +176,87 @@ def test_a_list_of_numbers_must_be_the_one_it_was_captured_with(wrong: Any) -> N
     assert torch.equal(handle(x, [4]), x[:4] * 2)
     with pytest.raises(SignatureError):
         handle(x, wrong)
+
+
+def quick(handle: DetachedHandle) -> Callable[[tuple[Any, ...]], Any]:
+    """How C++ answers a call of positional tensors, without Python: None where Python has to look."""
+    assert handle._call is not None
+    return handle._call
+
+
+@needs_native
+@pytest.mark.parametrize("kind", [None, tuple, list])
+def test_a_call_of_positional_tensors_never_comes_back_to_python(kind: type | None):
+    weight = torch.randn(3, 3)
+
+    def model(a: torch.Tensor, b: torch.Tensor) -> Any:
+        product = a @ weight + b
+        return product if kind is None else kind((product, product.relu()))
+
+    x = torch.randn(3, 3)
+    handle = detached(model, x, x.clone())
+    for _ in range(3):
+        given = torch.randn(3, 3), torch.randn(3, 3)
+        got, expected = quick(handle)(given), model(*given)
+        assert type(got) is type(expected)
+        if kind is None:
+            assert same_bytes(got, expected)
+            continue
+        assert all(same_bytes(one, other) for one, other in zip(got, expected, strict=True))
+        assert got[0] is not handle(*given)[0]  # the caller's own
+
+
+@needs_native
+def test_what_the_quick_way_must_not_decide_is_left_to_python_with_nothing_done():
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x + self.count
+
+    model = Counter()
+    x = torch.randn(3)
+    handle = detached(model, x)
+    count, version = model.count.clone(), model.count._version
+    wants_grad = torch.randn(3, requires_grad=True)
+    for given in [(), (x, x), (torch.randn(4),), (x.double(),), (1.0,), (model.count,)]:
+        assert quick(handle)(given) is None
+    with torch.enable_grad():
+        assert quick(handle)((wants_grad,)) is None
+        with pytest.raises(SignatureError, match="no_grad"):
+            handle(wants_grad)
+    assert (same_bytes(model.count, count), model.count._version) == (True, version)
+    assert same_bytes(quick(handle)((x,)), x + (count + 1))
+    assert same_bytes(quick(handle)((wants_grad,)), wants_grad + (count + 2))
+    assert model.count._version == version + 2  # autograd is told
+
+
+@needs_native
+def test_a_parameter_that_was_given_other_memory_is_refused():
+    model = nn.Linear(2, 2)
+    handle = detached(model, torch.ones(1, 2))
+    model.weight.data = torch.zeros(2, 2)
+    assert quick(handle)((torch.ones(1, 2),)) is None
+    with pytest.raises(SignatureError, match="at 0x"):
+        handle(torch.ones(1, 2))
+
+
+@needs_native
+def test_replays_of_one_handle_from_many_threads_take_turns():
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
+    x = torch.randn(8, 64)
+    backend = CapturingBackend(clone_output=True)
+    result = torch.compile(model, backend=backend)(x)
+    handle = detach(backend.caches[0].last, backend.flat_inputs, (x,), {}, result)
+    inputs = [torch.randn(8, 64) for _ in range(4)]
+    expected = [model(given) for given in inputs]
+
+    def replay(number: int) -> bool:
+        with torch.no_grad():
+            return all(same_bytes(handle(inputs[number]), expected[number]) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(replay, range(4)))

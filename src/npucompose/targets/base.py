@@ -67,6 +67,8 @@ class LowerRequest:
     static_inputs: frozenset[int]
     """Placeholders whose address does not change from call to call (parameters and buffers)."""
     options: CompilerOptions
+    memory: Any = None
+    """What `Target.common_memory` made for the backend of this graph."""
 
 
 class Captured(Protocol):
@@ -215,6 +217,13 @@ class Target(ABC):
     def place(self, built: Built) -> Built:
         """The model and its inputs on this device."""
         return built
+
+    def common_memory(self) -> Any:
+        """What the recordings of all graphs of one backend compute in, taking turns; None: no graph shares with others.
+
+        Asked for once for each backend and handed to `lower` with each of its graphs.
+        """
+        return None
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]

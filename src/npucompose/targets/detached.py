@@ -14,9 +14,11 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from npucompose.errors import CaptureError, SignatureError
+from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.graph_cache import GraphCache
 from npucompose.targets.cpu.inputs import same_number
 from npucompose.targets.cpu.memory import laid_over, relative
+from npucompose.targets.cpu.native.executor import Call
 from npucompose.targets.cpu.plan import Layout
 
 _grad_is_enabled = torch.is_grad_enabled
@@ -58,9 +60,16 @@ class DetachedHandle:
         self._replay = captured.replay
         self._bare_count = arguments.bare_count
         self._held_wants_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in held)
+        self._call: Call | None = None
+        if self._bare_count >= 0 and results.shape is not None and isinstance(captured, CapturedGraph):
+            self._call = captured.caller(held, taken, results.shape)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Every call goes through here: a microsecond of Python is a large part of a small model.
+        if self._call is not None and not kwargs:
+            result = self._call(args)
+            if result is not None:
+                return result
         bare = len(args) == self._bare_count and not kwargs
         leaves = args if bare else self._arguments.flatten(args, kwargs)
         inputs = self._held.copy()
@@ -226,6 +235,10 @@ class _Results:
         )
         if self._row is not None and not _are_the_same(result, leaves):
             self._row = None
+        self.shape: type | int | None = self._row if self._is_outputs else None
+        """The type of row that all outputs come in, or the number of the only one; None where it is not so simple."""
+        if self._single:
+            self.shape = next((i for i, output in enumerate(outputs) if output is result), None)
         for k, output in enumerate(outputs):
             mine = any(output is given for given in flat_inputs)
             if isinstance(output, torch.Tensor) and output.numel() and k not in placed and not mine:

@@ -41,6 +41,63 @@ def test_a_graph_that_makes_something_on_another_device_is_refused_at_capture() 
         CapturedGraph.capture(module, [x])
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("static", [False, True])
+def test_an_input_whose_memory_was_freed_or_cut_short_is_refused_each_time(executor: Any, static: bool) -> None:
+    """Eager reads beyond the end of such a tensor; a recording, which may have known it before, does not."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ y, x.sin() + y
+
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+    fixed = frozenset({1} if static else ())
+    captured = CapturedGraph.capture(traced(function, x, y), [x, y], executor=executor, static=fixed)
+    kept = [out.clone() for out in captured.replay(x, y)]
+    before = y.untyped_storage().nbytes()
+    for nbytes in (0, 100, before - 1):
+        other = torch.randn(64, 64)
+        given = y if static else other
+        given.untyped_storage().resize_(nbytes)
+        for _ in range(3):
+            with pytest.raises(SignatureError, match=f"of which its memory holds {nbytes} bytes"):
+                captured.replay(x, given)
+            if not static:
+                assert all(map(torch.equal, captured.replay(x, y), kept))
+
+
+def test_an_input_that_is_copied_in_is_refused_when_its_memory_is_gone() -> None:
+    """The portable replayer copies a small input with many views; the copy would read what is not there."""
+    x = torch.randn(16, 4)
+    module = traced(lambda x: tuple(row * 2 for row in x.unbind()), x)
+    captured = CapturedGraph.capture(module, [x], executor="torchscript")
+    captured.replay(torch.randn(16, 4))
+    assert captured._inputs._copies
+    gone = torch.randn(16, 4)
+    gone.untyped_storage().resize_(64)
+    with pytest.raises(SignatureError, match="of which its memory holds 64 bytes"):
+        captured.replay(gone)
+    assert torch.equal(captured.replay(x)[3], x[3] * 2)
+
+
+def test_an_input_whose_memory_was_freed_is_refused_at_capture() -> None:
+    x = torch.randn(4, 4)
+    module = traced(lambda x: (x @ x,), x)
+    x.untyped_storage().resize_(32)
+    with pytest.raises(CaptureError, match=r"input 0 \(torch.float32\[4,4\]\) has 32 bytes of memory: it was freed"):
+        CapturedGraph.capture(module, [x])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_input_that_was_resized_or_laid_out_anew_is_refused(executor: Any) -> None:
+    x, y = torch.randn(4, 6), torch.randn(6, 4)
+    captured = CapturedGraph.capture(traced(lambda x, y: (x @ y,), x, y), [x, y], executor=executor)
+    kept = captured.replay(x, y)[0].clone()
+    for wrong in (torch.randn(4, 6).resize_(2, 6), torch.randn(6, 4).t(), torch.randn(4, 6).t_().t_()[:, :5]):
+        with pytest.raises(SignatureError, match=r"captured for \('torch.float32\[4,6\]@cpu', .*got "):
+            captured.replay(wrong, y)
+        assert torch.equal(captured.replay(x, y)[0], kept)
+
+
 OUT_OF_MEMORY = """
 import gc, resource, torch
 from npucompose.errors import CaptureError

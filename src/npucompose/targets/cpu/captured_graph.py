@@ -11,6 +11,7 @@ import torch
 from attrs import frozen
 from torch import fx
 
+from npucompose import garbage
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.allocation import told_of_memory
@@ -20,8 +21,8 @@ from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.native import build
-from npucompose.targets.cpu.native.executor import Native, Refused
-from npucompose.targets.cpu.plan import Layout, Plan
+from npucompose.targets.cpu.native.executor import Call, Native, NativeFront, Refused
+from npucompose.targets.cpu.plan import Layout, Literally, Plan, ViewOfInput
 from npucompose.targets.cpu.straight_line import StraightLine
 from npucompose.targets.cpu.threads import Threads, Workers
 from npucompose.targets.cpu.torchscript import NotExpressible, TorchScript
@@ -81,11 +82,13 @@ class CapturedGraph:
             else Slots(inputs, self.memory.slots, self.executor.lay),
         )
         outputs = outputs_of(plan, self.memory, clone_output)
-        self._front: Front = (
-            self.executor.front(inputs, self._inputs, outputs, spans, arena.turns)
-            if isinstance(self.executor, Native)
-            else PythonFront(self._inputs, self.executor.run, outputs, arena.turns)
-        )
+        self._native: NativeFront | None = None
+        self._front: Front
+        if isinstance(self.executor, Native):
+            self._native = self.executor.front(inputs, self._inputs, outputs, spans, arena.turns)
+            self._front = self._native.replayer()
+        else:
+            self._front = PythonFront(self._inputs, self.executor.run, outputs, arena.turns)
 
     @classmethod
     def capture(
@@ -109,19 +112,19 @@ class CapturedGraph:
         begin = time.perf_counter()
         workers = workers or Workers()
         executors = Executors.of(executor)
-        with told_of_memory():
+        with garbage.kept(), told_of_memory():
             plan = recorder.record(graph_module, inputs, executors.alone(workers))
-        recorded = time.perf_counter()
-        with undisturbed(), told_of_memory():
-            captured = cls(
-                plan,
-                inputs,
-                static=static,
-                executors=executors,
-                clone_output=clone_output,
-                workers=workers,
-                arena=arena or Arena(),
-            )
+            recorded = time.perf_counter()
+            with undisturbed():
+                captured = cls(
+                    plan,
+                    inputs,
+                    static=static,
+                    executors=executors,
+                    clone_output=clone_output,
+                    workers=workers,
+                    arena=arena or Arena(),
+                )
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 
@@ -139,6 +142,17 @@ class CapturedGraph:
         if outputs is not None:
             self.last_outputs = outputs
         return outputs
+
+    def caller(self, held: list[Any], taken: Sequence[tuple[int, int]], result: type | int) -> Call | None:
+        """A quick `replay` for inputs that are `held`, but for those that `taken`, (input, argument), names.
+
+        `call(arguments)` returns all outputs in a row of the type `result`, tuple or list, or only the one of that
+        number. It does nothing and returns None for what `replay` would refuse or copy, and for arguments that want
+        gradients. No caller where an output is made by Python, or all is.
+        """
+        if self._native is None or any(isinstance(o, (ViewOfInput, Literally)) for o in self.plan.outputs):
+            return None
+        return self._native.caller(held, taken, result)
 
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
@@ -176,7 +190,7 @@ class Executors:
         try:
             return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
         except build.Unavailable as error:
-            return cls(wanted=wanted, why=str(error))
+            return cls(wanted=wanted, why=error.line)
 
     def alone(self, workers: Workers) -> Alone | None:
         """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""

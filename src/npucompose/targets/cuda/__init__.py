@@ -14,13 +14,14 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 from npucompose.schema.verified import CUDA_UNPROVEN
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
-from npucompose.targets.cpu import HONOURED, WhenFull
+from npucompose.targets.cpu import HONOURED, PoolOf, WhenFull
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built, Inputs
     from npucompose.targets.compilation import Backend
+    from npucompose.targets.cuda.recording import SharedPool
 
 
 @frozen(kw_only=True)
@@ -37,6 +38,11 @@ class CudaTarget(Target):
         "eager",
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
         choices=("eager", "replace"),
+    )
+    pool: PoolOf = option(
+        "model",
+        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
+        choices=("model", "graph"),
     )
 
     def capabilities(self, mode: str) -> Capabilities:
@@ -100,6 +106,12 @@ class CudaTarget(Target):
         from npucompose.targets.inductor import through_inductor
 
         return through_inductor(backend, graph_module, example_inputs)
+
+    def common_memory(self) -> SharedPool | None:
+        from npucompose.targets.cuda.device import Cuda
+        from npucompose.targets.cuda.recording import SharedPool
+
+        return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.targets.cuda.cache import CudaCache

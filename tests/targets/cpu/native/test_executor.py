@@ -277,6 +277,30 @@ def test_a_list_that_is_made_anew_and_a_list_that_is_read_come_through() -> None
         assert same(captured.replay(x, i), lists(x, i))
 
 
+def test_a_caller_returns_all_outputs_or_one_whatever_they_are() -> None:
+    def outputs(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x @ w
+        return (y, x, y, w, x.relu())
+
+    w, x = torch.randn(3, 3), torch.randn(3, 3)
+    captured = native(outputs, w, x, static=frozenset({0}))
+    given = torch.randn(3, 3)
+    expected = outputs(w, given)
+    for kind in (tuple, list):
+        call = captured.caller([w, None], [(1, 0)], kind)
+        assert call is not None
+        got = call((given,))
+        assert type(got) is kind
+        assert same(got, expected)
+        assert (got[1] is given, got[2] is got[0], got[3] is w) == (True, True, True)
+    for number in range(5):
+        call = captured.caller([w, None], [(1, 0)], number)
+        assert call is not None
+        assert same_bytes(call((given,)), expected[number])
+    view = native(lambda x: (x.relu(), x[1:]), x)
+    assert view.caller([None], [(0, 0)], tuple) is None  # Python makes the view
+
+
 def test_capturing_does_not_disturb_the_random_numbers() -> None:
     inputs = block_inputs(0)
     graph, state = traced(block, *inputs), torch.get_rng_state()

@@ -9,24 +9,36 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from npucompose.targets.cpu.front import Output
 from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, leaves
+from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, is_plain, leaves
 from npucompose.targets.cpu.straight_line import dying_registers
 from npucompose.targets.cpu.threads import Threads, Workers
+
+Call = Callable[[tuple[Any, ...]], Any]
+"""The result for a tuple of arguments; None, with nothing done, when Python has to look."""
 
 
 class Refused(Exception):
     """A step that cannot be handed to C++; the text says which and why."""
 
 
+class NativeFront(Protocol):
+    """What replays, in C++; `native/src/front.h` says more."""
+
+    def replayer(self) -> Callable[[Sequence[Any]], list[Any] | None]: ...
+
+    def caller(self, held: list[Any], taken: Sequence[tuple[int, int]], result: type | int) -> Call: ...
+
+
 class Native:
-    """`front(…)` makes the callable that replays; `move(i, tensor)` lets all of input i lie where `tensor` does."""
+    """`front(…)` makes what replays; `move(i, tensor)` lets all of input i lie where `tensor` does."""
 
     name = "native"
 
@@ -48,6 +60,8 @@ class Native:
         self._extension = extension
         self._direct = direct
         self.recording = extension.Recording()
+        self._operators: dict[OpOverload, Any] = {}
+        """The extension's handle of each operator that a step calls."""
         self._tensors = {id(slot): tensor for slot, tensor in zip(memory.slots, memory.tensors, strict=True)}
         for root in plan.roots:
             if root.kind == "input":
@@ -84,8 +98,8 @@ class Native:
         outputs: Sequence[Output],
         spans: Sequence[tuple[int, int]],
         turns: AbstractContextManager[Any],
-    ) -> Callable[[Sequence[Any]], list[Any] | None]:
-        return self._extension.make_front(
+    ) -> NativeFront:
+        return self._extension.Front(
             self.recording,
             [inputs.described(i, value) for i, value in enumerate(given)],
             [_output(output) for output in outputs],
@@ -98,11 +112,13 @@ class Native:
     # -- one step
 
     def _add(self, step: Step, dying: Sequence[int]) -> str:
-        schema = step.op._schema
+        tensors = self._tensors
         filled: dict[int, Any] = {}
         if any(isinstance(operand, Register) for operand in step.operands):
-            filled = {i: _filled(value, self._tensors) for i, value in enumerate(step.args) if _has_register(value)}
-        args = [None if i in filled else self._value(value) for i, value in enumerate(step.args)]
+            filled = {i: _filled(value, tensors) for i, value in enumerate(step.args) if _has_register(value)}
+        args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
+        for i in filled:
+            args[i] = None
         results = [
             result.number if isinstance(result, Register) else [r.number for r in result] if result else None
             for result in step.results
@@ -110,17 +126,21 @@ class Native:
         while results and results[-1] is None:
             results.pop()
         try:
-            return self.recording.add(
-                schema.name, schema.overload_name, args, filled, results, list(dying), self._direct
-            )
+            return self.recording.add(self._operator(step.op), args, filled, results, dying, self._direct)
         except (RuntimeError, TypeError, ValueError) as error:
             raise Refused(f"{step.op}: {str(error).splitlines()[0]}") from error
+
+    def _operator(self, op: OpOverload) -> Any:
+        found = self._operators.get(op)
+        if found is None:
+            found = self._operators[op] = self._extension.Operator(op._schema.name, op._schema.overload_name)
+        return found
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Slot):
             return self._tensors[id(value)]
         if isinstance(value, (list, tuple)):
-            return [self._value(part) for part in value]
+            return value if is_plain(value) else [self._value(part) for part in value]
         return value
 
 

@@ -1,5 +1,6 @@
 #include "front.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
@@ -35,6 +36,12 @@ struct Input {
       if (its_sizes[d] != sizes[d] || its_strides[d] != strides[d]) return false;
     return !(from_zero && t.storage_offset());
   }
+
+  // Whether its storage still holds what the tensor says: it may have been freed, or cut short.
+  bool is_there(const at::TensorImpl& t) const {
+    const size_t before = static_cast<size_t>(t.storage_offset()) * t.itemsize();
+    return before + nbytes <= t.unsafe_storage().nbytes();
+  }
 };
 
 constexpr size_t kCacheBytes = size_t{1} << 20;
@@ -45,6 +52,8 @@ struct Output {
   Py_ssize_t index = 0;
   py::object maker;
 };
+
+enum class Row { tuple, list, one };
 
 struct Span {
   uintptr_t begin, end;
@@ -57,6 +66,16 @@ size_t bytes_of(const at::Tensor& t) {
   for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
   return (last + 1) * t.element_size();
 }
+
+PyObject* check(PyObject* object) {
+  if (!object) throw python_error();
+  return object;
+}
+
+// Of a call, borrowed from whoever makes it.
+using Given = c10::ArrayRef<PyObject*>;
+
+Given items_of(const py::tuple& row) { return {PySequence_Fast_ITEMS(row.ptr()), row.size()}; }
 
 class Front {
  public:
@@ -73,21 +92,41 @@ class Front {
     for (const auto& item : spans) spans_.push_back(item.cast<std::pair<uintptr_t, uintptr_t>>());
   }
 
-  py::object call(py::handle given) {
-    const py::tuple inputs = py::reinterpret_steal<py::tuple>(check(PySequence_Tuple(given.ptr())));
+  // The outputs, or None, with nothing done: these are not the recording's inputs.
+  py::object replay(const py::tuple& given) {
+    const Given inputs = items_of(given);
     const Turns::Turn turn(*turns_);
-    if ((again_ || !is_known(inputs)) && !is_admitted(inputs)) return py::none();
+    if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
     run();
-    give_back(inputs);
-    return outputs_of(inputs);
+    if (again_) give_back_(given);
+    else note_writes(inputs);
+    return outputs_of(inputs, given, PyList_New(count()));
+  }
+
+  // The same where nobody has to be asked: all outputs in a tuple or a list, or the one that `only` names. None, with
+  // nothing done, also where only `admit` could tell.
+  py::object replay_unasked(Given inputs, Row result, size_t only) {
+    const Turns::Turn turn(*turns_);
+    if (again_ || !is_known(inputs)) return py::none();
+    run();
+    note_writes(inputs);
+    if (result == Row::one) return py::reinterpret_steal<py::object>(check(made_of(outputs_[only], inputs)));
+    return outputs_of(inputs, {}, result == Row::tuple ? PyTuple_New(count()) : PyList_New(count()));
+  }
+
+  Py_ssize_t count() const { return static_cast<Py_ssize_t>(outputs_.size()); }
+
+  // Where output `i` is made, when it is another one once more.
+  size_t origin_of(size_t i) const {
+    while (outputs_.at(i).kind == Output::output) i = outputs_[i].index;
+    return i;
+  }
+
+  bool asks() const {
+    return std::any_of(outputs_.begin(), outputs_.end(), [](const Output& o) { return o.kind == Output::made; });
   }
 
  private:
-  static PyObject* check(PyObject* object) {
-    if (!object) throw python_error();
-    return object;
-  }
-
   static Input input_of(const py::dict& given) {
     Input made;
     if (!given.contains("tensor")) {
@@ -117,13 +156,13 @@ class Front {
   }
 
   // Whether the call is right as it is, or after moving inputs that may lie anywhere. False: nothing was done.
-  bool is_known(const py::tuple& given) {
-    if (static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != inputs_.size()) return false;
+  bool is_known(Given given) {
+    if (given.size() != inputs_.size()) return false;
     moved_.clear();
     if (cold_) fetch_ahead(given);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       Input& input = inputs_[i];
-      PyObject* object = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+      PyObject* object = given[i];
       if (!input.is_tensor) {
         if (object != input.value.ptr()) return false;
         continue;
@@ -134,6 +173,7 @@ class Front {
       if (!input.has_form(impl)) return false;
       input.last_tensor = &impl, input.last_storage = impl.unsafe_storage().unsafeGetStorageImpl();
       if (!input.nbytes) continue;
+      if (!input.is_there(impl)) return false;
       // data_ptr() makes a lazy copy first, where there is one.
       const auto address = input.written ? reinterpret_cast<uintptr_t>(tensor.data_ptr()) : address_of(impl);
       if (address == input.address) continue;
@@ -145,10 +185,10 @@ class Front {
 
   // Kernels that read a megabyte leave nothing of the inputs' headers in the cache. Asked for all at once, they come
   // together; one after the other, each would be waited for.
-  void fetch_ahead(const py::tuple& given) const {
+  void fetch_ahead(Given given) const {
     constexpr size_t kLine = 64;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      __builtin_prefetch(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+      __builtin_prefetch(given[i]);
       const auto* tensor = static_cast<const char*>(inputs_[i].last_tensor);
       for (size_t at = 0; at < sizeof(at::TensorImpl); at += kLine) __builtin_prefetch(tensor + at);
       __builtin_prefetch(inputs_[i].last_storage);
@@ -201,33 +241,29 @@ class Front {
     recording_->run();
   }
 
-  void give_back(const py::tuple& given) {
-    if (again_) {
-      give_back_(given);
-      return;
-    }
+  void note_writes(Given given) const {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!inputs_[i].written) continue;
-      const at::Tensor& tensor = THPVariable_Unpack(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+      const at::Tensor& tensor = THPVariable_Unpack(given[i]);
       if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     }
   }
 
-  py::object outputs_of(const py::tuple& given) {
-    py::list made(outputs_.size());
+  // `row`, a new list or tuple, filled; `asked` is what functions of the inputs are called with.
+  py::object outputs_of(Given given, py::handle asked, PyObject* row) const {
+    const auto made = py::reinterpret_steal<py::object>(check(row));
+    PyObject** places = PySequence_Fast_ITEMS(row);
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Output& output = outputs_[i];
-      PyObject* object = nullptr;
-      switch (output.kind) {
-        case Output::buffer: object = THPVariable_Wrap(another_over(output.tensor)); break;
-        case Output::clone: object = THPVariable_Wrap(output.tensor.clone()); break;
-        case Output::input: object = Py_NewRef(PyTuple_GET_ITEM(given.ptr(), output.index)); break;
-        case Output::output: object = Py_NewRef(PyList_GET_ITEM(made.ptr(), output.index)); break;
-        case Output::made: object = output.maker(given, made).release().ptr(); break;
-      }
-      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), check(object));
+      if (output.kind == Output::made) places[i] = output.maker(asked, made).release().ptr();
+      else places[i] = check(output.kind == Output::output ? Py_NewRef(places[output.index]) : made_of(output, given));
     }
     return made;
+  }
+
+  static PyObject* made_of(const Output& output, Given given) {
+    if (output.kind == Output::input) return Py_NewRef(given[output.index]);
+    return THPVariable_Wrap(output.kind == Output::clone ? output.tensor.clone() : another_over(output.tensor));
   }
 
   std::shared_ptr<Recording> recording_;
@@ -240,28 +276,80 @@ class Front {
   std::shared_ptr<Turns> turns_;
 };
 
-constexpr const char* kCapsule = "npucompose.front";
+// A call of which some inputs are the same each time: what a detached handle needs, without a word of Python.
+class Call {
+ public:
+  Call(
+      std::shared_ptr<Front> front, const py::list& held, std::vector<std::pair<size_t, size_t>> taken,
+      const py::object& result)
+      : front_(std::move(front)), taken_(std::move(taken)) {
+    for (const auto& item : held) held_.push_back(py::reinterpret_borrow<py::object>(item));
+    for (const auto& [input, argument] : taken_) arguments_ = std::max(arguments_, argument + 1);
+    for (const py::object& item : held_) held_wants_grad_ |= THPVariable_Check(item.ptr()) && wants_grad(item.ptr());
+    if (py::isinstance<py::int_>(result)) only_ = front_->origin_of(result.cast<size_t>()), result_ = Row::one;
+    else result_ = result.ptr() == reinterpret_cast<PyObject*>(&PyTuple_Type) ? Row::tuple : Row::list;
+    TORCH_CHECK(!front_->asks(), "an output is a function of the inputs");
+  }
 
-PyObject* call_front(PyObject* self, PyObject* inputs) {
-  HANDLE_TH_ERRORS
-  auto* front = static_cast<Front*>(PyCapsule_GetPointer(self, kCapsule));
-  return front->call(inputs).release().ptr();
-  END_HANDLE_TH_ERRORS
+  py::object operator()(const py::tuple& given) const {
+    if (given.size() != arguments_) return py::none();
+    const bool grad = c10::GradMode::is_enabled();
+    if (grad && held_wants_grad_) return py::none();
+    c10::SmallVector<PyObject*, 64> inputs;
+    for (const py::object& item : held_) inputs.push_back(item.ptr());
+    for (const auto& [input, argument] : taken_) {
+      PyObject* object = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(argument));
+      if (grad && (!THPVariable_CheckExact(object) || wants_grad(object))) return py::none();
+      inputs[input] = object;
+    }
+    return front_->replay_unasked(inputs, result_, only_);
+  }
+
+ private:
+  static bool wants_grad(PyObject* tensor) { return THPVariable_Unpack(tensor).requires_grad(); }
+
+  std::shared_ptr<Front> front_;
+  std::vector<py::object> held_;
+  std::vector<std::pair<size_t, size_t>> taken_;  // (input, argument)
+  size_t arguments_ = 0, only_ = 0;
+  bool held_wants_grad_ = false;
+  Row result_ = Row::list;
+};
+
+// A function of one argument that owns `state`: called without the half microsecond that pybind11 takes.
+template <class State, py::object (*act)(State&, PyObject*)>
+py::object function_of(State state) {
+  static PyMethodDef method = {
+      "replay",
+      [](PyObject* self, PyObject* given) -> PyObject* {
+        HANDLE_TH_ERRORS
+        return act(*static_cast<State*>(PyCapsule_GetPointer(self, nullptr)), given).release().ptr();
+        END_HANDLE_TH_ERRORS
+      },
+      METH_O, nullptr};
+  const py::capsule holder(new State(std::move(state)), [](void* held) { delete static_cast<State*>(held); });
+  return py::reinterpret_steal<py::object>(check(PyCFunction_New(&method, holder.ptr())));
 }
 
-PyMethodDef kCall = {"replay", call_front, METH_O, "replay(inputs) -> outputs, or None: another signature"};
+py::object replay(std::shared_ptr<Front>& front, PyObject* inputs) {
+  return front->replay(py::reinterpret_steal<py::tuple>(check(PySequence_Tuple(inputs))));
+}
+
+py::object call(Call& call, PyObject* arguments) { return call(py::reinterpret_borrow<py::tuple>(arguments)); }
 
 }  // namespace
 
-py::object make_front(
-    std::shared_ptr<Recording> recording, const py::list& inputs, const py::list& outputs, const py::list& spans,
-    py::object admit, py::object give_back, std::shared_ptr<Turns> turns) {
-  auto front = std::make_unique<Front>(
-      std::move(recording), inputs, outputs, spans, std::move(admit), std::move(give_back), std::move(turns));
-  const py::capsule holder(front.release(), kCapsule, [](PyObject* capsule) {
-    delete static_cast<Front*>(PyCapsule_GetPointer(capsule, kCapsule));
-  });
-  return py::reinterpret_steal<py::object>(PyCFunction_New(&kCall, holder.ptr()));
+void add_front(py::module_& module) {
+  py::class_<Front, std::shared_ptr<Front>>(module, "Front", py::module_local())
+      .def(py::init<std::shared_ptr<Recording>, const py::list&, const py::list&, const py::list&, py::object, py::object,
+                    std::shared_ptr<Turns>>())
+      .def("replayer", [](std::shared_ptr<Front> self) {
+        return function_of<std::shared_ptr<Front>, replay>(std::move(self));
+      })
+      .def("caller", [](std::shared_ptr<Front> self, const py::list& held, std::vector<std::pair<size_t, size_t>> taken,
+                        const py::object& result) {
+        return function_of<Call, call>(Call(std::move(self), held, std::move(taken), result));
+      });
 }
 
 }  // namespace npucompose

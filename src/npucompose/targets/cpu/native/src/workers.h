@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <thread>
 #include <vector>
 
 namespace npucompose {
@@ -47,6 +49,13 @@ class Gate {
     changed_.notify_all();
   }
 
+  // In a child of fork(): whoever slept here, or was about to, is a thread of the parent.
+  void forget() {
+    sleepers_.store(0);
+    new (&mutex_) std::mutex;
+    new (&changed_) std::condition_variable;
+  }
+
  private:
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
@@ -63,6 +72,12 @@ class OneThread {
  private:
   int before_, products_before_ = 0;
 };
+
+// The thread on whose behalf this one runs kernels: a thread of streams acts for the one that replays.
+inline std::thread::id& acting_for() {
+  thread_local std::thread::id whom = std::this_thread::get_id();
+  return whom;
+}
 
 // What several threads do together, each its own part; throws nothing.
 struct Job {

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
 
-from airflow_free.side_by_side import COMPARING, compared, timed
 from airflow_free.stage import Facts, Stage
+from airflow_free.stages.side_by_side import COMPARING, compared, timed
 from npucompose.errors import ConfigError
 from npucompose.schema.ablation import ALL, AblationFacts, Variant
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from airflow_free.stages.benchmark import in_turns
 from npucompose.errors import NpuComposeError
 
 if TYPE_CHECKING:
@@ -39,20 +40,9 @@ def timed(live: Session, sessions: Mapping[str, Session], progress: Callable[[fl
     """Samples of each session, all of them sessions of the model of `live`, whose settings are followed."""
     import torch
 
-    from npucompose.measure.timing import interleaved
-
-    settings = live.experiment.benchmark
-    live.rewind()
+    # no_grad also here: a change of the grad mode is a recompilation.
     with torch.no_grad(), _versions_for(sessions):
-        return interleaved(
-            dict(_candidates(sessions)),
-            warmup=settings.warmup,
-            min_calls=settings.min_calls,
-            min_seconds=settings.min_seconds,
-            max_calls=settings.max_calls,
-            synchronize=live.checked.target.synchronize,
-            progress=lambda done: progress(COMPARING + (1 - COMPARING) * done),
-        )
+        return in_turns(live, dict(_candidates(sessions)), lambda done: progress(COMPARING + (1 - COMPARING) * done))
 
 
 def _candidates(sessions: Mapping[str, Session]) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
 
-from airflow_free.side_by_side import COMPARING, candidate, compared, timed
 from airflow_free.stage import Facts, Stage
+from airflow_free.stages.side_by_side import COMPARING, candidate, compared, timed
 from npucompose.compose.legality import effective_options
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Mode, ModeName
+from npucompose.schema.facts import facts_of
 from npucompose.schema.modes import Behind, ModeFacts, ModeTime
-from npucompose.schema.record import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked
