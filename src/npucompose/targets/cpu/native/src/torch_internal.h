@@ -166,15 +166,26 @@ inline at::Tensor another_over(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
 }
 
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+// The setting of one library: torch 2.9 names library and operation by text, later ones by enumerators.
+template <class Setting, class Backend, class Op>
+int64_t setting_of(const at::Context& context, Setting (at::Context::*asked)(Backend, Op) const) {
+  if constexpr (std::is_enum_v<Backend>)
+    return static_cast<int64_t>((context.*asked)(Backend::MKLDNN, Op::MATMUL));
+  else
+    return (context.*asked)("mkldnn", "matmul").at(0);
+}
+#endif
+
 // What decides which routine ATen takes for a product in float32: `medium` precision means bfloat16, for instance.
 inline int64_t product_settings() {
   const auto& context = at::globalContext();
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
-  const auto precision = context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+  const int64_t precision = setting_of(context, &at::Context::float32Precision);
 #else
-  const auto precision = context.float32MatmulPrecision();
+  const auto precision = static_cast<int64_t>(context.float32MatmulPrecision());
 #endif
-  return static_cast<int64_t>(precision) * 2 + (context.userEnabledMkldnn() ? 1 : 0);
+  return precision * 2 + (context.userEnabledMkldnn() ? 1 : 0);
 }
 
 // Where the first element lies; what has a lazy copy (copy on write) is not copied for it.
