@@ -250,8 +250,10 @@ needs_two_cores = pytest.mark.skipif(
 def acted() -> Iterator[CapturedGraph]:
     """A recording whose kernels act on two threads; the caller may use afterwards the cores that it could before."""
     before = os.sched_getaffinity(0)
+    captured = on_two(planned(acting, X, aside=ASIDE), X)
+    replayed(captured)  # workers may go where the caller may now
     try:
-        yield on_two(planned(acting, X, aside=ASIDE), X)
+        yield captured
     finally:
         acts.clear()
         ran.clear()
