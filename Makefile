@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
+# What npucompose imports beside torch, and what its tests do. PyYAML and numpy are for one version of Python.
+BUNDLED := hydra-core omegaconf pyyaml attrs cattrs rich numpy pytest hypothesis
 
 .DEFAULT_GOAL := help
 
@@ -48,6 +50,15 @@ test-npu: $(READY)  ## on a host with an NPU: prove every claim there, write ben
 test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager, write benchmarks/results/cuda-….json
 	$(BIN)/python -m pytest -m cuda tests/targets/cuda
 
+.bundle: pyproject.toml constraints.txt
+	$(PYTHON) -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --upgrade --target $@ $(BUNDLED)
+	@touch $@
+
+bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
+
+test-cuda-offline:  ## test-cuda with the torch of $(PYTHON) and .bundle; installs nothing
+	PYTHONPATH=$(CURDIR)/.bundle:$(CURDIR)/src:$(CURDIR) $(PYTHON) -m pytest -p no:cacheprovider -m cuda tests/targets/cuda
+
 check: $(READY)  ## ruff, pyright, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,6 +76,6 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
-	rm -rf $(VENV) outputs multirun .npucompose
+	rm -rf $(VENV) .bundle outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-npu test-cuda check bench bench-table golden clean
+.PHONY: help install extras run wheel test test-full test-npu test-cuda test-cuda-offline bundle check bench bench-table golden clean

@@ -16,6 +16,8 @@ from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
 from npucompose.measure.numerics import combined
 from npucompose.schema.ablation import AblationFacts
+from npucompose.schema.facts import of_facts
+from npucompose.schema.modes import ModeFacts
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -34,7 +36,6 @@ from npucompose.schema.record import (
     Stages,
     Status,
     StreamFacts,
-    of_facts,
 )
 from npucompose.schema.sinking import SinkingFacts
 
@@ -143,6 +144,7 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         replay=_of(ReplayFacts, facts, "replay", "replay"),
         benchmark=_of(BenchmarkFacts, facts, "benchmark", "benchmark"),
         ablation=_of(AblationFacts, facts, "ablation", "ablation"),
+        modes=_of(ModeFacts, facts, "modes", "modes"),
         sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
     )
 

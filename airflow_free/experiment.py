@@ -13,14 +13,15 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from airflow_free import ablation, expectations, tracking
-from airflow_free.ablation import Ablation
+from airflow_free import expectations, tracking
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
-from airflow_free.stages import STAGES
+from airflow_free.stages import STAGES, ablation, modes
+from airflow_free.stages.ablation import Ablation
+from airflow_free.stages.modes import Modes
 from airflow_free.store import Store
 from airflow_free.worker import Outcome, run_in_worker
 from npucompose.compose.check import Checked, Known, check
@@ -31,7 +32,8 @@ from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report import trace
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import Report, of_facts
+from npucompose.schema.facts import of_facts
+from npucompose.schema.record import Report
 from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 from npucompose.targets.base import Target
@@ -51,6 +53,9 @@ RESULT_ROOMS = (
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
+
+ANEW = (Ablation.name, Modes.name)
+"""Stages that compile the model more than once."""
 
 NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
 """Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
@@ -98,6 +103,7 @@ class Job:
         expectations.check(experiment, [stage.name for stage in order])
         if any(stage.name == Ablation.name for stage in order):
             ablation.check(checked)
+        modes.check(checked, [stage.name for stage in order])
         ingredients = Ingredients(
             values=values_of(checked),
             versions=around.versions,
@@ -131,14 +137,19 @@ class Job:
 
 
 def wanted(checked: Checked) -> tuple[str, ...]:
-    """The stages that the pipeline names; where it compares with eager, the calls of `model.sequence` run too."""
+    """The stages that the pipeline names, and what else was asked for.
+
+    Where it measures, the modes of `benchmark.against` too; where it compares, the calls of `model.sequence`.
+    """
     stages = checked.experiment.pipeline.stages
     calls = checked.model.sequence if checked.model is not None else ()
-    compares = any(stage in stages for stage in ("replay", "benchmark", Ablation.name))
+    compares = any(stage in stages for stage in ("replay", "benchmark", *ANEW))
+    if checked.experiment.benchmark.against and "benchmark" in stages:
+        stages = (*stages, Modes.name)
     if not calls or not compares:
         return stages
-    # The ablation compiles the model anew, many times: what counts compilations comes before it.
-    last = [stage for stage in stages if stage == Ablation.name]
+    # What counts compilations comes before what compiles the model anew.
+    last = [stage for stage in stages if stage in ANEW]
     return tuple(dict.fromkeys((*(stage for stage in stages if stage not in last), "sequence", *last)))
 
 
@@ -300,7 +311,7 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
-    from npucompose.schema.record import facts_of
+    from npucompose.schema.facts import facts_of
     from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))

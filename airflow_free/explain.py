@@ -19,7 +19,7 @@ from airflow_free.worker import run_in_worker
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError
-from npucompose.schema.record import facts_of, of_facts
+from npucompose.schema.facts import facts_of, of_facts
 from npucompose.schema.sinking import Explanation, SinkingFacts
 
 if TYPE_CHECKING:

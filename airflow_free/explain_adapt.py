@@ -13,7 +13,7 @@ from npucompose.compose.check import Checked
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.schema.adapted import DryRun
-from npucompose.schema.record import facts_of, of_facts
+from npucompose.schema.facts import facts_of, of_facts
 
 if TYPE_CHECKING:
     from npucompose.passes.adapt.dry_run import Written

@@ -15,7 +15,8 @@ from attrs import frozen
 from airflow_free.keys import Ingredients, digest
 from npucompose.errors import ConfigError
 from npucompose.report.files import write_atomically
-from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, facts_of, of_facts
+from npucompose.schema.facts import facts_of, of_facts
+from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report
 from npucompose.untrusted import load_yaml
 
 SCHEMA = 1

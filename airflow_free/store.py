@@ -149,13 +149,6 @@ class Store:
     def _files(self, stage: str, key: str) -> Path:
         return self.root / "files" / self.path(stage, key).parent.name / key
 
-    def delete(self, stage: str, key: str) -> bool:
-        """Whether there was one."""
-        path = self.path(stage, key)
-        existed = path.exists()
-        path.unlink(missing_ok=True)
-        return existed
-
     def records(self) -> Iterator[Record]:
         """Every readable record, by stage and key."""
         for path in sorted((self.root / "records").glob("*/*.json")):

@@ -14,8 +14,8 @@ from airflow_free.lock import EXCLUDED, Locked
 from airflow_free.store import Store
 from npucompose.compose.tree import COMMAND_LINE, Composed
 from npucompose.errors import NpuComposeError
+from npucompose.schema.facts import facts_of
 from npucompose.schema.leaf import shown
-from npucompose.schema.record import facts_of
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""

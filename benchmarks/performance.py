@@ -64,14 +64,10 @@ def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:
             rows[name], made = _made(make, subject, expected, inputs)
             if made is not None:
                 ready[name] = made
-        arguments = {name: tuple(_copied(list(inputs[0]))) for name in ready}
         samples = interleaved(
-            {name: _bound(r.call, arguments[name]) for name, r in ready.items()},
-            warmup=4,
-            min_calls=15,
-            min_seconds=seconds,
-            max_calls=4000,
-        )
+            {name: _bound(r.call, tuple(_copied(list(inputs[0])))) for name, r in ready.items()},
+            warmup=4, min_calls=15, min_seconds=seconds, max_calls=4000,
+        )  # fmt: skip
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         floors = [r.floor for r in ready.values() if r.floor is not None]
         floor = median(floors[0]() for _ in range(FLOOR_ROUNDS)) if floors else None

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from airflow_free.experiment import Job
-from airflow_free.keys import digest
-from airflow_free.lock import EXCLUDED, Locked, Result
-from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics
+from airflow_free.lock import Locked
+from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, Stages
 
 OVERRIDES = ("model=add", "passes=[cse,stream_plan]", "pipeline=check", "compiler.debug.aclgraph.clone_input=false")
 GRAPH = GraphFacts(id="graph_0", fingerprint="f" * 64, nodes_before=4, nodes_after=6, fx="static")
-RESULT = Result(
-    status="ok",
-    numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True),
-    benchmark=BenchmarkFacts(
-        samples_us=(9.0, 10.0), p50_us=9.5, p90_us=10.0, p99_us=10.0, mean_us=9.5, speedup={"eager": 2.0}
-    ),
+BENCHMARK = BenchmarkFacts(
+    samples_us=(9.0, 10.0), p50_us=9.5, p90_us=10.0, p99_us=10.0, mean_us=9.5, speedup={"eager": 2.0}
 )
 
 
 def locked_of(job: Job) -> Locked:
     """The lock of this job, had it come out so."""
-    parts = job.ingredients
-    experiment = {name: value for name, value in parts.values.items() if name not in EXCLUDED}
-    return Locked(
-        configuration=digest(experiment),
-        experiment=experiment,
-        versions=parts.versions,
-        device=parts.device,
-        sources=parts.code,
+    report = Report(
+        key=job.key,
+        status="ok",
+        experiment=job.ingredients.values,
         graphs=(GRAPH,),
-        result=RESULT,
+        numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True),
+        stages=Stages(benchmark=BENCHMARK),
     )
+    return Locked.of(job.ingredients, report)

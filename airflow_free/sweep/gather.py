@@ -21,6 +21,7 @@ from npucompose.report.pareto import RIGHT, Timed, best, with_front
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
 from npucompose.schema.record import Report
+from npucompose.untrusted import read_text
 
 
 @frozen(kw_only=True)
@@ -103,8 +104,9 @@ def _lines(place: Path) -> list[Line]:
 def _of_sweep(place: Path) -> list[Line]:
     """The points of a sweep that have ended, be it in this folder, in an earlier sweep or as illegal."""
     try:
-        keys = [str(point["key"]) for point in json.loads((place / POINTS).read_text(encoding="utf-8"))["points"]]
-    except (ValueError, KeyError, TypeError) as error:
+        text = read_text(place / POINTS, report_json.MOST_BYTES)
+        keys = [str(point["key"]) for point in json.loads(text)["points"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
     with Ledger.open(Store.default().root) as ledger:
         ends = ledger.of(keys)

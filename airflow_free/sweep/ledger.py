@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import attrs
 from attrs import field, frozen
@@ -24,6 +24,7 @@ from attrs import field, frozen
 from npucompose.errors import ConfigError, NpuComposeError, unknown
 from npucompose.schema.figures import MEASURED, Figures
 from npucompose.schema.record import Status
+from npucompose.schema.structure import structure
 
 FILE_NAME = "sweeps.sqlite"
 SCHEMA = 1
@@ -70,6 +71,11 @@ class Trial:
 
 OWN = tuple(f.name for f in attrs.fields(Entry) if f.name != "figures")
 COLUMNS = (*OWN, *(f.name for f in attrs.fields(Figures)))
+SELECTED = ", ".join(COLUMNS)
+TRIAL = "study, number, key, state, params, objectives"
+Row = TypeVar("Row", Entry, Trial)
+_FIGURES, _TEXTS = frozenset((int, float, type(None))), frozenset((str,))
+"""Types of what is asked of a whole ledger: looking at them costs a microsecond a row, making entries twenty."""
 
 
 class Ledger:
@@ -127,7 +133,7 @@ class Ledger:
             for start in range(0, len(keys), AT_ONCE):
                 some = keys[start : start + AT_ONCE]
                 marks = ",".join("?" * len(some))
-                rows = self.connection.execute(f"SELECT * FROM points WHERE key IN ({marks})", some)
+                rows = self.connection.execute(f"SELECT {SELECTED} FROM points WHERE key IN ({marks})", some)
                 found.update((entry.key, entry) for entry in map(_of_row, rows))
         return found
 
@@ -137,7 +143,7 @@ class Ledger:
             raise ConfigError(unknown("figure", by, (*MEASURED, "ended", "status"), "--sort"))
         order = f"{by} IS NULL, {by} {'DESC' if descending else 'ASC'}, key"
         with _told(self.path):
-            rows = self.connection.execute(f"SELECT * FROM points ORDER BY {order} LIMIT ?", (limit or -1,))
+            rows = self.connection.execute(f"SELECT {SELECTED} FROM points ORDER BY {order} LIMIT ?", (limit or -1,))
             return [_of_row(row) for row in rows]
 
     def timed(self, statuses: Sequence[Status]) -> Iterator[tuple[Any, ...]]:
@@ -150,7 +156,10 @@ class Ledger:
                 f"WHERE p50_us IS NOT NULL AND status IN ({marks})",
                 statuses,
             ):
-                yield key, model, target, json.loads(overrides), *figures
+                said = _texts(overrides)
+                if said is None or not _FIGURES.issuperset(map(type, figures)):
+                    self._refuse("key", key)
+                yield key, model, target, said, *figures
 
     def write_trial(self, trial: Trial) -> None:
         """An earlier end of the same trial, one that is run again, is replaced."""
@@ -161,23 +170,28 @@ class Ledger:
     def trials(self, study: str) -> list[Trial]:
         """Those of one study that have ended, by number."""
         with _told(self.path):
-            rows = self.connection.execute("SELECT * FROM trials WHERE study = ? ORDER BY number", (study,)).fetchall()
-        return [
-            Trial(
-                study=study,
-                number=number,
-                key=key,
-                state=state,
-                params=json.loads(params),
-                values=None if objectives == "null" else tuple(json.loads(objectives)),
-            )
-            for study, number, key, state, params, objectives in rows
-        ]
+            rows = self.connection.execute(f"SELECT {TRIAL} FROM trials WHERE study = ? ORDER BY number", (study,))
+            return [_of_trial_row(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
         """{status: how many}."""
         with _told(self.path):
-            return dict(self.connection.execute("SELECT status, count(*) FROM points GROUP BY status ORDER BY 2 DESC"))
+            found = dict(self.connection.execute("SELECT status, count(*) FROM points GROUP BY status ORDER BY 2 DESC"))
+            for status in found:
+                if status not in get_args(Status):
+                    self._refuse("status", status)
+            return found
+
+    def _refuse(self, column: str, value: object) -> None:
+        """Raise what is wrong with the first row that has this value."""
+        row = self.connection.execute(f"SELECT {SELECTED} FROM points WHERE {column} IS ? LIMIT 1", (value,)).fetchone()
+        _of_row(row)
+
+    def refused_trial(self, trial: Trial, why: object) -> NpuComposeError:
+        """What to raise for a trial whose parts are of the right types and that fits no search."""
+        return NpuComposeError(
+            f"the ledger {self.path} cannot be used: {_trial_name(trial.study, trial.number)}: {why}."
+        )
 
 
 @contextmanager
@@ -186,6 +200,12 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         raise NpuComposeError(f"the ledger {path} cannot be used: {error}.") from error
+    except _NoneOfOurs as error:
+        raise NpuComposeError(f"the ledger {path} cannot be used: {error}.") from None
+
+
+class _NoneOfOurs(Exception):
+    """A row that this file did not write: which one, and every wrong value in it."""
 
 
 def _as_row(entry: Entry) -> tuple[object, ...]:
@@ -196,6 +216,38 @@ def _as_row(entry: Entry) -> tuple[object, ...]:
 
 def _of_row(row: Sequence[object]) -> Entry:
     values = dict(zip(COLUMNS, row, strict=True))
-    own = {name: values.pop(name) for name in OWN}
-    own["overrides"] = tuple(json.loads(str(own["overrides"])))
-    return Entry(**own, figures=Figures(**values))  # pyright: ignore[reportArgumentType]  as _as_row wrote it
+    tree = {name: values.pop(name) for name in OWN}
+    tree["overrides"] = _of_json(tree["overrides"])
+    return _typed(Entry, {**tree, "figures": values}, f"the point {tree['key']!r}")
+
+
+def _of_trial_row(row: Sequence[object]) -> Trial:
+    tree = dict(zip((f.name for f in attrs.fields(Trial)), row, strict=True))
+    tree |= {name: _of_json(tree[name]) for name in ("params", "values")}
+    return _typed(Trial, tree, _trial_name(tree["study"], tree["number"]))
+
+
+def _trial_name(study: object, number: object) -> str:
+    return f"trial {number!r} of the study {study!r}"
+
+
+def _typed(kind: type[Row], tree: Mapping[str, object], name: str) -> Row:
+    """A stranger's file may hold anything."""
+    try:
+        return structure(kind, tree)
+    except ConfigError as error:
+        raise _NoneOfOurs(f"{name}: {'; '.join(error.problems)}") from None
+
+
+def _of_json(text: object) -> object:
+    """What the text says; a text that is no JSON, or no text, as it is, for `structure` to refuse."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _texts(text: object) -> list[str] | None:
+    """A list of texts, from JSON; None for anything else."""
+    found = _of_json(text)
+    return found if isinstance(found, list) and _TEXTS.issuperset(map(type, found)) else None

@@ -9,6 +9,7 @@ run and no folder is left; 3 a stage failed, timed out or its process died.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
 
 PREFIX = "npucompose: "
-INTERRUPTED = 130
-"""What a shell reports for a command ended by Ctrl-C."""
+DEBUG = "--debug"
+"""Stands anywhere: an error comes with its traceback. For an experiment it is `debug=true`."""
+INTERRUPTED, PIPE_CLOSED = 130, 141
+"""What a shell reports for a command ended by Ctrl-C, and for one whose reader (`… | head`) has enough."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,19 +35,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(argv[1:], program="npucompose run")
     if argv[:2] == ["completion", "candidates"]:
         return _candidates(argv[2:])
-    arguments = _parser(argv[0] if argv else None).parse_args(argv)
-    try:
+    words = [word for word in argv if word != DEBUG]
+
+    def act() -> int:
+        arguments = _parser(words[0] if words else None).parse_args(words)
         return arguments.act(arguments)
+
+    return _status_of(act, debug=len(words) < len(argv))
+
+
+def _status_of(act: Callable[[], int], *, debug: bool) -> int:
+    """What the command line ends with; every error is told, and none is a traceback that nobody asked for."""
+    try:
+        status = act()
+        sys.stdout.flush()
     except NpuComposeError as error:
-        return _told(error, debug=False)
+        return _told(error, debug=debug)
+    except KeyboardInterrupt:
+        print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would flush into it at its end
+        return PIPE_CLOSED
+    except Exception as error:  # noqa: BLE001
+        return _told(_bug(error), debug=debug)
+    return status
 
 
 def _parser(asked: str | None) -> argparse.ArgumentParser:
     """Only the command that is asked for brings its arguments where they load much: `list` answers at once."""
-    from npucompose.report.listing import kinds
+    from npucompose.arguments import ArgumentParser
     from npucompose.version import __version__
 
-    parser = argparse.ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
+    parser = ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
@@ -55,25 +78,12 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
         explain_command.declare(explain)
     listing = commands.add_parser("list", help="what can be chosen")
-    listing.add_argument(
-        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
-    )
-    listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
-    listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
-    form = listing.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
-    listing.set_defaults(act=_list)
+    _declare_list(listing)
     doctor = commands.add_parser("doctor", help="what this machine can do")
     doctor.add_argument("--json", action="store_true", help="as JSON")
     doctor.set_defaults(act=_doctor)
     fetch = commands.add_parser("fetch", help="download the genuine torch_npu wheel for target=npu_offline")
-    fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
-    fetch.add_argument("--version", help="of torch_npu (default: 2.13.0, on which execution is proven)")
-    fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
-    fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
-    fetch.set_defaults(act=_fetch)
+    _declare_fetch(fetch)
     bisect = commands.add_parser("bisect", help="the first pass that breaks an experiment")
     bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
     bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
@@ -92,6 +102,29 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
         recipe_command.declare(recipe)
     return parser
+
+
+def _declare_list(listing: argparse.ArgumentParser) -> None:
+    from npucompose.report.listing import kinds
+
+    listing.add_argument(
+        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
+    )
+    listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
+    listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
+    form = listing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
+    listing.set_defaults(act=_list)
+
+
+def _declare_fetch(fetch: argparse.ArgumentParser) -> None:
+    fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
+    fetch.add_argument("--version", help="of torch_npu (default: 2.13.0, on which execution is proven)")
+    fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
+    fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
+    fetch.set_defaults(act=_fetch)
 
 
 def _completion(arguments: argparse.Namespace) -> int:
@@ -174,6 +207,7 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     """`python run.py …`: compose and check first, then let Hydra make the folder and run. Returns the exit status."""
     from hydra._internal.utils import get_args_parser
 
+    argv = ["debug=true" if word == DEBUG else word for word in argv]
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     arguments, unknown = get_args_parser().parse_known_intermixed_args(list(argv))
     argv = [*(word for word in argv if word not in arguments.overrides), *arguments.overrides]
@@ -183,7 +217,8 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
         )
     debug = "debug=true" in arguments.overrides
     asks_hydra = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
-    try:
+
+    def act() -> int:
         if asks_hydra:
             if not arguments.shell_completion:
                 _look_first(arguments)
@@ -191,13 +226,8 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
         if arguments.multirun:
             return _sweep(argv, program, arguments)
         return _single(argv, program, arguments)
-    except NpuComposeError as error:
-        return _told(error, debug=debug)
-    except KeyboardInterrupt:
-        print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001
-        return _told(_bug(error), debug=debug)
+
+    return _status_of(act, debug=debug)
 
 
 def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
@@ -227,9 +257,7 @@ def _end_of(act: Callable[[], int]) -> int | NpuComposeError:
 
 def _bug(error: Exception) -> NpuComposeError:
     """What was not foreseen: exit status 3, and never a bare traceback."""
-    told = NpuComposeError(
-        f"internal error, please report it: {type(error).__name__}: {error} (debug=true shows where)"
-    )
+    told = NpuComposeError(f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)")
     told.__cause__ = error
     return told
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -193,11 +192,6 @@ def tell_pid_and_hang(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
     tell(Event(kind="note", text=str(os.getpid())))
     time.sleep(3600)
     return {}
-
-
-def children_of_nobody(command: list[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 if __name__ == "__main__":

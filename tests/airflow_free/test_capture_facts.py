@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_free.stages import _shared
+from airflow_free.stages.capture import _shared
 
 
 def test_a_slab_that_several_recordings_share_counts_once() -> None:

@@ -23,7 +23,7 @@ from airflow_free.verify import compared, job_of
 from npucompose.cli import main
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.schema.record import of_facts
+from npucompose.schema.facts import of_facts
 from npucompose.untrusted import load_yaml
 
 

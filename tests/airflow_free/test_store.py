@@ -39,13 +39,6 @@ def test_what_was_never_written_is_absent_and_no_problem(store: Store, told: lis
     assert told == []
 
 
-def test_a_deleted_record_is_absent(store: Store) -> None:
-    store.write(RECORD)
-    assert store.delete("bake", KEY)
-    assert not store.delete("bake", KEY)
-    assert store.read("bake", KEY) is None
-
-
 def test_records_are_listed(store: Store) -> None:
     store.write(RECORD)
     store.write(evolve(RECORD, stage="taste", key=OTHER))

@@ -129,5 +129,5 @@ def test_a_mistake_of_ours_is_a_paragraph_and_exit_3(
     monkeypatch.setattr(place, broken)
     assert run(["model=add"], program="run.py") == 3
     told = capsys.readouterr().err
-    assert "internal error, please report it: ZeroDivisionError: division by zero (debug=true shows where)" in told
+    assert "internal error, please report it: ZeroDivisionError: division by zero (--debug shows where)" in told
     assert "Traceback" not in told

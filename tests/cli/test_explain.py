@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npucompose.cli import main
-from npucompose.schema.record import of_facts
+from npucompose.schema.facts import of_facts
 from npucompose.schema.sinking import STEP_IDS, Explanation
 
 SAMPLES = Path(__file__).parents[1] / "sinking" / "artefacts" / "samples"

@@ -12,7 +12,7 @@ from rich.console import Console
 from npucompose.cli import main
 from npucompose.report.adapted import render
 from npucompose.schema.adapted import Adaptation, DryRun
-from npucompose.schema.record import of_facts
+from npucompose.schema.facts import of_facts
 
 
 @pytest.fixture(autouse=True)

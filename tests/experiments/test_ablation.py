@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_free.ablation import check, lists
+from airflow_free.stages.ablation import check, lists
 from npucompose.api import checked
 from npucompose.errors import ConfigError
 

@@ -15,6 +15,10 @@ import pytest
 from sweeping import ROOT, check_folders, entries, none_left, statuses, sweep, write_factories
 
 from airflow_free.sweep.ledger import Ledger, Trial
+from airflow_free.sweep.search.space import Space
+from airflow_free.sweep.search.study import Study
+from npucompose.errors import NpuComposeError
+from npucompose.schema.search import Dimension, Optuna
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None, reason="needs Optuna: pip install 'npucompose[optuna]'"
@@ -130,3 +134,24 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [trial for trial in trials(tmp_path) if trial.number in {t.number for t in before}] == before
     assert [trial.number for trial in trials(tmp_path)] == list(range(10))
     check_folders(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("params", "values", "said"),
+    [
+        ({}, (1.0,), "seed"),
+        ({"seed": 7}, (1.0,), "seed"),
+        ({"seed": "one"}, (1.0,), "one"),
+        ({"seed": 2}, (1.0, 2.0), "values"),
+        ({"seed": 2}, None, "complete"),
+    ],
+)
+def test_a_trial_of_a_stranger_that_fits_no_search_is_one_sentence(
+    params: dict[str, object], values: tuple[float, ...] | None, said: str, tmp_path: Path
+) -> None:
+    options = Optuna(objectives={"p50_us": "minimize"}, space={"seed": Dimension(low=1, high=3)})
+    told = Trial(study="s", number=4, key="a" * 64, state="complete", params=params, values=values)
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write_trial(told)
+        with pytest.raises(NpuComposeError, match=f"cannot be used: trial 4 of the study 's': .*{said}"):
+            Study("s", options, Space(dimensions=options.space, base=()), ledger)

@@ -12,7 +12,7 @@ import pytest
 
 from npucompose.measure.environment import environment, git_state, versions
 from npucompose.measure.memory import peak_rss_bytes
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 
 
 def test_the_environment_names_no_machine_and_no_place() -> None:

@@ -6,7 +6,6 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import yaml
 from torch._dynamo.backends.common import aot_autograd
 
 from npucompose.errors import ConfigError, MissingExtra
-from npucompose.models import MODELS, Built, Model
+from npucompose.models import MODELS, Built
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 # Made small where size is all that the default adds.
@@ -255,35 +254,6 @@ def _as_yaml(value: Any) -> Any:
 
 def test_every_yaml_is_a_model() -> None:
     assert {path.stem for path in CONF.glob("*.yaml")} == set(MODELS.names())
-
-
-def test_an_unknown_model_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match=r"unknown model 'gpt_decod'\. Did you mean 'gpt_decode'\? Choices: add, "):
-        MODELS.get("gpt_decod")
-
-
-class Stranger(Model):
-    name = "stranger"
-
-    def build(self, seed: int) -> Built:
-        raise NotImplementedError
-
-
-def test_an_installed_package_adds_models_but_takes_no_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [
-        EntryPoint("stranger", f"{__name__}:Stranger", MODELS.group),
-        EntryPoint("add", f"{__name__}:Stranger", MODELS.group),
-        EntryPoint("broken", "nowhere_to_be_found:Thing", MODELS.group),
-        EntryPoint("other", "pathlib:Path", MODELS.group),
-    ]
-    monkeypatch.setattr("npucompose.registry.entry_points", lambda group: points)
-    assert MODELS.names()[-3:] == ("broken", "other", "stranger")
-    assert MODELS.get("stranger").__name__ == "Stranger"
-    assert MODELS.get("add").__module__ == "npucompose.models.add"
-    with pytest.raises(ConfigError, match=r"'broken' .* could not be imported: ModuleNotFoundError"):
-        MODELS.get("broken")
-    with pytest.raises(ConfigError, match=r"'other' .* is not a subclass"):
-        MODELS.get("other")
 
 
 def test_the_options_of_every_model_are_known_without_torch() -> None:

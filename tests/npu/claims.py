@@ -208,6 +208,26 @@ def ejected(name: str, place: Place) -> None:
         assert its["graphs"] == mine["graphs"]
 
 
+def _claims_of_captures(mode: str) -> list[Claim]:
+    return [
+        Claim(
+            name=f"task updates[{mode}]",
+            says="three lengths are one capture, three replays and three task updates, with the values of eager",
+            prove=partial(task_updates, mode),
+        ),
+        Claim(
+            name=f"task updates in a run[{mode}]",
+            says="growing lengths update tasks, capture once and do not recompile",
+            prove=partial(task_updates_in_a_run, mode),
+        ),
+        Claim(
+            name=f"stream order[{mode}]",
+            says="each event of a plan is recorded on one stream before another waits for it",
+            prove=partial(stream_order, mode),
+        ),
+    ]
+
+
 def _claims() -> list[Claim]:
     claims = [
         Claim(
@@ -244,24 +264,7 @@ def _claims() -> list[Claim]:
         **FEATURES,
     }
     claims += [Claim(name=name, says=says, prove=prove) for name, (says, prove) in facts.items()]
-    for mode in CAPTURING:
-        claims += [
-            Claim(
-                name=f"task updates[{mode}]",
-                says="three lengths are one capture, three replays and three task updates, with the values of eager",
-                prove=partial(task_updates, mode),
-            ),
-            Claim(
-                name=f"task updates in a run[{mode}]",
-                says="growing lengths update tasks, capture once and do not recompile",
-                prove=partial(task_updates_in_a_run, mode),
-            ),
-            Claim(
-                name=f"stream order[{mode}]",
-                says="each event of a plan is recorded on one stream before another waits for it",
-                prove=partial(stream_order, mode),
-            ),
-        ]
+    claims += [claim for mode in CAPTURING for claim in _claims_of_captures(mode)]
     claims += [
         Claim(
             name=f"ejected[{name}]",

@@ -66,7 +66,7 @@ def device(target: Where) -> dict[str, Any]:
 def result(target: Where, found: Mapping[str, Mapping[str, Any]], on: Mapping[str, Any]) -> dict[str, Any]:
     """The whole file: claims in the order of the list, and which of them are missing."""
     from npucompose.measure.environment import environment
-    from npucompose.schema.record import facts_of
+    from npucompose.schema.facts import facts_of
     from tests.npu.claims import CLAIMS
 
     names: Sequence[str] = [claim.name for claim in CLAIMS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,6 +61,17 @@ def test_permuted_copied_and_cast_parameters_become_constants_with_the_same_bits
     assert len(record.folds.parameters) == 2
     graph = done.materialised.backend.compilations[0].graph_module.graph
     assert op_counts(graph) == {"aten.mm.default": 1, "aten.add.Tensor": 2, "aten.sum.default": 1}
+
+
+def test_fold_parameters_before_and_after(golden: Callable[[str, str], None]) -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w.t().contiguous() + self.bias.double().float()
+
+    model, done = compiled(forward, w=some(3, 4), bias=some(3))
+    check(model, done, some(2, 4))
+    (found,) = done.materialised.backend.compilations
+    texts = f"before:\n{found.text_before}\nafter ({facts(done).matches} matches):\n{found.text_after}"
+    golden("passes/fold_parameters.txt", texts)
 
 
 @pytest.mark.parametrize("overrides", [(), ("passes.fold_parameters.buffers=true",)])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from typing import Any, ClassVar
 
 import pytest
@@ -166,24 +165,3 @@ def test_naming_and_building_passes_loads_no_torch() -> None:
         "sys.exit('torch' in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_an_installed_package_brings_passes_by_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [
-        EntryPoint("faulty", f"{__name__}:Faulty", PASSES.group),
-        EntryPoint("cse", f"{__name__}:Faulty", PASSES.group),
-        EntryPoint("gone", "no_such_module:X", PASSES.group),
-        EntryPoint("odd", "json:dumps", PASSES.group),
-    ]
-    monkeypatch.setattr("npucompose.registry.entry_points", lambda group: points)
-    assert PASSES.names() == (*(name for name, _ in PASSES.built_in), "faulty", "gone", "odd")
-    assert PASSES.get("faulty") is Faulty
-    assert PASSES.get("cse") is Cse
-    with pytest.raises(ConfigError, match="could not be imported: ModuleNotFoundError"):
-        PASSES.get("gone")
-    with pytest.raises(ConfigError, match=r"is not a subclass of npucompose\.passes\.base\.Pass"):
-        PASSES.get("odd")
-
-
-def test_every_built_in_pass_is_registered_under_its_own_name() -> None:
-    assert [PASSES.get(name).name for name in PASSES.names()] == list(PASSES.names())

@@ -20,7 +20,8 @@ from npucompose.recipe.genuine import Package, attributes
 from npucompose.recipe.node_filters import patterns_of
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.versions import tree_of
-from npucompose.targets.npu_offline.option_trees import load_configs, set_leaf
+from npucompose.targets.npu_offline.option_trees import load_configs
+from npucompose.targets.torchair.config import write
 
 POOL = (0, 1)
 
@@ -65,7 +66,7 @@ def by_yaml(config: Any, version: str, mode: str, options: dict[str, Any]) -> An
     config.mode = mode
     tree = tree_of(version)
     for path, given in CompilerOptions(values=options, torch_npu_version=version).changed().items():
-        set_leaf(config, tree[path], POOL if tree[path].kind == "pool" else given)
+        write(config, tree[path], given)
     return config
 
 

@@ -43,10 +43,10 @@ def _said_by(config: Any) -> dict[str, Any]:
     """The object's own as_dict(), whole, and every leaf: as_dict() leaves most of them out."""
     from npucompose.recipe.genuine import attributes
     from npucompose.recipe.node_filters import patterns_of
-    from npucompose.targets.npu_offline.option_trees import value_of
+    from npucompose.targets.torchair.config import read
 
     leaves = attributes("torchair" if hasattr(config, "ge_config") else "npugraph_ex").values()
-    held = {leaf.path: value_of(config, leaf) for leaf in leaves if leaf.kind != "pool" and leaf.set_by != "passes"}
+    held = {leaf.path: read(config, leaf) for leaf in leaves if leaf.kind != "pool" and leaf.set_by != "passes"}
     named = {path: patterns_of(value) if callable(value) else value for path, value in held.items()}
     return {"as_dict": [{str(key): str(value) for key, value in part.items()} for part in config.as_dict()],
             "leaves": json.loads(json.dumps(named))}  # fmt: skip
@@ -55,7 +55,7 @@ def _said_by(config: Any) -> dict[str, Any]:
 def _ge_graphs(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
-    from npucompose.schema.record import facts_of
+    from npucompose.schema.facts import facts_of
     from npucompose.targets.torchair import observe
     from npucompose.targets.torchair.listing import facts
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
-import attrs
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from npucompose import api
-from npucompose.errors import ConfigError
-from npucompose.recipe import Imported, eject, header, import_script, node_filters, of_config
-from npucompose.recipe.ejected import Parts
-from npucompose.recipe.genuine import Unread
-from npucompose.recipe.script import text
-from npucompose.schema.compiler import LEAVES, CompilerOptions
-from npucompose.schema.experiment import CompileKeywords, Experiment, Mode, Shapes
-from npucompose.schema.leaf import Leaf
-from npucompose.targets.npu_offline.option_trees import node_filter
-from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
-from tests.recipe.fakes import FakeConfig
+from npucompose.recipe import import_script, node_filters
+from npucompose.schema.compiler import CompilerOptions
+from tests.recipe.importing import compiler, experiment_of, read
 
 HAND_WRITTEN = """
 import logging, os
@@ -65,18 +51,17 @@ class Runner:
 logging.getLogger("torchair").setLevel(logging.DEBUG)
 """
 
+
 FILTER = node_filters.source()
+
+
 POOL = "aclgraph_config.use_custom_pool"
+
+
 KERNEL = "experimental_config.aclgraph._super_kernel_optimize_options"
+
+
 RANGE = "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range"
-
-
-def read(script: str) -> Imported:
-    return import_script(dedent(script))
-
-
-def compiler(imported: Imported) -> dict[str, Any]:
-    return dict(imported.tree.get("compiler", {}))
 
 
 def test_a_hand_written_script_is_followed_through_aliases_methods_and_constants() -> None:
@@ -222,40 +207,6 @@ def test_an_option_that_does_not_act_in_the_scripts_mode_needs_strict_off(tmp_pa
     assert (experiment.strict, experiment.compiler.changed()) == ("off", {"ge_config.oo_level": "O1"})
 
 
-def experiment_of(imported: Imported, folder: Path) -> Experiment:
-    """The YAML, read again the way a person would: --config-dir, experiment=."""
-    (folder / "experiment").mkdir(exist_ok=True)
-    (folder / "experiment" / "mine.yaml").write_text(imported.yaml())
-    return api.checked(["experiment=mine"], config_dirs=[str(folder)]).experiment
-
-
-@pytest.mark.parametrize("name", [*EXPERIMENTS, *OTHER_VERSIONS])
-def test_an_ejected_script_comes_back_as_the_same_experiment(name: str, tmp_path: Path) -> None:
-    overrides = {**EXPERIMENTS, **OTHER_VERSIONS}[name]
-    imported = import_script(eject(*overrides))
-    before = api.checked(overrides).experiment
-    assert imported.unread == ()
-    after = experiment_of(imported, tmp_path)
-    assert attrs.evolve(after, expect=before.expect) == before
-
-
-def test_adaptation_rules_travel_in_the_recipe_of_a_script(tmp_path: Path) -> None:
-    overrides = ["model=gpt_decode", "model.layers=1", "adapt=ascend", "passes=adapt"]
-    imported = import_script(eject(*overrides))
-    assert "override /adapt: ascend" in imported.yaml()
-    assert experiment_of(imported, tmp_path).adapt == api.checked(overrides).experiment.adapt
-
-
-def test_without_its_recipe_a_script_for_another_version_needs_to_be_told_which(tmp_path: Path) -> None:
-    script = eject(*OTHER_VERSIONS["nested"])
-    bare = "\n".join(line for line in script.splitlines() if not line.startswith("#"))
-    assert any("has no such option" in line.why for line in import_script(bare).unread)
-    experiment = experiment_of(import_script(bare, torch_npu_version="2.8.0"), tmp_path)
-    assert experiment.compiler == api.checked(OTHER_VERSIONS["nested"]).experiment.compiler
-    with pytest.raises(ConfigError, match=r"unknown torch_npu version '3\.0' @ --torch-npu"):
-        import_script(bare, torch_npu_version="3.0")
-
-
 def test_gears_of_a_script_that_is_not_dynamic_are_listed() -> None:
     imported = import_script(
         "import torch, torchair\n"
@@ -265,165 +216,6 @@ def test_gears_of_a_script_that_is_not_dynamic_are_listed() -> None:
     )
     assert "gears" not in imported.tree["shapes"]
     assert [u.why for u in imported.unread] == ["gears need torch.compile(dynamic=True)"]
-
-
-def test_the_code_counts_where_it_was_changed_after_ejecting(tmp_path: Path) -> None:
-    script = eject(*EXPERIMENTS["sink"]).replace('oo_level = "O1"', "oo_constant_folding = False")
-    imported = import_script(script.replace("dynamic=False", "dynamic=True"))
-    experiment = experiment_of(imported, tmp_path)
-    assert experiment.compiler["ge_config.oo_level"] == "O3"
-    assert experiment.compiler["ge_config.oo_constant_folding"] is False
-    assert (experiment.shapes.dynamic, experiment.tiling.schedule) == (True, "sink")
-    assert len(imported.notes) == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("#   passes:", "#   passses:"), "unknown section passses in the recipe"),
-        (("#     stream_plan:", "#     no_such_pass:"), "unknown pass 'no_such_pass'"),
-        (("#     max_streams: 2", "#     max_streams: 0"), "'max_streams' must be >= 1: 0 @ streams"),
-        (("# end of recipe", "#"), "a recipe begins here"),
-        (("#   mode:", "#   mode: ["), "the recipe's YAML is not YAML"),
-        (("clone_input: false", "clone_inptu: false"), "unknown option 'clone_inptu' @ compiler.debug.aclgraph"),
-    ],
-)
-def test_an_edited_recipe_is_checked(change: tuple[str, str], words: str) -> None:
-    script = eject("experiment=mm_abs_sub", "compiler.debug.aclgraph.clone_input=false")
-    with pytest.raises(ConfigError, match=words):
-        import_script(script.replace(*change))
-
-
-def values_of(leaf: Leaf, mode: str) -> st.SearchStrategy[Any]:
-    if leaf.choices is not None:
-        return st.sampled_from(leaf.choices_in.get(mode, leaf.choices))
-    texts = {
-        "aicore_num": "24|48",
-        "optimization_switch": "AddNFusionPass:off",
-        "dump_step": "0|2-5",
-        "dump_layer": "Add_1",
-    }
-    by_kind: dict[str, st.SearchStrategy[Any]] = {
-        "bool": st.booleans(),
-        "int": st.integers(max(leaf.least or 0, 2), 2**40),
-        "ints": st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple),
-        "dict": st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers() | st.booleans() | st.text()),
-        "pool": st.sampled_from(["shared", "my pool"]),
-        "path": st.sampled_from(["dumps", "a b/'c'\\d"]),
-        "dir": st.just("."),
-        "file": st.just("f" + leaf.suffix),
-        "names": st.lists(st.sampled_from(["mm", "aten.add*", "it's \\n"]), min_size=1, max_size=3).map(tuple),
-        "str": st.just(texts.get(leaf.path.split(".")[-1], "cv")),
-    }  # fmt: skip
-    return by_kind[leaf.kind]
-
-
-@st.composite
-def experiments(draw: st.DrawFn) -> Experiment:
-    mode = draw(st.sampled_from(["max-autotune", "reduce-overhead", "npugraph_ex"]))
-    known = [leaf for leaf in LEAVES.values() if leaf.set_by == "compiler" and mode in leaf.modes]
-    chosen = draw(st.lists(st.sampled_from(known), unique_by=lambda leaf: leaf.path, max_size=8))
-    dynamic = draw(st.sampled_from([True, False, None]))
-    sizes = st.lists(st.integers(1, 99), min_size=2, max_size=4).map(tuple)
-    gears = st.dictionaries(st.sampled_from(["x.0", "x.1", "long_name.3"]), sizes, max_size=3)
-    chosen_gears = draw(gears) if dynamic and mode == "max-autotune" else {}
-    return Experiment(
-        mode=Mode(name=mode),
-        shapes=Shapes(
-            name={True: "dynamic", False: "static", None: "auto"}[dynamic],
-            dynamic=dynamic,
-            gears=chosen_gears,
-        ),
-        compiler=CompilerOptions(values={leaf.path: draw(values_of(leaf, mode)) for leaf in chosen}),
-        compile=CompileKeywords(fullgraph=draw(st.booleans())),
-    )
-
-
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(experiments())
-def test_any_legal_options_survive_ejecting_and_importing(experiment: Experiment) -> None:
-    """The header is cut off: what comes back was read from the code alone."""
-    script = text(Parts(experiment=experiment, recipe={}, gears=gears_of_arguments(experiment.shapes)))
-    script = script.replace("\n".join(header.written({})), "")
-    imported = import_script(script)
-    assert imported.unread == ()
-    sink = imported.tree["tiling"]["schedule"] == "sink"
-    back = CompilerOptions.of_tree(without_files(compiler(imported)))
-    wanted = experiment.compiler.changed()
-    files = {path for path in wanted if LEAVES[path].kind == "file"}
-    assert back.changed() == {
-        path: value
-        for path, value in wanted.items()
-        if path not in files and not (sink and path.endswith("tiling_schedule_optimize"))
-    }
-    assert files == {path for path in files if value_at(compiler(imported), path) == wanted[path]}
-    assert imported.tree["mode"] == {"name": experiment.mode.name}
-    assert imported.tree["shapes"]["dynamic"] is experiment.shapes.dynamic
-    gears = imported.tree["shapes"].get("gears", {})
-    assert {key: tuple(sizes) for key, sizes in gears.items()} == experiment.shapes.gears
-    assert imported.tree["compile"] == {"fullgraph": experiment.compile.fullgraph}
-
-
-def gears_of_arguments(shapes: Shapes) -> dict[str, dict[int, list[int]]]:
-    found: dict[str, dict[int, list[int]]] = {}
-    for key, sizes in shapes.gears.items():
-        name, _, dim = key.rpartition(".")
-        found.setdefault(name, {})[int(dim)] = list(sizes)
-    return found
-
-
-def without_files(tree: dict[str, Any], at: str = "") -> dict[str, Any]:
-    kept = {k: (f"{at}.{k}".lstrip("."), v) for k, v in tree.items()}
-    return {
-        k: v if path in LEAVES else without_files(v, path)
-        for k, (path, v) in kept.items()
-        if path not in LEAVES or LEAVES[path].kind != "file"
-    }
-
-
-def value_at(tree: Any, path: str) -> Any:
-    for part in path.split("."):
-        tree = tree[part]
-    return tree
-
-
-@settings(max_examples=60, deadline=None)
-@given(experiments())
-def test_a_live_configuration_gives_the_same_tree_as_its_script(experiment: Experiment) -> None:
-    package = "npugraph_ex" if experiment.mode.name == "npugraph_ex" else "torchair"
-    config = FakeConfig(package)
-    config.mode = experiment.mode.name
-    for path, value in experiment.compiler.changed().items():
-        *groups, name = LEAVES[path].genuine_path.split(".")
-        at = config
-        for group in groups:
-            at = getattr(at, group)
-        setattr(at, name, node_filter(value) if LEAVES[path].kind == "names" else value)
-    tree = of_config(config)
-    assert tree["mode"] == {"name": experiment.mode.name}
-    assert tree.get("compiler", {}) == experiment.compiler.as_tree(changed_only=True)
-
-
-def test_a_live_configuration_with_a_pass_is_refused_or_listed() -> None:
-    config = FakeConfig()
-    config.post_grad_custom_pre_pass = print
-    with pytest.raises(ConfigError, match=r"post_grad_custom_pre_pass.*passes=\[\.\.\.\]"):
-        of_config(config)
-    unread: list[Unread] = []
-    assert of_config(config, unread) == {"mode": {"name": "max-autotune"}}
-    assert len(unread) == 1
-
-
-def test_a_filter_of_somebody_else_is_refused() -> None:
-    config = FakeConfig()
-    config.debug.data_dump.filter = lambda node: node
-    with pytest.raises(ConfigError, match=r"debug\.data_dump\.filter = <function"):
-        of_config(config)
-
-
-def test_an_object_that_is_no_configuration_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a int has none of the options"):
-        of_config(3)
 
 
 def test_the_yaml_holds_only_what_differs() -> None:
@@ -460,18 +252,3 @@ def test_bad_files_are_told_in_one_paragraph(
     assert captured.out == ""
     assert words in captured.err
     assert len(captured.err.splitlines()) == 1
-
-
-def test_the_commands_go_round(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    from npucompose.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    os.makedirs("mine/experiment")
-    assert main(["recipe", "eject", "model=add", "mode=max-autotune", "--out", "script.py"]) == 0
-    assert main(["recipe", "import", "script.py", "--out", "mine/experiment/again.yaml"]) == 0
-    assert capsys.readouterr().out == ""
-    assert main(["recipe", "eject", "--config-dir", "mine", "experiment=again"]) == 0
-    assert capsys.readouterr().out == Path("script.py").read_text()
-    assert main(["recipe", "import", "script.py", "--out", "no/such/folder.yaml"]) == 2
-    assert "--out no/such/folder.yaml cannot be written" in capsys.readouterr().err
-    assert main(["recipe", "eject", "mode=eager"]) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from npucompose.schema.modes import Behind, ModeFacts, ModeTime
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -184,6 +185,44 @@ ILLEGAL = Report(
     experiment={"mode": {"name": "eager"}},
     error="unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.",
 )
+
+CONTEST = ModeFacts(
+    fastest="max-autotune",
+    won=True,
+    modes=(
+        ModeTime(
+            mode="reduce-overhead",
+            candidate="replay",
+            compile_s=1.7,
+            passed=True,
+            bitwise=True,
+            max_abs_err=0.0,
+            timing=evolve(timing(517.04), samples_us=(517.04,) * 24),
+            behind=Behind(ratio=1.21, low=1.18, high=1.25),
+        ),
+        ModeTime(
+            mode="max-autotune",
+            candidate="compiled",
+            compile_s=35.2,
+            passed=True,
+            max_abs_err=3.1e-6,
+            idle=("passes.stream_plan",),
+            timing=evolve(timing(427.3), samples_us=(427.3,) * 24),
+        ),
+        ModeTime(mode="npugraph_ex", passed=False, problem="cannot capture aten.nonzero"),
+        ModeTime(
+            mode="eager",
+            candidate="eager",
+            compile_s=0.0,
+            passed=True,
+            bitwise=True,
+            max_abs_err=0.0,
+            timing=evolve(timing(812.0), samples_us=(812.0,) * 24),
+            behind=Behind(ratio=1.9, low=1.8, high=2.0),
+        ),
+    ),
+)
+CONTESTED = evolve(FULL, stages=evolve(FULL.stages, modes=CONTEST))
 
 EXAMPLES = {
     "full": FULL,

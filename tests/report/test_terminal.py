@@ -8,8 +8,9 @@ from attrs import evolve
 from report_examples import CRASHED, EXAMPLES, FULL, WRONG
 from rich.console import Console
 
+from npucompose.report import html
 from npucompose.report.terminal import render
-from npucompose.schema.record import STATUSES, Memory, Report
+from npucompose.schema.record import STATUSES, CaptureFacts, Memory, Report
 
 
 def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:
@@ -63,6 +64,22 @@ def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_ta
     def told(shared: int | None) -> str:
         return shown(evolve(FULL, memory=Memory(pool_bytes=4096, shared_pool_bytes=shared)), width=120)
 
-    assert "pool 4.0 KiB in 1.0 KiB that recordings share" in told(1024)
+    assert "pool 1.0 KiB that all recordings share (4.0 KiB apart)" in told(1024)
+    assert "pool 4.0 KiB" in told(4096)
     assert "share" not in told(4096)
     assert "share" not in told(None)
+
+
+def test_a_comparison_that_ended_early_has_a_line_that_says_where_and_why() -> None:
+    ended = "at step 1 of 3: captured for (int 3), got (int 4)"
+    assert "ended at step" not in shown(FULL, width=200) + html.render(FULL)
+    assert FULL.stages.replay is not None
+    report = evolve(FULL, stages=evolve(FULL.stages, replay=evolve(FULL.stages.replay, detached_ended=ended)))
+    for text in (shown(report, width=200), html.render(report)):
+        assert f"the comparison of the detached handle ended {ended}" in text
+
+
+def test_another_replayer_than_was_asked_for_is_told_whether_or_not_anything_is_timed() -> None:
+    capture = CaptureFacts(seconds=0.1, captures=1, kernels=3, executor="torchscript", why_executor="no C++ compiler")
+    for stages in (FULL.stages, evolve(FULL.stages, benchmark=None)):
+        assert "torchscript replays: no C++ compiler" in shown(evolve(FULL, stages=evolve(stages, capture=capture)))

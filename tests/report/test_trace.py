@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from npucompose.report import trace
-from npucompose.schema.record import facts_of, of_facts
+from npucompose.schema.facts import facts_of, of_facts
 from npucompose.schema.streams import Timeline
 
 LINE = Timeline(

@@ -11,16 +11,23 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from npucompose import ops
 from npucompose.compose.check import check
 from npucompose.compose.engine import materialize
 from npucompose.compose.tree import compose
 from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.leaf import Leaf
+from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
 from npucompose.schema.versions import REFERENCE, tree_of
-from npucompose.targets.npu_offline.option_trees import load_configs, package_of, set_leaf, value_of
+from npucompose.targets.npu_offline.option_trees import load_configs
+from npucompose.targets.torchair.config import PREFIX, read, write
+
+POOL = (0, 1)
+"""What stands for a handle: the name of a pool becomes one, which only a device gives."""
 
 
 def asked(leaf: Leaf, options: CompilerOptions) -> Any:
@@ -34,8 +41,7 @@ def asked(leaf: Leaf, options: CompilerOptions) -> Any:
         pipeline = made.pre if stage == "pre" else made.post
         assert [label for label, _ in pipeline.passes] == ["cse"]
         return pipeline.as_torchair_hook()
-    value = options[leaf.path]
-    return list(value) if isinstance(value, tuple) else value
+    return options[leaf.path]
 
 
 def held(leaf: Leaf, value: Any, now: Any) -> bool:
@@ -44,12 +50,18 @@ def held(leaf: Leaf, value: Any, now: Any) -> bool:
         node = type("Node", (), {"name": "mm", "target": "aten.mm.default"})()
         other = type("Node", (), {"name": "relu", "target": "aten.relu.default"})()
         return callable(now) and now(node) is node and now(other) is None
-    return type(now) is type(value) and now == value
+    wanted = POOL if leaf.kind == "pool" and value is not None else value
+    return type(now) is type(wanted) and now == wanted
+
+
+def package_of(leaf: Leaf) -> str:
+    return NPUGRAPH_EX if leaf.path.startswith(PREFIX) else "torchair"
 
 
 def main(tree: str, *left_alone: str) -> None:
     options = CompilerOptions.of_tree(json.load(sys.stdin))
     ops.define()
+    torch.npu = SimpleNamespace(graph_pool_handle=lambda: POOL)  # type: ignore[attr-defined]
     classes = load_configs(Path(tree))
     wanted = [(leaf, asked(leaf, options)) for leaf in tree_of(options.torch_npu_version or REFERENCE).values()]
     leaves, _ = set_all(classes, wanted, ())
@@ -64,8 +76,8 @@ def set_all(
     configs = {package: cls() for package, cls in classes.items()}
     for leaf, value in wanted:
         if leaf.path not in left_alone:
-            set_leaf(configs[package_of(leaf)], leaf, tuple(value) if isinstance(value, list) else value)
-    holds = {leaf.path: held(leaf, value, value_of(configs[package_of(leaf)], leaf)) for leaf, value in wanted}
+            write(configs[package_of(leaf)], leaf, value)
+    holds = {leaf.path: held(leaf, value, read(configs[package_of(leaf)], leaf)) for leaf, value in wanted}
     return holds, {package: _merged(config) for package, config in configs.items()}
 
 

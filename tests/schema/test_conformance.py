@@ -21,7 +21,8 @@ from npucompose.schema.leaf import INT64_MAX, Leaf
 from npucompose.schema.legality import illegal_in_mode
 from npucompose.schema.versions import genuine_tree, known, tree_of, versions
 from npucompose.targets.npu_offline.fetch import fetch, pinned
-from npucompose.targets.npu_offline.option_trees import node_filter, read_tree
+from npucompose.targets.npu_offline.option_trees import read_tree
+from npucompose.targets.torchair.node_filter import node_filter
 
 OURS = tuple(LEAVES.values())
 GENUINE_DUMP_STEP = r"^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$"

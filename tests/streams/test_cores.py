@@ -57,7 +57,7 @@ def test_a_planned_graph_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("cores", "words"),
     [
-        ((Cores(aicore=8, vectorcore=16), None), "limits stream 's' to no limit, an earlier entry to 8 cube and 16"),
+        ((Cores(aicore=8, vectorcore=16), None), "gives stream 's' no limit, an earlier entry 8 cube and 16"),
         ((Cores(aicore=25, vectorcore=16),) * 2, "asks for 25 cube and 16 vector cores; Atlas A2, nominal has 24 cube"),
         ((Cores(aicore=8, vectorcore=49),) * 2, "asks for 8 cube and 49 vector cores"),
     ],

@@ -250,7 +250,7 @@ REFUSED = [
         },
         "priority",
         "streams.plan[1]",
-        "one stream has one priority",
+        "one stream has one value of priority",
     ),
 ]
 

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.targets.base import LowerRequest
 from npucompose.targets.cpu.graph_cache import GraphCache
+from npucompose.targets.cpu.kernels import same_bytes
 
 
 def traced(function: Callable[..., Any], *inputs: Any) -> fx.GraphModule:
@@ -30,6 +31,11 @@ def built(make: Callable[[fx.Graph, list[fx.Node]], Any], count: int) -> fx.Grap
     placeholders = [graph.placeholder(f"x{i}") for i in range(count)]
     graph.output(make(graph, placeholders))
     return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def same(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+    """As many, bit for bit."""
+    return len(got) == len(expected) and all(same_bytes(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def request(graph_module: fx.GraphModule, static: frozenset[int] = frozenset()) -> LowerRequest:

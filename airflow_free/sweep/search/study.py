@@ -43,7 +43,10 @@ class Study:
         known = {trial.number for trial in self.told}
         self.left = iter([number for number in range(options.trials) if number not in known])
         for trial in self.told:
-            self.study.add_trial(self._again(trial))
+            try:
+                self.study.add_trial(self._again(trial))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ledger.refused_trial(trial, error) from error
 
     def ask(self) -> Asked | None:
         """The next trial; None when all were asked for."""

@@ -104,7 +104,7 @@ def named(at: int, call: Call) -> str:
 
 def _asked(session: Session, inputs: Mapping[str, Any]) -> Asked:
     policy = session.experiment.shapes
-    marked = [name for name in inputs if any(shapes.matches(pattern, name) for pattern in policy.mark_static)]
+    marked = [name for name in inputs if shapes.is_static(policy, name)]
     numbers = [name for name, value in inputs.items() if _is_numbers(value)]
     return Asked(
         shapes=policy,

@@ -31,7 +31,7 @@ def _training(experiment: Experiment, target: Target, problems: list[str]) -> li
         if experiment.compiler[JOINT] and mode in (GE, ACLGRAPH):
             problems.append(f"compiler.{JOINT}=true compiles forward and backward as one: write compile.training=true.")
         return []
-    if not {"benchmark", "ablation"}.isdisjoint(experiment.pipeline.stages):
+    if not {"benchmark", "ablation", "modes"}.isdisjoint(experiment.pipeline.stages):
         problems.append("compile.training=true is compared with eager and not measured: write pipeline=check.")
     if mode == "eager" or target.trains(mode):
         return []

@@ -135,9 +135,12 @@ class Session:
 
     def with_passes(self, labels: Collection[str]) -> Session:
         """The same model, inputs and reference, compiled with some of the passes only."""
+        return self.of(evolve(self.checked, passes=tuple(one for one in self.checked.passes if one[0] in labels)))
+
+    def of(self, checked: Checked) -> Session:
+        """The same model, inputs and reference, compiled as another experiment says."""
         self.reference  # noqa: B018  made before anything of the model is compiled
-        passes = tuple(labelled for labelled in self.checked.passes if labelled[0] in labels)
-        other = Session(evolve(self.checked, passes=passes), self.folders)
+        other = Session(checked, self.folders)
         other.built, other.reference, other._start = self.built, self.reference, self._start
         return other
 

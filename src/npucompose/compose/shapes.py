@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, did_you_mean, listed
 from npucompose.schema.experiment import Shapes
+from npucompose.schema.patterns import fits
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,7 @@ def _marked(
             f"'{pattern}' @ shapes.{option} names no input. {did_you_mean(pattern, inputs)}Inputs: {listed(inputs)}."
         )
     for name in names:
-        tensors = list(_tensors(inputs[name]))
+        tensors = list(tensors_of(inputs[name]))
         if not tensors:
             problems.append(f"'{name}' @ shapes.{option} is {inputs[name]!r}: it holds no tensor to mark.")
         for tensor in tensors:
@@ -91,16 +91,19 @@ def _marked(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """An exact name, an fnmatch glob, or `re:` and a regular expression that matches the whole name."""
-    if pattern.startswith("re:"):
-        try:
-            return re.fullmatch(pattern[3:], name) is not None
-        except re.error as error:
-            raise ConfigError(f"'{pattern}' @ shapes is not a regular expression: {error}.") from error
-    return fnmatch.fnmatchcase(name, pattern)
+    """`fits`, with a ConfigError for a regular expression that is none."""
+    try:
+        return fits(pattern, name)
+    except re.error as error:
+        raise ConfigError(f"'{pattern}' @ shapes is not a regular expression: {error}.") from error
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def is_static(policy: Shapes, name: str) -> bool:
+    """`mark_static` names this argument."""
+    return any(matches(pattern, name) for pattern in policy.mark_static)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     import torch
     from torch.utils._pytree import tree_leaves
 

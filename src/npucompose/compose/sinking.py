@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.compose import sequence
 from npucompose.compose.check import TILING_SINK, Checked
-from npucompose.compose.shapes import matches
+from npucompose.compose.shapes import is_static, tensors_of
 from npucompose.schema.sequence import Call
 from npucompose.schema.sinking import SinkingFacts
 from npucompose.sinking import Change, Question, diagnose
@@ -38,12 +38,12 @@ def question_of(session: Session) -> Question:
         dynamic=experiment.shapes.dynamic,
         fullgraph=experiment.compile.fullgraph,
         mark_static=experiment.shapes.mark_static,
-        marked=tuple(name for name in inputs if _is_marked(checked, name)),
+        marked=tuple(name for name in inputs if is_static(experiment.shapes, name)),
         gears=experiment.shapes.gears,
         sink=bool(experiment.compiler[TILING_SINK]),
         ops_lower_limit=experiment.compiler[LOWER_LIMIT],
         product=checked.operators.product(checked.target.soc),
-        arguments=tuple(name for name, value in inputs.items() if any(True for _ in _tensors(value))),
+        arguments=tuple(name for name, value in inputs.items() if any(True for _ in tensors_of(value))),
         changes=tuple(_changes(session, checked, inputs)),
         breaks=tuple(_breaks()),
         genuine=session.materialised.genuine is not None,
@@ -70,7 +70,7 @@ def _changes(session: Session, checked: Checked, first: Mapping[str, Any]) -> It
                 continue
             told.add(name)
             what, before, after = differs
-            marked = _is_marked(checked, name) and name not in sequence.unmarked(call)
+            marked = is_static(checked.experiment.shapes, name) and name not in sequence.unmarked(call)
             yield Change(argument=name, what=what, before=before, after=after, call=at, marked=marked)
 
 
@@ -81,10 +81,6 @@ def _calls(session: Session) -> Iterator[tuple[int, Call]]:
         yield from list(enumerate(declared))[1:]
     else:
         yield from ((step, {}) for step in range(1, session.built.steps))
-
-
-def _is_marked(checked: Checked, name: str) -> bool:
-    return any(matches(pattern, name) for pattern in checked.experiment.shapes.mark_static)
 
 
 def _difference(before: Any, after: Any) -> tuple[Any, str, str] | None:
@@ -103,10 +99,3 @@ def _difference(before: Any, after: Any) -> tuple[Any, str, str] | None:
         elif one != other:
             return "value", str(before), str(after)
     return None
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))

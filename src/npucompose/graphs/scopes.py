@@ -6,9 +6,9 @@ and the arguments are the same, so a node is recognised by name and the operator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from attrs import frozen
@@ -16,6 +16,7 @@ from torch import fx
 
 from npucompose.schema.streams import Cores
 
+T = TypeVar("T")
 NAMESPACES = ("air", "npugraph_ex")
 LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
 CORES = ("_op_aicore_num", "_op_vectorcore_num")
@@ -74,23 +75,33 @@ class Scope:
     def priority(self) -> int:
         return int(self._value(PRIORITY) or 0)
 
+    @property
+    def cores(self) -> Cores | None:
+        aicore, vectorcore = (self._value(key) for key in CORES)
+        return None if aicore is None or vectorcore is None else Cores(aicore=int(aicore), vectorcore=int(vectorcore))
+
     def _value(self, key: str) -> str | None:
         return dict(zip(self.keys, self.values, strict=False)).get(key)
 
 
 def stream_labels(graph: fx.Graph) -> dict[fx.Node, str]:
     """{node: stream} of the nodes inside a stream scope; the innermost label counts, as in GE's attributes."""
-    labels: dict[fx.Node, str] = {}
-    stack: list[str | None] = []
+    return _innermost(graph, lambda scope: scope.stream)
+
+
+def _innermost(graph: fx.Graph, of: Callable[[Scope], T | None]) -> dict[fx.Node, T]:
+    """{node: what the innermost scope around it says, of those that say something}."""
+    found: dict[fx.Node, T] = {}
+    stack: list[T | None] = []
     for node in graph.nodes:
         kind = control(node)
         if kind == "scope_enter":
-            stack.append(Scope.of(node).stream or (stack[-1] if stack else None))
+            stack.append(of(Scope.of(node)) or (stack[-1] if stack else None))
         elif kind == "scope_exit" and stack:
             stack.pop()
         elif stack and stack[-1] is not None:
-            labels[node] = stack[-1]
-    return labels
+            found[node] = stack[-1]
+    return found
 
 
 def core_scope(cores: Cores) -> tuple[list[str], list[str]]:
@@ -100,20 +111,7 @@ def core_scope(cores: Cores) -> tuple[list[str], list[str]]:
 
 def core_limits(graph: fx.Graph) -> dict[fx.Node, Cores]:
     """{node: limit} of the nodes inside a scope that limits cores; the innermost one counts."""
-    limits: dict[fx.Node, Cores] = {}
-    stack: list[Cores | None] = []
-    for node in graph.nodes:
-        kind = control(node)
-        if kind == "scope_enter":
-            scope = Scope.of(node)
-            given = dict(zip(scope.keys, scope.values, strict=False))
-            own = Cores(aicore=int(given[CORES[0]]), vectorcore=int(given[CORES[1]])) if CORES[0] in given else None
-            stack.append(own or (stack[-1] if stack else None))
-        elif kind == "scope_exit" and stack:
-            stack.pop()
-        elif stack and stack[-1] is not None:
-            limits[node] = stack[-1]
-    return limits
+    return _innermost(graph, lambda scope: scope.cores)
 
 
 def priorities(graph: fx.Graph) -> dict[str, int]:

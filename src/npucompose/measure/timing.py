@@ -69,9 +69,14 @@ def paired_ratio(slow: Samples, fast: Samples) -> float:
     A disturbance that lasts longer than a round hits both numbers of a pair and leaves the ratio alone, where the
     ratio of two medians would move.
     """
+    return paired(slow, fast).p50
+
+
+def paired(slow: Samples, fast: Samples) -> Samples:
+    """slow[i] / fast[i] of every round: numbers, not microseconds, with their percentiles."""
     if len(slow.us) != len(fast.us):
         raise ValueError(f"not from the same rounds: {len(slow.us)} and {len(fast.us)} samples")
-    return statistics.median(s / f for s, f in zip(slow.us, fast.us, strict=True))
+    return Samples(us=[s / f for s, f in zip(slow.us, fast.us, strict=True)])
 
 
 def interleaved(

@@ -10,6 +10,8 @@ argument is refused by its name. float32 is allowed besides float16 and bfloat16
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -112,14 +114,7 @@ def _fia_meta(
     key: torch.Tensor,
     value: torch.Tensor,
     *,
-    pse_shift: torch.Tensor | None = None,
-    atten_mask: torch.Tensor | None = None,
-    actual_seq_lengths: Sequence[int] | None = None,
-    actual_seq_lengths_kv: Sequence[int] | None = None,
     num_heads: int = 1,
-    scale: float = 1.0,
-    pre_tokens: int = ANY,
-    next_tokens: int = ANY,
     input_layout: str = "BSH",
     num_key_value_heads: int = 0,
     sparse_mode: int = 0,
@@ -169,10 +164,6 @@ def _ifa_meta(
     input_layout: str = "BSH",
     num_key_value_heads: int = 0,
     inner_precise: int = 1,
-    atten_mask: torch.Tensor | None = None,
-    pse_shift: torch.Tensor | None = None,
-    actual_seq_lengths: Sequence[int] | None = None,
-    scale_value: float = 1.0,
     **others: Any,
 ) -> torch.Tensor:
     _refuse_names(IFA, others, input_layout, 0, inner_precise in (0, 1), inner_precise)
@@ -188,9 +179,17 @@ KERNELS: dict[str, Any] = {name: kernel for name, (kernel, _) in _KERNELS.items(
 # What is refused. The names are checked for fake tensors too; sizes and values only where there are numbers.
 
 
+@cache
+def _taken(op: str) -> frozenset[str]:
+    """Arguments that the kernel has a use for; a meta function names only those that decide a shape."""
+    return frozenset(signature(KERNELS[op]).parameters)
+
+
 def _refuse_names(op: str, others: dict[str, Any], layout: str, sparse: int, precise_ok: bool, precise: int) -> None:
     for name, given in others.items():
-        if given is not None and given is not False and not (isinstance(given, int) and given == 0):
+        if name in _taken(op) or given is None or given is False:
+            continue
+        if not (isinstance(given, int) and given == 0):
             raise UnsupportedArgument(op, name, "is not supported here", f"Supported: {SUPPORTED}.")
     layouts = LAYOUTS if op == FIA else [name for name in LAYOUTS if "_" not in name]
     if layout not in layouts:

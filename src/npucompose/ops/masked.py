@@ -66,16 +66,18 @@ def attend(
     scores = torch.matmul(grouped, k.transpose(2, 3)).view(batch, heads, rows, columns)
     if pse is not None:
         scores += pse[..., :columns]
-    lost = None
-    if masks:
-        mask = masks[0] if len(masks) == 1 else _any(masks)
-        scores.masked_fill_(mask, float("-inf"))
-        lost = mask.all(-1, keepdim=True)
-    weights = torch.softmax(scores, -1)
-    if lost is not None:
-        weights.masked_fill_(lost, 0.0)
+    weights = _weights(scores, masks)
     out = torch.matmul(weights.view(batch, kv_heads, -1, columns), v).view(batch, heads, rows, depth)
     return Attended(out, torch.logsumexp(scores, -1, keepdim=True) if want_lse else scores.new_empty(0))
+
+
+def _weights(scores: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """softmax over each row; zeros where nothing of it is left. What is masked becomes -inf in `scores` itself."""
+    if not masks:
+        return torch.softmax(scores, -1)
+    mask = masks[0] if len(masks) == 1 else _any(masks)
+    scores.masked_fill_(mask, float("-inf"))
+    return torch.softmax(scores, -1).masked_fill_(mask.all(-1, keepdim=True), 0.0)
 
 
 def _masks(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from attrs import frozen
 
 from npucompose.ops.missing import define_missing
 
@@ -68,37 +69,39 @@ def _nll_loss_meta(
     return x.new_empty(label.shape if reduction == "none" and x.dim() == 2 else ()), x.new_empty(())
 
 
-def _pool2d(
-    x: torch.Tensor,
-    kernel_size: Sequence[int],
-    strides: Sequence[int],
-    paddings: Sequence[int],
-    ceil_mode: bool = False,
-    exclusive: bool = True,
-    data_format: str = "NCHW",
-    pooling_type: str = "max",
-) -> torch.Tensor:
-    x = _nchw(x, data_format)
-    if pooling_type == "max":
-        out = aten.max_pool2d_with_indices.default(x, kernel_size, strides, paddings, (1, 1), ceil_mode)[0]
+@frozen
+class Pooling:
+    """The arguments of POOLING, which both operators share."""
+
+    kernel_size: Sequence[int]
+    strides: Sequence[int]
+    paddings: Sequence[int]
+    ceil_mode: bool = False
+    exclusive: bool = True
+    data_format: str = "NCHW"
+    pooling_type: str = "max"
+
+    @property
+    def windows(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        return self.kernel_size, self.strides, self.paddings
+
+
+def _pool2d(x: torch.Tensor, *pooling: Any, **named: Any) -> torch.Tensor:
+    how = Pooling(*pooling, **named)
+    x = _nchw(x, how.data_format)
+    if how.pooling_type == "max":
+        out = aten.max_pool2d_with_indices.default(x, *how.windows, (1, 1), how.ceil_mode)[0]
     else:
-        out = aten.avg_pool2d.default(x, kernel_size, strides, paddings, ceil_mode, not exclusive)
-    return _as_given(out, data_format)
+        out = aten.avg_pool2d.default(x, *how.windows, how.ceil_mode, not how.exclusive)
+    return _as_given(out, how.data_format)
 
 
-def _pool2d_meta(
-    x: torch.Tensor,
-    kernel_size: Sequence[int],
-    strides: Sequence[int],
-    paddings: Sequence[int],
-    ceil_mode: bool = False,
-    exclusive: bool = True,
-    data_format: str = "NCHW",
-    pooling_type: str = "max",
-) -> torch.Tensor:
+def _pool2d_meta(x: torch.Tensor, *pooling: Any, **named: Any) -> torch.Tensor:
+    how = Pooling(*pooling, **named)
     shape = list(x.shape)
-    for index, dim in enumerate((2, 3) if data_format == "NCHW" else (1, 2)):
-        shape[dim] = _pooled(shape[dim], kernel_size[index], strides[index], paddings[index], ceil_mode)
+    dims = (2, 3) if how.data_format == "NCHW" else (1, 2)
+    for dim, kernel, stride, padding in zip(dims, *how.windows, strict=True):
+        shape[dim] = _pooled(shape[dim], kernel, stride, padding, how.ceil_mode)
     return x.new_empty(shape)
 
 
@@ -112,28 +115,16 @@ def _pooled(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) 
 
 
 def _pool2d_grad(
-    x: torch.Tensor,
-    out: torch.Tensor,
-    out_grad: torch.Tensor,
-    kernel_size: Sequence[int],
-    strides: Sequence[int],
-    paddings: Sequence[int],
-    ceil_mode: bool = False,
-    exclusive: bool = True,
-    data_format: str = "NCHW",
-    pooling_type: str = "max",
+    x: torch.Tensor, out: torch.Tensor, out_grad: torch.Tensor, *pooling: Any, **named: Any
 ) -> torch.Tensor:
-    x, out_grad = _nchw(x, data_format), _nchw(out_grad, data_format)
-    if pooling_type == "max":
-        indices = aten.max_pool2d_with_indices.default(x, kernel_size, strides, paddings, (1, 1), ceil_mode)[1]
-        grad = aten.max_pool2d_with_indices_backward.default(
-            out_grad, x, kernel_size, strides, paddings, (1, 1), ceil_mode, indices
-        )
+    how = Pooling(*pooling, **named)
+    x, out_grad = _nchw(x, how.data_format), _nchw(out_grad, how.data_format)
+    if how.pooling_type == "max":
+        indices = aten.max_pool2d_with_indices.default(x, *how.windows, (1, 1), how.ceil_mode)[1]
+        grad = aten.max_pool2d_with_indices_backward.default(out_grad, x, *how.windows, (1, 1), how.ceil_mode, indices)
     else:
-        grad = aten.avg_pool2d_backward.default(
-            out_grad, x, kernel_size, strides, paddings, ceil_mode, not exclusive, None
-        )
-    return _as_given(grad, data_format)
+        grad = aten.avg_pool2d_backward.default(out_grad, x, *how.windows, how.ceil_mode, not how.exclusive, None)
+    return _as_given(grad, how.data_format)
 
 
 def _pool2d_grad_meta(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -57,8 +57,6 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
             continue
         assert visible is not None
         visible.join(kept, node)
-        node.replace_all_uses_with(kept)
-        graph.erase_node(node)
         merged += 1
     return merged
 

@@ -16,8 +16,8 @@ from npucompose.graphs import Aliases
 class Visible:
     """What a caller can see of each memory, kept up to date while memories are joined.
 
-    `may_join(a, b)` is asked before `b` is replaced by `a`; `join(a, b)` is told afterwards. A view of `b` is a view
-    of `a` from then on, so joined memories count as one.
+    `may_join(a, b)` is asked before `join(a, b)` replaces `b` by `a`. A view of `b` is a view of `a` from then on, so
+    joined memories count as one.
     """
 
     def __init__(self, graph: fx.Graph, aliases: Aliases) -> None:
@@ -38,6 +38,7 @@ class Visible:
         return self.seen_out.isdisjoint(mine) and self.seen_in.isdisjoint(mine)
 
     def join(self, kept: fx.Node, gone: fx.Node) -> None:
+        """`kept` takes the place of `gone`, which leaves the graph."""
         mine, other = self._memory(kept), self._memory(gone)
         root = min(mine | other)
         for key in (mine | other) - {root}:
@@ -47,6 +48,8 @@ class Visible:
                 seen.add(root)
         if gone in self.outputs:
             self.outputs.add(kept)
+        gone.replace_all_uses_with(kept)
+        gone.graph.erase_node(gone)
 
     def _memory(self, node: fx.Node) -> frozenset[int]:
         return frozenset(self._root(key) for key in self.aliases.keys[node])

@@ -53,8 +53,6 @@ class RemoveNoop(Pass):
             if source is None or not visible.may_join(source, node):
                 continue
             visible.join(source, node)
-            node.replace_all_uses_with(source)
-            graph.erase_node(node)
             removed += 1
         return removed
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import CodeType
 from typing import Any
 
-from npucompose.targets.npu_offline.option_trees import node_filter
+from npucompose.targets.torchair.node_filter import node_filter
 
 
 def source() -> str:

@@ -36,11 +36,16 @@ def text(parts: Parts) -> str:
 
 
 def _double_quoted(source: str) -> str:
-    """Text in double quotes, as formatters want it; `repr` prefers single ones. What holds a quote stays as it is."""
+    """Text in double quotes, as formatters want it; `repr` prefers single ones. What holds a quote stays as it is.
+
+    So does text inside an f-string, which Python 3.12 reads as tokens of its own: older ones need another quote there.
+    """
     lines = source.splitlines(keepends=True)
+    inside = 0
     for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
+        inside += (tokenize.tok_name[token.type] == "FSTRING_END") - (tokenize.tok_name[token.type] == "FSTRING_START")
         (row, start), (last, end) = token.start, token.end
-        plain = row == last and not set(token.string[1:-1]) & set("\"'\\")
+        plain = row == last and not inside and not set(token.string[1:-1]) & set("\"'\\")
         if token.type == tokenize.STRING and token.string.startswith("'") and plain:
             line = lines[row - 1]
             lines[row - 1] = f'{line[:start]}"{token.string[1:-1]}"{line[end:]}'

@@ -37,9 +37,6 @@ class Dotted:
 
     name: str
 
-    def child(self, name: str) -> Dotted:
-        return Dotted(name=f"{self.name}.{name}")
-
 
 @define(kw_only=True, eq=False)
 class Config:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from npucompose.report.words import as_count, contract_words
 from npucompose.schema.adapted import Adaptation, DryRun
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 
 
 def render(found: DryRun, console: Console) -> None:

@@ -15,9 +15,10 @@ from attrs import frozen
 from rich.text import Text
 
 from npucompose.report.compare import Line, markdown_table, shown
+from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import MEASURED, Figures
 from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, facts_of
+from npucompose.schema.record import Report
 from npucompose.schema.setting import origin
 
 CUT = 60

@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from attrs import asdict, field, frozen
 
-from npucompose.machine import compilers, cpu_model
-from npucompose.schema.verified import VERIFIED_TORCH, torch_warning
+from npucompose.machine import compiler, cpu_model
+from npucompose.schema.verified import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -71,7 +71,7 @@ class Machine:
     """Cores that this process may use."""
     memory_gib: float | None
     compiler: str | None
-    """First line of `c++ --version`; mode=max-autotune on target=cpu needs one."""
+    """Its path and the first line of `--version`; mode=max-autotune on target=cpu needs one."""
     nvidia: tuple[str, ...] = ()
     """Devices that nvidia-smi lists."""
     npu: str | None = None
@@ -88,6 +88,8 @@ class Usable:
     usable: bool
     needs: str
     lacks: str = ""
+    has: str = ""
+    """What there is, where that is more than a yes."""
 
 
 @frozen(kw_only=True)
@@ -169,18 +171,25 @@ def ask_torch(python: str = sys.executable) -> Torch:
 def look_at_machine() -> Machine:
     nvidia = first_lines("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     npu = first_lines("npu-smi", "info")
-    versions = (first_lines(name, "--version") for name in compilers())
     return Machine(
         cpu=cpu_model(),
         architecture=platform.machine(),
         system=platform.platform(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_gib=memory_gib(),
-        compiler=next((lines[0] for lines in versions if lines), None),
+        compiler=_compiler(),
         nvidia=nvidia,
         npu=next((line for line in npu if "npu-smi" in line), None),
         cann={name: os.environ[name] for name in CANN_VARIABLES if os.environ.get(name)},
     )
+
+
+def _compiler() -> str | None:
+    """`/usr/bin/g++: g++ (Debian 12.2.0) 12.2.0`: the one that is used, whatever it says of itself."""
+    found = compiler()
+    if found is None:
+        return None
+    return f"{found}: {next(iter(first_lines(found, '--version')), 'it does not tell its version')}"
 
 
 def first_lines(*command: str) -> tuple[str, ...]:
@@ -217,6 +226,9 @@ def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
             usable=not (no_torch or no_cuda),
             needs="torch built for CUDA and an NVIDIA device",
             lacks=no_torch or no_cuda,
+            has=""
+            if no_torch or no_cuda
+            else f"{', '.join(torch.cuda_devices)}, CUDA {torch.cuda_build}. {CUDA_UNPROVEN}",
         ),
         Usable(name="null_device", usable=not no_torch, needs="torch", lacks=no_torch),
         _torchair("npu", "torch_npu, CANN and a device"),
@@ -281,6 +293,9 @@ def notes(torch: Torch, machine: Machine, packages: Mapping[str, str | None]) ->
             "torch_npu is installed and CANN is not set up: a plain `import torch` may fail. Source CANN's set_env.sh, "
             "or set TORCH_DEVICE_BACKEND_AUTOLOAD=0."
         )
+    wanted = os.environ.get("CXX")
+    if wanted and shutil.which(wanted) is None:
+        found.append(f"CXX={wanted} is no program; the C++ compiler is {machine.compiler or 'none'}.")
     return tuple(found)
 
 
@@ -331,5 +346,5 @@ def rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _verdict(usable: Usable) -> str:
     if usable.usable:
-        return f"yes ({usable.lacks})" if usable.lacks else "yes"
+        return f"yes ({usable.lacks or usable.has})" if usable.lacks or usable.has else "yes"
     return f"no: {usable.lacks.removesuffix('.')}. Needs {usable.needs}."

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 from npucompose.schema.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}

@@ -13,14 +13,16 @@ from npucompose.report.differences import written
 from npucompose.report.files import write_atomically
 from npucompose.report.html_sinking import sinking
 from npucompose.report.markup import Html, page, table, tag
+from npucompose.report.modes import tables_of_modes
 from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, stream_words
+from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, numerics_notes, stream_words
+from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, Status, facts_of
+from npucompose.schema.record import Report, Status
 from npucompose.schema.setting import COMMAND_LINE, origin
 from npucompose.schema.streams import Timelines
 
@@ -70,6 +72,7 @@ def _sections(report: Report, figures: Figures, timelines: Timelines) -> Iterato
     yield "Expectations", list(_expectations(report)) if missed else []
     yield "Summary", list(_summary(report, figures))
     yield "Latency", list(_latency(report))
+    yield "Which mode won", list(tables_of_modes(report))
     yield "Where the time went", list(_split(report))
     yield "Streams", list(_streams(report, timelines))
     yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []
@@ -108,8 +111,8 @@ def _expectations(report: Report) -> Iterator[Html]:
 def _summary(report: Report, figures: Figures) -> Iterator[Html]:
     boxes = (tag("div", tag("b", value), tag("span", name)) for name, value in _tiles(report, figures))
     yield tag("div", *boxes, class_="tiles")
-    if report.numerics is not None and report.numerics.note:
-        yield tag("p", report.numerics.note, class_="dim")
+    for note in numerics_notes(report):
+        yield tag("p", note, class_="dim")
 
 
 def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
@@ -128,9 +131,11 @@ def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
         yield path, report.sinking.ge_build
     if report.streams is not None:
         yield as_count(report.streams.events, "event"), as_count(report.streams.streams, "stream")
-    if report.memory is not None and report.memory.pool_bytes is not None:
+    apart, taken = (report.memory.pool_bytes, report.memory.taken_bytes) if report.memory else (None, None)
+    if report.memory is not None and apart is not None and taken is not None:
+        label = f"shared pool, {as_bytes(apart)} apart" if taken < apart else "pool"
         without = report.memory.unplanned_bytes
-        yield f"pool, {as_bytes(without)} without reuse" if without else "pool", as_bytes(report.memory.pool_bytes)
+        yield f"{label}, {as_bytes(without)} without reuse" if without else label, as_bytes(taken)
     if figures.peak_rss_bytes is not None:
         yield "process peak", as_bytes(figures.peak_rss_bytes)
     if figures.compile_s is not None:

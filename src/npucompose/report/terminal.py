@@ -19,8 +19,17 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
+from npucompose.report.modes import rows_of_modes
 from npucompose.report.passes import rows_of_ablation, rows_of_passes
-from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_count, as_time, stream_words
+from npucompose.report.words import (
+    STATUS_STYLES,
+    STATUS_WORDS,
+    as_bytes,
+    as_count,
+    as_time,
+    numerics_notes,
+    stream_words,
+)
 from npucompose.schema.record import BenchmarkFacts, Report
 from npucompose.schema.timing import Timing
 
@@ -60,7 +69,9 @@ def _rows(report: Report) -> Iterator[Row]:
     yield from _npu(report)
     yield from _sinking(report)
     yield from _numerics(report)
+    yield from _capture(report)
     yield from _latency(report)
+    yield from rows_of_modes(report)
     yield from rows_of_ablation(report)
     yield from _memory(report)
     yield from _stages(report)
@@ -144,11 +155,8 @@ def _numerics(report: Report) -> Iterator[Row]:
         yield "numerics", Text(f"does not equal {found.reference} · {error} · {compared}", style=BAD)
     for problem in found.problems:
         yield "numerics", Text(problem, style="red")
-    if found.note:
-        yield "numerics", Text(found.note, style="dim")
-    if report.stages.replay is not None and report.stages.replay.detached_ended:
-        words = f"the comparison of the detached handle ended {report.stages.replay.detached_ended}"
-        yield "numerics", Text(words, style="dim")
+    for note in numerics_notes(report):
+        yield "numerics", Text(note, style="dim")
     if found.stride_mismatches:
         yield "numerics", Text(f"other strides than {found.reference} at {', '.join(found.stride_mismatches)}")
 
@@ -200,14 +208,19 @@ def _latency(report: Report) -> Iterator[Row]:
     yield from _compiled(times)
     if report.stages.capture is not None and report.stages.capture.why_attached:
         yield "latency", Text(f"no detached handle: {report.stages.capture.why_attached}")
-    if report.stages.capture is not None and report.stages.capture.why_executor:
-        yield "latency", Text(f"{report.stages.capture.executor} replays: {report.stages.capture.why_executor}")
     tail = [
         f"p90 {own} {as_time(times.p90_us)}",
         f"p99 {as_time(times.p99_us)}",
         as_count(len(times.samples_us), "sample"),
     ]
     yield "latency", Text(" · ".join(tail), style="dim")
+
+
+def _capture(report: Report) -> Iterator[Row]:
+    """Who replays, where it is not the one that was asked for."""
+    capture = report.stages.capture
+    if capture is not None and capture.why_executor:
+        yield "capture", Text(f"{capture.executor} replays: {capture.why_executor}")
 
 
 def _compiled(times: BenchmarkFacts) -> Iterator[Row]:
@@ -225,13 +238,17 @@ def _memory(report: Report) -> Iterator[Row]:
     if memory is None:
         return
     words: list[str] = []
-    if memory.pool_bytes is not None:
-        pool = f"pool {as_bytes(memory.pool_bytes)}"
-        without = memory.unplanned_bytes
-        least = "" if memory.live_bytes is None else f", {as_bytes(memory.live_bytes)} live at most"
-        if memory.shared_pool_bytes is not None and memory.shared_pool_bytes < memory.pool_bytes:
-            pool += f" in {as_bytes(memory.shared_pool_bytes)} that recordings share"
-        words.append(pool if without is None else f"{pool} ({as_bytes(without)} without reuse{least})")
+    apart, taken = memory.pool_bytes, memory.taken_bytes
+    if apart is not None and taken is not None:
+        pool, beside = f"pool {as_bytes(taken)}", list[str]()
+        if taken < apart:
+            pool += " that all recordings share"
+            beside.append(f"{as_bytes(apart)} apart")
+        if memory.unplanned_bytes is not None:
+            beside.append(f"{as_bytes(memory.unplanned_bytes)} without reuse")
+        if memory.live_bytes is not None:
+            beside.append(f"{as_bytes(memory.live_bytes)} live at most")
+        words.append(f"{pool} ({', '.join(beside)})" if beside else pool)
     if memory.peak_rss_bytes is not None:
         words.append(f"process peak {as_bytes(memory.peak_rss_bytes)}")
     if words:

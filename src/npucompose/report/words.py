@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npucompose.schema.record import Status, StreamFacts
+from npucompose.schema.record import Report, Status, StreamFacts
 
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",
@@ -59,3 +59,12 @@ def stream_words(plan: StreamFacts) -> list[str]:
     if plan.prediction_error is not None:
         words.append(f"prediction off by {plan.prediction_error:+.1%}")
     return words
+
+
+def numerics_notes(report: Report) -> list[str]:
+    """What to know of the comparison beside its verdict: what it says of a device, and where it ended early."""
+    notes = [report.numerics.note] if report.numerics is not None and report.numerics.note else []
+    replay = report.stages.replay
+    if replay is not None and replay.detached_ended:
+        notes.append(f"the comparison of the detached handle ended {replay.detached_ended}")
+    return notes

@@ -87,6 +87,10 @@ class Benchmark:
     min_seconds: float = option(1.0, "and at least so many seconds of counted calls, all candidates together", ge=0)
     max_calls: int = option(20_000, "and at most so many calls of each candidate", ge=1)
     threads: int | None = option(None, "torch.set_num_threads; null leaves torch's choice", ge=1, optional=True)
+    against: tuple[ModeName, ...] = option(
+        factory=tuple,
+        doc="modes compared and timed in turns with this one and eager; the report says which won",
+    )
 
 
 @frozen(kw_only=True)

@@ -16,10 +16,9 @@ from typing import Any, Literal
 from npucompose.errors import ConfigError, listed
 from npucompose.schema.compiler import EVERY_LEAF, LEAVES, CompilerOptions
 from npucompose.schema.effective import Effective
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX, Leaf, shown
+from npucompose.schema.leaf import Leaf, shown
 
 EAGER = "eager"
-_COMPILING = (GE, ACLGRAPH, NPUGRAPH_EX)
 _WHERE = "compiler"
 
 

@@ -6,25 +6,22 @@ The field names are the contract of docs/report.md, which explains each one; a t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-import attrs
-import cattrs
 from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.effective import Effective
+from npucompose.schema.facts import facts_of, of_facts
+from npucompose.schema.modes import ModeFacts
 from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
-from npucompose.schema.timing import Timing
-
-T = TypeVar("T")
+from npucompose.schema.timing import Candidate, Timing
 
 SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
 
-Candidate = Literal["replay", "compiled", "eager"]
 Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "crashed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EXIT_STATUS: Mapping[Status, int] = {
@@ -207,6 +204,7 @@ class Stages:
     replay: ReplayFacts | None = None
     benchmark: BenchmarkFacts | None = None
     ablation: AblationFacts | None = None
+    modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
 
 
@@ -240,13 +238,19 @@ class Numerics:
 @frozen(kw_only=True)
 class Memory:
     pool_bytes: int | None = None
-    """Each recording's, added up."""
+    """Each recording's, added up: what they would take apart."""
     shared_pool_bytes: int | None = None
-    """What they take together, where recordings of one graph share their memory."""
+    """What they take together: recordings of one model lie in the same memory."""
     unplanned_bytes: int | None = None
     live_bytes: int | None = None
     """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """What the recordings do take: `shared_pool_bytes` where that is less than what they would take apart."""
+        together, apart = self.shared_pool_bytes, self.pool_bytes
+        return apart if apart is None or together is None else min(together, apart)
 
 
 @frozen(kw_only=True)
@@ -364,53 +368,3 @@ class Report:
         if data.get("status") not in STATUSES:
             raise ConfigError("report: " + unknown("status", str(data.get("status")), STATUSES))
         return of_facts(Report, data, where="report")
-
-
-def _number(value: Any, _: type[float]) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"a number is wanted, not {value!r}")
-    return float(value)
-
-
-def _exactly(cls: type[Any], words: str) -> Any:
-    def check(value: Any, _: type[Any]) -> Any:
-        if type(value) is not cls:
-            raise TypeError(f"{words} is wanted, not {value!r}")
-        return value
-
-    return check
-
-
-def _converter() -> cattrs.Converter:
-    """cattrs would turn "3" into 3 and "false" into True; a file that says so was not written by us."""
-    converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
-    converter.register_structure_hook(float, _number)
-    converter.register_structure_hook(int, _exactly(int, "a whole number"))
-    converter.register_structure_hook(str, _exactly(str, "text"))
-    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
-    converter.register_structure_hook(type(None), _exactly(type(None), "null"))
-    converter.register_structure_hook(int | str, lambda value, _: value)
-    return converter
-
-
-_CONVERTER = _converter()
-
-
-def facts_of(value: attrs.AttrsInstance) -> dict[str, Any]:
-    """Any value of this file as plain JSON: a stage returns `facts_of(CompileTimes(total_s=1.0))` and the like."""
-    return _CONVERTER.unstructure(value)
-
-
-def of_facts(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
-    """The inverse of `facts_of`; every wrong field is one problem of the ConfigError."""
-    try:
-        return _CONVERTER.structure(data, cls)
-    except cattrs.BaseValidationError as error:
-        problems = cattrs.transform_error(error, path=where, format_exception=_words)
-        raise ConfigError(*problems) from error
-
-
-def _words(error: BaseException, _: type[Any] | None) -> str:
-    if isinstance(error, KeyError):
-        return f"the field {error} is missing"
-    return str(error)

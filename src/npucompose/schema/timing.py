@@ -1,8 +1,13 @@
-"""Samples of one candidate. Knows no clock."""
+"""Samples of one candidate, and who can be one. Knows no clock."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attrs import frozen
+
+Candidate = Literal["replay", "compiled", "eager"]
+"""The detached handle of a recording, the call through torch.compile, the model itself."""
 
 
 @frozen(kw_only=True)

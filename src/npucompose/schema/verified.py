@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-VERIFIED_TORCH: tuple[str, ...] = ("2.13.0",)
+VERIFIED_TORCH: tuple[str, ...] = ("2.11.0", "2.13.0")
 VERIFIED_TORCH_NPU: tuple[str, ...] = ("2.13.0",)
 """On which execution is proven: the whole of TorchAir's Python, on the stand-in."""
+CUDA_UNPROVEN = "CUDA graphs were written without a GPU at hand and never run on one: `make test-cuda` proves them."
 
 
 def torch_warning(version: str | None) -> str | None:
     """`torch 2.9.1 was not verified …`; None for a version that was, whatever build it is (`2.13.0+cpu`)."""
     if version is not None and version.partition("+")[0] in VERIFIED_TORCH:
         return None
-    return f"torch {version or '?'} was not verified with this version of npucompose; {', '.join(VERIFIED_TORCH)} was."
+    return f"torch {version or '?'} was not verified with this version of npucompose; {', '.join(VERIFIED_TORCH)} were."

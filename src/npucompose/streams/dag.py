@@ -28,11 +28,6 @@ def predecessors(then: Successors) -> list[list[int]]:
     return before
 
 
-def is_forward(then: Successors) -> bool:
-    """Whether every edge goes from a lower to a higher number, so that the numbers are a legal order themselves."""
-    return all(target > index for index, targets in enumerate(then) for target in targets)
-
-
 def topological(then: Successors) -> tuple[list[int], list[int]]:
     """(a legal order, low numbers first where there is a choice; a circle, first node repeated, or [] for none).
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from attrs import define, field
 from torch import fx
@@ -11,8 +12,10 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.schema.device_model import DeviceModel
-from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, Streams
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, PlanEntry, Streams
 from npucompose.streams.match import find, why_none
+
+T = TypeVar("T")
 
 
 @define
@@ -66,27 +69,14 @@ def extra_edges(dependence: Dependence, wanted: Streams) -> list[tuple[fx.Node, 
 
 def priorities(wanted: Streams) -> Mapping[str, int]:
     """{stream: priority} of the entries; two entries that disagree about one stream are refused."""
-    found: dict[str, int] = {}
-    for number, entry in enumerate(wanted.plan):
-        if found.setdefault(entry.stream, entry.priority) != entry.priority:
-            raise PlanError(
-                "priority",
-                f"streams.plan[{number}] gives stream '{entry.stream}' priority {entry.priority}, "
-                f"an earlier entry {found[entry.stream]}: one stream has one priority.",
-            )
+    found = _of_each_stream(wanted, "priority", lambda entry: entry.priority, lambda value: f"priority {value}")
     return {stream: priority for stream, priority in found.items() if priority}
 
 
 def cores(wanted: Streams, model: DeviceModel) -> Mapping[str, Cores]:
     """{stream: limit} of the entries; what the device has not, and two entries that disagree, are refused."""
-    found: dict[str, Cores | None] = {}
+    found = _of_each_stream(wanted, "cores", lambda entry: entry.cores, _told)
     for number, entry in enumerate(wanted.plan):
-        if found.setdefault(entry.stream, entry.cores) != entry.cores:
-            raise PlanError(
-                "cores",
-                f"streams.plan[{number}] limits stream '{entry.stream}' to {_told(entry.cores)}, an earlier entry to "
-                f"{_told(found[entry.stream])}: one stream has one limit.",
-            )
         limit = entry.cores
         if limit is not None and (limit.aicore > model.cube or limit.vectorcore > model.vector):
             raise PlanError(
@@ -95,6 +85,22 @@ def cores(wanted: Streams, model: DeviceModel) -> Mapping[str, Cores]:
                 f"{model.vector} vector cores (streams.device.cube and .vector say otherwise).",
             )
     return {stream: limit for stream, limit in found.items() if limit is not None}
+
+
+def _of_each_stream(
+    wanted: Streams, field: str, of: Callable[[PlanEntry], T], told: Callable[[T], str]
+) -> dict[str, T]:
+    """{stream: value of its entries}; two entries that disagree about one stream are refused."""
+    found: dict[str, T] = {}
+    for number, entry in enumerate(wanted.plan):
+        value, earlier = of(entry), found.setdefault(entry.stream, of(entry))
+        if value != earlier:
+            raise PlanError(
+                field,
+                f"streams.plan[{number}] gives stream '{entry.stream}' {told(value)}, an earlier entry "
+                f"{told(earlier)}: one stream has one value of {field}.",
+            )
+    return found
 
 
 def _told(limit: Cores | None) -> str:

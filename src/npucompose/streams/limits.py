@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -42,14 +42,18 @@ def check_operators(graph: fx.Graph, can: Capabilities) -> None:
             )
 
 
-def check_budget(timing: Timing, can: Capabilities) -> None:
-    used = set(timing.streams.values())
+def check_streams(what: str, labels: Iterable[str], can: Capabilities) -> None:
+    used = sorted(set(labels))
     if len(used) > can.max_streams:
         raise PlanError(
             "too_many_streams",
-            f"The graph uses {len(used)} streams ({', '.join(sorted(used))}); target={can.target} mode={can.mode} has "
+            f"The {what} uses {len(used)} streams ({', '.join(used)}); target={can.target} mode={can.mode} has "
             f"{can.max_streams}.",
         )
+
+
+def check_budget(timing: Timing, can: Capabilities) -> None:
+    check_streams("graph", timing.streams.values(), can)
     if can.max_events is not None and len(timing.events) > can.max_events:
         last = timing.events[can.max_events]
         raise PlanError(

@@ -5,24 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 from torch import fx
 
 from npucompose.graphs.describe import op_name
+from npucompose.schema.patterns import fits
 from npucompose.schema.streams import Match, SourceMatch
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _KEY = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
-
-
-def fits(pattern: str, text: str) -> bool:
-    """Exact text, an fnmatch glob, or `re:` and a regular expression for the whole text."""
-    if pattern.startswith("re:"):
-        return re.fullmatch(pattern[3:], text) is not None
-    return pattern == text or fnmatchcase(text, pattern)
 
 
 def targets(node: fx.Node) -> tuple[str, ...]:

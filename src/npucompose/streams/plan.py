@@ -11,6 +11,7 @@ from npucompose.schema.streams import DEFAULT_STREAM, Decision, Plan, Streams
 from npucompose.streams import auto, explicit
 from npucompose.streams.emit import strip
 from npucompose.streams.found import Found, named, with_names, write
+from npucompose.streams.limits import check_streams
 from npucompose.streams.predict import Drawn
 from npucompose.streams.problem import Problem
 from npucompose.streams.race import find_races
@@ -113,9 +114,4 @@ def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:
             f"The plan uses {len(used)} streams ({', '.join(used)}), streams.max_streams is {wanted.max_streams}: "
             "raise it or name fewer.",
         )
-    if len(used) > can.max_streams:
-        raise PlanError(
-            "too_many_streams",
-            f"The plan uses {len(used)} streams ({', '.join(used)}); target={can.target} mode={can.mode} has "
-            f"{can.max_streams}.",
-        )
+    check_streams("plan", used, can)

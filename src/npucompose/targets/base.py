@@ -67,6 +67,8 @@ class LowerRequest:
     static_inputs: frozenset[int]
     """Placeholders whose address does not change from call to call (parameters and buffers)."""
     options: CompilerOptions
+    memory: Any = None
+    """What `Target.common_memory` made for the backend of this graph."""
 
 
 class Captured(Protocol):
@@ -99,6 +101,9 @@ class Target(ABC):
     """Whether results come out that can be compared with eager."""
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
+
+    modes_share_a_process: ClassVar[bool] = True
+    """Whether a model can be compiled in one mode and then in another."""
 
     soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
 
@@ -212,6 +217,13 @@ class Target(ABC):
     def place(self, built: Built) -> Built:
         """The model and its inputs on this device."""
         return built
+
+    def common_memory(self) -> Any:
+        """What the recordings of all graphs of one backend compute in, taking turns; None: no graph shares with others.
+
+        Asked for once for each backend and handed to `lower` with each of its graphs.
+        """
+        return None
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]

@@ -139,6 +139,11 @@ class Backend:
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
+    @cached_property
+    def common_memory(self) -> Any:
+        """Graphs of one model are lowered with one backend: what they compute in between may lie in one place."""
+        return self.target.common_memory()
+
     @property
     def __name__(self) -> str:
         return f"npucompose({self.target.name}, {self.mode})"
@@ -176,7 +181,7 @@ class Backend:
             *self.post(graph_module, example_inputs, constants=known),
         )
         compilation.passes_s = perf_counter() - begun
-        self.finish(compilation, graph_module)
+        self.finish(compilation, graph_module, changed=bool(compilation.passes))
         return compilation
 
     def constants(self, graph_module: fx.GraphModule) -> Constants:
@@ -207,11 +212,11 @@ class Backend:
             sources=self._sources,
         )
 
-    def finish(self, compilation: Compilation, graph_module: fx.GraphModule) -> None:
-        """Complete the record with the graph as the passes left it, and keep it."""
+    def finish(self, compilation: Compilation, graph_module: fx.GraphModule, *, changed: bool = True) -> None:
+        """Complete the record with the graph as the passes left it, and keep it; not `changed` is as it was before."""
         begun = perf_counter()
         compilation.graph_module = graph_module
-        compilation.after = Snapshot.of(graph_module.graph)
+        compilation.after = Snapshot.of(graph_module.graph) if changed else compilation.before
         compilation.decision = decision_of(graph_module)
         if compilation.symbols:
             compilation.settle()
@@ -271,6 +276,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
                 example_inputs=tuple(inputs),
                 static_inputs=static_inputs(),
                 options=backend.options,
+                memory=backend.common_memory,
             )
         )
         compilation.backend_s = perf_counter() - begun

@@ -1,57 +1,83 @@
-"""On a GPU (`make test-cuda`): bits, streams, mutation; the times go into benchmarks/results with the environment."""
+"""On a GPU (`make test-cuda`): every claim; what was found goes with the environment into benchmarks/results."""
 
 from __future__ import annotations
 
 import json
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 import torch
 
-import npucompose
+from npucompose.measure.environment import environment
+from npucompose.report.files import write_atomically
+from npucompose.schema.record import facts_of
+from npucompose.targets.cuda import CudaTarget
+from tests.targets.cuda import claims
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+Prove = Callable[..., None]
 
 
-def microseconds(call: Any, calls: int = 200) -> float:
-    """Median by CUDA events."""
-    times: list[float] = []
-    for _ in range(calls):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return median(times)
+@pytest.fixture(scope="module")
+def prove() -> Iterator[Prove]:
+    """`prove(name, claim, …)` calls a claim and keeps what came of it; the file is written whatever failed."""
+    found: dict[str, Any] = {}
+
+    def call(name: str, claim: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            found[name] = {"held": True, "found": claim(*arguments)}
+        except BaseException:
+            found[name] = {"held": False, "error": traceback.format_exc()}
+            raise
+
+    yield call
+    written = claims.ROOT / "benchmarks" / "results" / f"cuda-{_device()}-{datetime.now(timezone.utc):%Y-%m-%d}.json"
+    written.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(written, json.dumps({**_here(), "claims": found}, indent=1) + "\n")
 
 
-@pytest.mark.parametrize("passes", ["[]", "stream_plan"])
-def test_a_cuda_graph_gives_eagers_bits_and_its_times_are_kept(passes: str) -> None:
-    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        for _ in range(20):
-            x = (torch.mm(x, w) + torch.abs(x)).relu() * 0.05
-        return x
+def _device() -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", torch.cuda.get_device_name())
 
-    made = npucompose.materialize("target=cuda", "mode=reduce-overhead", f"passes={passes}", "streams.min_gain=0")
-    x, w = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
-    ours = torch.compile(model, backend=made.backend, **made.compile_keywords)
-    theirs = torch.compile(model, mode="reduce-overhead")
-    with torch.no_grad():
-        for _ in range(3):
-            y = torch.randn(64, 64, device="cuda")
-            assert torch.equal(ours(y, w), model(y, w))
-            theirs(y, w)
-        calls = {"eager": model, "npucompose": ours, "torch reduce-overhead": theirs}
-        times = {name: microseconds(lambda call=call: call(x, w)) for name, call in calls.items()}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    name = torch.cuda.get_device_name().replace(" ", "-")
-    (RESULTS / f"cuda-{name}-{'plain' if passes == '[]' else passes}.json").write_text(
-        json.dumps({"p50_us": times, "torch": torch.__version__, "device": name, "cuda": torch.version.cuda}, indent=1)
-    )
+
+def _here() -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name(),
+        "capability": list(torch.cuda.get_device_capability()),
+        "cuda": torch.version.cuda,
+        "environment": facts_of(environment(CudaTarget().identity())),
+    }
+
+
+@pytest.mark.parametrize("model", claims.MODELS)
+def test_a_cuda_graph_gives_eagers_bits(model: str, prove: Prove) -> None:
+    prove(f"reduce-overhead equals eager: {model}", claims.agrees, "cuda", model, claims.MODELS[model])
+
+
+def test_inductor_agrees(prove: Prove) -> None:
+    prove("max-autotune agrees with eager: mlp", claims.agrees, "cuda", "mlp", "[]", "max-autotune")
+
+
+def test_random_numbers_go_on(prove: Prove) -> None:
+    prove("random numbers go on", claims.random_numbers_go_on, "cuda")
+
+
+def test_two_signatures_take_turns(prove: Prove) -> None:
+    prove("signatures take turns", claims.signatures_take_turns, "cuda")
+
+
+def test_times_are_kept(prove: Prove) -> None:
+    prove("microseconds of small kernels", claims.small_kernels, "cuda")
+    prove("microseconds of gpt_decode", claims.decoding, "cuda")
+
+
+def test_the_command_line_says_which_mode_won(prove: Prove, tmp_path: Path) -> None:
+    prove("a whole job", claims.a_whole_job, "cuda", tmp_path)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from npucompose import ops
 from npucompose.errors import CaptureError, SignatureError
@@ -164,3 +165,43 @@ def test_a_call_comes_through_torch_compile_and_can_be_detached() -> None:
             y = torch.randn(2, 4)
             assert same_bytes(handle(y), model.linear(y).relu() + step)
     assert float(model.count) == 5
+
+
+def on_one_pool(*functions: Any) -> tuple[list[CudaCache], Standin]:
+    device = Standin()
+    pool = SharedPool(device)
+    requests = [evolve(request(traced(function, torch.randn(3))), memory=pool) for function in functions]
+    return [CudaCache(one, device=device, capture_limit=2) for one in requests], device
+
+
+def test_graphs_of_one_model_lie_in_one_pool_and_take_turns() -> None:
+    functions = [lambda x: ((x + 1) * x,), lambda x: ((x * x).relu() - x,)]
+    caches, device = on_one_pool(*functions)
+    x = torch.randn(3)
+    for turn in (0, 1, 1, 0):
+        assert same_bytes(caches[turn]([x])[0], functions[turn](x)[0])
+    begins = [line for line in device.told if line.startswith("capture begins")]
+    assert len(begins) == 2
+    assert all(line.endswith("in pool1") for line in begins)
+    for at, line in enumerate(device.told):
+        if line == "replay":
+            assert device.told[at - 1].startswith("default waits for event")
+            assert device.told[at + 1].startswith("default records event")
+
+
+def test_a_graph_that_is_called_while_another_is_captured_becomes_a_part_of_it() -> None:
+    """A device begins no capture within another, and a replay within one of its pool would overwrite its memory."""
+    with torch.library._scoped_library("npucompose_cuda", "FRAGMENT") as library:
+        library.define("inner(Tensor x) -> Tensor")
+        library.impl("inner", lambda x: caches[0]([x])[0].clone() if caches else x * 2, "CPU")
+        caches: list[CudaCache] = []
+        made, device = on_one_pool(lambda x: (x * 2,), lambda x: (torch.ops.npucompose_cuda.inner(x) + x,))
+        made[0]([torch.randn(3)])
+        caches += made
+        device.told.clear()
+        x, y = torch.randn(3), torch.randn(3)
+        with pytest.warns(RuntimeWarning, match="lie in the same memory"):
+            assert same_bytes(made[1]([x])[0], x * 2 + x)
+        assert same_bytes(made[1]([y])[0], y * 2 + y)
+        assert sum(line.startswith("capture begins") for line in device.told) == 1
+        assert device.told.count("replay") == 2

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from npucompose.schema.streams import StreamTimes
     from npucompose.targets.compilation import Backend
+    from npucompose.targets.cpu.arena import Arena
 
 ReplayExecutor = Literal["auto", "native", "portable"]
 WhenFull = Literal["eager", "replace"]
+PoolOf = Literal["model", "graph"]
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 HONOURED: Mapping[str, frozenset[str]] = {
@@ -64,6 +66,11 @@ class CpuTarget(Target):
         "eager",
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
         choices=("eager", "replace"),
+    )
+    pool: PoolOf = option(
+        "model",
+        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
+        choices=("model", "graph"),
     )
     stream_threads: int | None = option(
         None,
@@ -127,7 +134,7 @@ class CpuTarget(Target):
         if found.kind == "not built":
             return (f"the native replayer is not built yet: {found.words}.",)
         why = self._why_not_native()
-        return (f"the portable replayer is used: {why.splitlines()[0]}",) if why else ()
+        return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
     def _why_not_native(self) -> str:
         from npucompose.targets.cpu.native import build
@@ -184,6 +191,11 @@ class CpuTarget(Target):
         return through_inductor(
             backend, graph_module, example_inputs, frozen=partial(linears.choose, library=self.linear)
         )
+
+    def common_memory(self) -> Arena | None:
+        from npucompose.targets.cpu.arena import Arena
+
+        return Arena() if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.targets.cpu.graph_cache import GraphCache

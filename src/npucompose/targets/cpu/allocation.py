@@ -13,6 +13,8 @@ from npucompose.errors import CaptureError
 
 _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 """How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
+_CPU = torch.device("cpu")
+_construct: Any = torch._C._construct_storage_from_data_pointer
 
 
 @contextlib.contextmanager
@@ -39,5 +41,4 @@ def over(address: int, nbytes: int) -> torch.UntypedStorage:
     """A storage object over memory that somebody else keeps alive."""
     if not nbytes:
         return torch.UntypedStorage(0)
-    make: Any = torch._C._construct_storage_from_data_pointer
-    return make(address, torch.device("cpu"), nbytes)
+    return _construct(address, _CPU, nbytes)

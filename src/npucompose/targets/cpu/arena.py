@@ -8,16 +8,15 @@ constants and copies of inputs outlive a replay; they have memory of their own.
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from attrs import Factory, define, field, frozen
 
+from npucompose.targets.cpu import forks
 from npucompose.targets.cpu.allocation import zeros
 from npucompose.targets.cpu.pool import ALIGNMENT, aligned
 
@@ -28,6 +27,16 @@ ROOMY = 4
 """A slab is left alone by whom it would serve for less than one part in so many: held by a small user after its large
 ones are gone, it would be memory for nothing. So an arena never takes more than so many times what its users need."""
 _numbers = itertools.count()
+
+
+class OneAtATime(Protocol):
+    """`with turns:` is a replay; who is within one may not begin another."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: Any) -> Any: ...
+
+    def is_mine(self) -> bool: ...
 
 
 @frozen(eq=False)
@@ -54,20 +63,33 @@ class Arena:
     kernels. A slab goes with its last user.
     """
 
-    turns: AbstractContextManager[Any] | None = None
+    turns: OneAtATime | None = None
     """None until the first user says who replays."""
     _extension: ModuleType | None = None
     _slabs: list[weakref.ref[Slab]] = field(factory=list)
+    _beside: Arena | None = None
+    """For those whose replayer takes turns in another way."""
+    _lock: Any = field(factory=forks.lock)
+    """Graphs of one model may be captured on several threads."""
 
     def joined(self, extension: ModuleType | None) -> Arena:
         """This arena, for a user that the native replayer's `extension` runs, or, with None, a portable one.
 
-        Where its users take turns in another way (the extension was built in the meantime): a new arena.
+        Where its users take turns in another way (the extension was built in the meantime): the one beside it.
         """
-        if self.turns is None:
-            self._extension = extension
-            self.turns = Turns() if extension is None else extension.Turns()
-        return self if extension is self._extension else Arena().joined(extension)
+        with self._lock:
+            if self.turns is None:
+                self._extension = extension
+                self.turns = Turns() if extension is None else extension.Turns()
+            if extension is self._extension:
+                return self
+            self._beside = self._beside or Arena()
+            return self._beside.joined(extension)
+
+    def is_mine(self) -> bool:
+        """Whether this thread is in the middle of a replay that uses this memory."""
+        mine = self.turns is not None and self.turns.is_mine()
+        return mine or (self._beside is not None and self._beside.is_mine())
 
     def slabs(self) -> list[Slab]:
         """Those that are in use."""
@@ -80,6 +102,10 @@ class Arena:
         that holds all and is not much too large is taken, the smallest of them. Otherwise smaller slabs are filled from
         the largest, each with what lies within its size; what is left over moves down to the begin of the next one.
         """
+        with self._lock:
+            return self._laid(spans)
+
+    def _laid(self, spans: Sequence[Span]) -> tuple[list[int], list[Slab]]:
         addresses = [0] * len(spans)
         rest = [i for i, (low, high) in enumerate(spans) if high > low]
         begin = min((spans[i][0] for i in rest), default=0)
@@ -119,16 +145,15 @@ class Turns:
     """`with turns:` is one replay at a time, as the native replayer's class of that name is for C++."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner: int | None = None
+        self._lock = forks.lock()
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if self._owner == me:
+        if self.is_mine():
             raise RuntimeError("a recording was replayed from within its own replay, or one that shares its memory")
         self._lock.acquire()
-        self._owner = me
 
     def __exit__(self, *_: object) -> None:
-        self._owner = None
         self._lock.release()
+
+    def is_mine(self) -> bool:
+        return self._lock._is_owned()

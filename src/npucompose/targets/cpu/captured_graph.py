@@ -11,6 +11,7 @@ import torch
 from attrs import frozen
 from torch import fx
 
+from npucompose import garbage
 from npucompose.errors import SignatureError
 from npucompose.targets.cpu import capture as recorder
 from npucompose.targets.cpu.allocation import told_of_memory
@@ -111,19 +112,19 @@ class CapturedGraph:
         begin = time.perf_counter()
         workers = workers or Workers()
         executors = Executors.of(executor)
-        with told_of_memory():
+        with garbage.kept(), told_of_memory():
             plan = recorder.record(graph_module, inputs, executors.alone(workers))
-        recorded = time.perf_counter()
-        with undisturbed(), told_of_memory():
-            captured = cls(
-                plan,
-                inputs,
-                static=static,
-                executors=executors,
-                clone_output=clone_output,
-                workers=workers,
-                arena=arena or Arena(),
-            )
+            recorded = time.perf_counter()
+            with undisturbed():
+                captured = cls(
+                    plan,
+                    inputs,
+                    static=static,
+                    executors=executors,
+                    clone_output=clone_output,
+                    workers=workers,
+                    arena=arena or Arena(),
+                )
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured
 
@@ -189,7 +190,7 @@ class Executors:
         try:
             return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
         except build.Unavailable as error:
-            return cls(wanted=wanted, why=str(error))
+            return cls(wanted=wanted, why=error.line)
 
     def alone(self, workers: Workers) -> Alone | None:
         """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from npucompose.targets.cpu import forks
 from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory, laid_over
 from npucompose.targets.cpu.plan import Buffer, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
@@ -79,6 +80,7 @@ class PythonFront:
         self._run = run
         self._makers = [output.make for output in outputs]
         self._turns = turns
+        self._forks = forks.count()
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any] | None:
         if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
@@ -92,9 +94,21 @@ class PythonFront:
             with _InferenceMode(True):
                 if not self._inputs.admit(inputs):
                     return None
-                self._run()
+                self._run_here()
                 self._inputs.give_back(inputs)
             outputs: list[Any] = []
             for make in self._makers:
                 outputs.append(make(inputs, outputs))
         return outputs
+
+    def _run_here(self) -> None:
+        if forks.count() == self._forks:
+            self._run()
+            return
+        # Threads that kernels shared their work with were the parent's: a child would wait for them for ever.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            self._run()
+        finally:
+            torch.set_num_threads(threads)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from npucompose.targets.base import LowerRequest
-from npucompose.targets.cpu import WhenFull
+from npucompose.targets.cpu import WhenFull, forks
 from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
 from npucompose.targets.cpu.inputs import signature
@@ -54,7 +53,7 @@ class GraphCache:
         self.executor: ExecutorName = executor
         self.when_full: WhenFull = when_full
         self.workers = workers
-        self.arena = Arena()
+        self.arena: Arena = request.memory if isinstance(request.memory, Arena) else Arena()
         """What all recordings on this device compute in between lies here: they replay one at a time."""
         self.captured: list[Recording] = []
         """The one used last stands last."""
@@ -63,10 +62,13 @@ class GraphCache:
         self.capture_seconds = 0.0
         self.observer: Callable[[GraphCache, list[Any]], None] | None = None
         """Told of every call and its inputs, before it runs (see targets/detached.py)."""
-        self._warned = False
-        self._lock = threading.RLock()
+        self._warned: set[str] = set()
+        self._lock = forks.lock()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self.is_within_a_replay():
+            self._warn_once("within a replay", _within_a_replay)
+            return self._as_it_is(inputs)
         if self.observer is not None:
             self.observer(self, list(inputs))
         last = self.last
@@ -86,8 +88,15 @@ class GraphCache:
                 del self.captured[0]
             if len(self.captured) < self.capture_limit:
                 return self._capture(inputs)
-            self._warn(inputs)
+            self._warn_once("full", lambda: _full(self.capture_limit, inputs))
             self.last = None
+        return self._as_it_is(inputs)
+
+    def is_within_a_replay(self) -> bool:
+        """This thread is replaying what lies in the same memory: an operator of that graph has called this one."""
+        return self.arena.is_mine()
+
+    def _as_it_is(self, inputs: list[Any]) -> list[Any]:
         return list(self.request.graph_module(*inputs))
 
     def _capture(self, inputs: list[Any]) -> list[Any]:
@@ -109,14 +118,22 @@ class GraphCache:
             arena=self.arena,
         )
 
-    def _warn(self, inputs: list[Any]) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        warnings.warn(
-            f"capture_limit={self.capture_limit} recordings of this graph are made; new signatures, such as "
-            f"{signature(inputs)}, run without replay from now on. Raise capture_limit, use fewer shapes, or let them "
-            "take the place of the recording used longest ago: target.when_full=replace.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    def _warn_once(self, kind: str, words: Callable[[], str]) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(words(), RuntimeWarning, stacklevel=3)
+
+
+def _full(limit: int, inputs: list[Any]) -> str:
+    return (
+        f"capture_limit={limit} recordings of this graph are made; new signatures, such as {signature(inputs)}, run "
+        "without replay from now on. Raise capture_limit, use fewer shapes, or let them take the place of the "
+        "recording used longest ago: target.when_full=replace."
+    )
+
+
+def _within_a_replay() -> str:
+    return (
+        "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
+        "without replay there. target.pool=graph gives each graph memory of its own."
+    )

@@ -23,11 +23,10 @@ def groups_of(plan: Plan, is_last: IsLast) -> list[list[Root]]:
         result = _result(step)
         if result is None or result.root.first != number or id(result.root) not in group:
             continue
-        operand = next((root for root in _alike(step, result) if is_last(root, number)), None)
-        if operand is not None:
-            together = group[id(operand)] + group[id(result.root)]
-            for root in together:
-                group[id(root)] = together
+        operand = _dying_alike(step, number, result, is_last)
+        if operand is not None:  # the result is born here: nobody lies with it yet
+            together = group[id(result.root)] = group[id(operand)]
+            together.append(result.root)
     return list({id(members): members for members in group.values()}.values())
 
 
@@ -47,13 +46,13 @@ def _result(step: Step) -> Slot | None:
     return result if isinstance(result, Slot) else None
 
 
-def _alike(step: Step, result: Slot) -> Sequence[Root]:
-    """Operands in the pool that lie exactly as the result will."""
+def _dying_alike(step: Step, number: int, result: Slot, is_last: IsLast) -> Root | None:
+    """An operand in the pool that is read for the last time and lies exactly as the result will; the first of them."""
     slots = [s for s in step.operands if isinstance(s, Slot) and s is not result]
-    return [
-        slot.root
-        for slot in slots
-        if slot.root.kind == "pool"
-        and slot.root.nbytes == result.root.nbytes
-        and all(other.layout == result.layout for other in slots if other.root is slot.root)
-    ]
+    for slot in slots:
+        root = slot.root
+        if root.kind != "pool" or root.nbytes != result.root.nbytes or not is_last(root, number):
+            continue
+        if all(other.layout == result.layout for other in slots if other.root is root):
+            return root
+    return None

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from npucompose.targets.cpu.memory import Private, laid_over, span_of
+from npucompose.targets.cpu.memory import Private, is_there, laid_over, span_of
 from npucompose.targets.cpu.plan import Layout, Slot
 
 _address = torch.Tensor.data_ptr
@@ -127,7 +127,7 @@ class Inputs:
         """`admit`, for inputs that lay at `addresses` before. None, or where they lie now and whether to ask again."""
         self._addresses = [addresses[i] for i in self._in_place]
         self._spans.update((i, (addresses[i], addresses[i] + self._sizes[i])) for i in self._in_place)
-        if not self.admit(inputs):
+        if not self.admit(inputs) or not (self._copies or all(is_there(inputs[i]) for i in self._in_place)):
             return None
         lying = list(addresses)
         for i, address in zip(self._in_place, self._addresses, strict=True):
@@ -150,7 +150,7 @@ class Inputs:
         for place, i in enumerate(self._in_place):
             address = _address(inputs[i])
             if address != self._addresses[place]:
-                if i in self._fixed:
+                if i in self._fixed or not is_there(inputs[i]):
                     return False
                 moved.append((place, i, address))
         if self._written:
@@ -202,6 +202,8 @@ class Inputs:
         self._copies.append((i, private.tensor, form.collapsed() if expanded else None))
 
     def _copy_in(self, inputs: Sequence[Any]) -> bool:
+        if not all(is_there(inputs[i]) for i, _, _ in self._copies):
+            return False
         if self._written:
             now = {i: _address(inputs[i]) for i, _, _ in self._copies}
             if any(address != self._spans[i][0] for i, address in now.items()) and not self._may_lie(now):
@@ -264,7 +266,8 @@ def _described(value: Any, with_address: bool) -> str:
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__name__} {value}"
     at = f" at {value.data_ptr():#x}" if with_address else ""
-    return f"{Layout.of(value)}@{value.device}{at}"
+    short = "" if is_there(value) else f", of which its memory holds {value.untyped_storage().nbytes()} bytes"
+    return f"{Layout.of(value)}@{value.device}{at}{short}"
 
 
 def same_number(given: Any, captured: Any) -> bool:

@@ -44,6 +44,8 @@ class OutCall:
     args: tuple[Any, ...]
     flattened: int | None = None
     """The argument of the functional call that is taken `flat`; None where all are taken as they are."""
+    in_order: bool = False
+    """`args` are the arguments of the functional call, then the buffers."""
 
 
 def into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> OutCall | None:
@@ -65,7 +67,7 @@ def _into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch
     overload = _hand_written_out(op)
     if overload is None:
         return None
-    return OutCall(op=overload, args=(*map(Arg, range(len(args))), *map(Out, range(len(results)))))
+    return OutCall(op=overload, args=(*map(Arg, range(len(args))), *map(Out, range(len(results)))), in_order=True)
 
 
 def _gives_the_same_bytes(call: OutCall, args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> bool:

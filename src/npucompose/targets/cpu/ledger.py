@@ -9,17 +9,20 @@ import torch
 from attrs import define, field
 
 from npucompose.targets.cpu import kernels
-from npucompose.targets.cpu.plan import CONTAINERS, Layout, Register, Root, Slot, mapped
+from npucompose.targets.cpu.plan import CONTAINERS, PLAIN, Layout, Register, Root, Slot, is_plain, mapped
 from npucompose.targets.cpu.pool import ALIGNMENT
 from npucompose.targets.cpu.traits import Traits
 
 aten = torch.ops.aten
 
 
+_NUMBERS = (bool, int, float)
+
+
 class Held:
     """A tensor during the run: the real one, its memory, and the register it stands in (None: a fixed place)."""
 
-    __slots__ = ("_layout", "register", "root", "storage", "tensor", "whole_input")
+    __slots__ = ("_form", "_layout", "operand", "register", "root", "storage", "tensor", "whole_input")
 
     def __init__(
         self, tensor: torch.Tensor, root: Root, register: Register | None = None, whole_input: int | None = None
@@ -27,7 +30,10 @@ class Held:
         self.tensor, self.root = tensor, root
         self.register, self.whole_input = register, whole_input
         self.storage = storage_of(tensor)
+        self.operand: Slot | Register | None = register
+        """What stands for it in a step; None until the ledger is asked."""
         self._layout: Layout | None = None
+        self._form: tuple[Layout, int] | None = None
 
     @property
     def layout(self) -> Layout:
@@ -38,7 +44,9 @@ class Held:
     @property
     def form(self) -> tuple[Layout, int]:
         """All that a kernel sees of it but its values."""
-        return self.layout, self.tensor.data_ptr() % ALIGNMENT
+        if self._form is None:
+            self._form = _lying(self.layout, self.tensor)
+        return self._form
 
 
 @define(eq=False)
@@ -50,14 +58,19 @@ class Ledger:
     kept: list[torch.Tensor] = field(factory=list)
     """What must live as long as `roots` knows it, and nothing else holds."""
     _holders: dict[int, int] = field(factory=dict)
+    _numbers: dict[Any, Held | None] = field(factory=dict)
+    """Numbers that stand in kernels as tensors: one for equal numbers beside tensors of one dtype."""
 
     def root_of(self, tensor: torch.Tensor) -> Root | None:
         return self.roots.get(storage_of(tensor))
 
     def operand(self, value: Any) -> Any:
+        """What stands in a step for a value; of a container, for each one in it."""
         if not isinstance(value, Held):
-            return value
-        return value.register or self.slot(value.root, value.layout)
+            return mapped(self.operand, value) if isinstance(value, CONTAINERS) else value
+        if value.operand is None:
+            value.operand = self.slot(value.root, value.layout)
+        return value.operand
 
     def slot(self, root: Root, layout: Layout) -> Slot:
         key = (id(root), layout)
@@ -79,8 +92,8 @@ class Ledger:
         for held in (value,) if isinstance(value, Held) else flat(value):
             if isinstance(held, Held):
                 key = held.storage
-                self._holders[key] = self._holders.get(key, 0) - 1
-                if self._holders[key] <= 0 and held.root.kind in ("pool", "fresh"):
+                left = self._holders[key] = self._holders.get(key, 0) - 1
+                if left <= 0 and held.root.kind in ("pool", "fresh"):
                     self.roots.pop(key, None)
                     del self._holders[key]
 
@@ -96,20 +109,29 @@ class Ledger:
         self.register_roots[made.number] = root
         return made
 
+    def numbered(self, traits: Traits, ordered: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with a tensor for each number that stands where the schema wants a tensor."""
+        wants = [i for i in traits.tensors if isinstance(ordered[i], _NUMBERS)]
+        if not wants:
+            return ordered
+        beside = [ordered[i].tensor for i in traits.tensors if isinstance(ordered[i], Held)]
+        if traits.op is aten.where.self:
+            beside = beside[1:]
+        changed = list(ordered)
+        for i in wants:
+            changed[i] = self._number(ordered[i], beside) or ordered[i]
+        return tuple(changed)
 
-def numbers_as_tensors(traits: Traits, ordered: tuple[Any, ...]) -> tuple[Any, ...]:
-    wants = [i for i in traits.tensors if isinstance(ordered[i], (bool, int, float))]
-    if not wants:
-        return ordered
-    beside = [ordered[i].tensor for i in traits.tensors if isinstance(ordered[i], Held)]
-    if traits.op is aten.where.self:
-        beside = beside[1:]
-    changed = list(ordered)
-    for i in wants:
-        number = kernels.number_as_tensor(ordered[i], beside)
-        if number is not None:
-            changed[i] = Held(number, Root(kind="constant", nbytes=number.element_size(), tensor=number))
-    return tuple(changed)
+    def _number(self, number: Any, beside: Sequence[torch.Tensor]) -> Held | None:
+        key = (type(number), repr(number), *((other.dtype, other.dim() == 0) for other in beside))
+        if key not in self._numbers:
+            tensor = kernels.number_as_tensor(number, beside)
+            self._numbers[key] = (
+                None
+                if tensor is None
+                else Held(tensor, Root(kind="constant", nbytes=tensor.element_size(), tensor=tensor))
+            )
+        return self._numbers[key]
 
 
 def real(value: Any) -> Any:
@@ -124,12 +146,40 @@ def unheld(args: Sequence[Any]) -> tuple[list[Any], list[Held]]:
         if isinstance(value, Held):
             reals.append(value.tensor)
             read.append(value)
-        elif isinstance(value, CONTAINERS):
+        elif isinstance(value, CONTAINERS) and not is_plain(value):
             reals.append(mapped(real, value))
             read += [leaf for leaf in flat(value) if isinstance(leaf, Held)]
         else:
             reals.append(value)
     return reals, read
+
+
+def all_constant(read: Sequence[Held]) -> bool:
+    return all(held.root.kind == "constant" and not held.root.written for held in read)
+
+
+def form_of(values: Sequence[Any]) -> tuple[Any, ...]:
+    """What tells arguments of a kernel apart, but for the values of tensors; 0.0 is not -0.0 and 1 not True."""
+    kinds = tuple(map(type, values))
+    if PLAIN.issuperset(kinds):
+        return kinds, tuple(values)
+    return kinds, tuple([value.form if isinstance(value, Held) else _form(value) for value in values])
+
+
+def _form(value: Any) -> Any:
+    if value is None or isinstance(value, int):  # its type stands beside it
+        return value
+    if isinstance(value, torch.Tensor):
+        return _lying(Layout.of(value), value)
+    if isinstance(value, (list, tuple)):
+        return form_of(value)
+    if isinstance(value, dict):
+        return form_of((*value, *value.values()))
+    return value if type(value) in PLAIN else repr(value)
+
+
+def _lying(layout: Layout, tensor: torch.Tensor) -> tuple[Layout, int]:
+    return layout, tensor.data_ptr() % ALIGNMENT
 
 
 def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None, ...]:

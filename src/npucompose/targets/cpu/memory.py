@@ -49,6 +49,11 @@ def span_of(tensor: torch.Tensor) -> tuple[int, int]:
     return (base + low, base + high) if high > low else (0, 0)
 
 
+def is_there(tensor: torch.Tensor) -> bool:
+    """Whether the storage holds every element: not where somebody freed it, or cut it short, under the tensor."""
+    return Layout.of(tensor).span()[1] <= tensor.untyped_storage().nbytes()
+
+
 @define(eq=False, kw_only=True)
 class Memory:
     """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns output buffers, lies in an arena else."""

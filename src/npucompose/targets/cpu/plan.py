@@ -233,6 +233,14 @@ class Plan:
 
 
 CONTAINERS = (tuple, list, dict, slice)
+PLAIN = frozenset({int, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+"""Types of values that are all they look like: neither a tensor nor anything that stands for one, and x == y says that
+x may stand for y (0.0 may not stand for -0.0)."""
+
+
+def is_plain(container: Any) -> bool:
+    """A list or tuple of whole numbers, names and the like."""
+    return isinstance(container, (list, tuple)) and PLAIN.issuperset(map(type, container))
 
 
 def leaves(parts: Iterable[Any]) -> list[Slot | Register]:
@@ -260,16 +268,16 @@ def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
 
 
 def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Root]:
-    """Fill in `first` and `last` of every root that `steps` touch, and return these roots in order of first use."""
-    seen: dict[int, Root] = {}
+    """Fill in `first` and `last` of every root that `steps` touch (-1 before); these roots in order of first use."""
+    used: list[Root] = []
     for position, step in enumerate(steps):
         for operand in (*step.operands, *step.made):
             root = operand.root if isinstance(operand, Slot) else register_roots[operand.number]
-            if id(root) not in seen:
-                seen[id(root)] = root
+            if root.first < 0:
+                used.append(root)
                 root.first = position
             root.last = position
-    return list(seen.values())
+    return used
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from npucompose.errors import CaptureError
 from npucompose.graphs.source import source_line
+from npucompose.targets.cpu.ledger import flat
+from npucompose.targets.cpu.memory import is_there
 
 _METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storage_offset", "is_contiguous"})
 """Operators that answer with a number that only the signature decides."""
@@ -45,13 +47,19 @@ def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> Non
     raise refused(node, "the shape of its result depends on the data.")
 
 
-def check_result(node: fx.Node, op: OpOverload, results: list[Any], reads_tensors: bool) -> None:
-    """Raise CaptureError for a result on another device, and for a number that came out of a tensor's data."""
-    for result in results:
+def checked(node: fx.Node, op: OpOverload, returned: Any, reads_tensors: bool) -> list[torch.Tensor]:
+    """The tensors that `op` returned.
+
+    Raises CaptureError for one on another device, and for a number that came out of a tensor's data.
+    """
+    if isinstance(returned, torch.Tensor) and returned.is_cpu and not _is_odd(returned):
+        return [returned]
+    leaves = flat(returned)
+    for result in leaves:
         if isinstance(result, torch.Tensor):
             if result.device.type != "cpu":
                 raise refused(node, f"it works on {result.device}; this target captures CPU graphs only.")
-            if result.layout is not torch.strided or result.is_quantized:
+            if _is_odd(result):
                 raise refused(
                     node, f"its result has layout {result.layout} and dtype {result.dtype}; only dense works."
                 )
@@ -59,13 +67,18 @@ def check_result(node: fx.Node, op: OpOverload, results: list[Any], reads_tensor
             base = op._schema.name.split("::")[1]
             if not (base in _METADATA or base.startswith("sym_")):
                 raise refused(node, "it turns data into a Python value, so the graph's control depends on the data.")
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def check_target(node: fx.Node) -> None:
     if isinstance(node.target, HigherOrderOperator):
         raise refused(node, "it is a higher-order operator (control flow or a nested graph), not a kernel.")
     if node.op in ("call_method", "call_module"):
-        raise refused(node, f"a node '{node.op}' is not an operator; capture takes the graph that AOTAutograd makes.")
+        raise not_a_call(node)
+
+
+def not_a_call(node: fx.Node) -> CaptureError:
+    return refused(node, f"a node '{node.op}' is not an operator; capture takes the graph that AOTAutograd makes.")
 
 
 def check_input(index: int, value: Any) -> None:
@@ -79,7 +92,16 @@ def check_input(index: int, value: Any) -> None:
         raise CaptureError(f"{where} is a {type(value).__name__}; capture takes plain tensors with real data.")
     if value.device.type != "cpu":
         raise CaptureError(f"{where} is on {value.device}; this target captures CPU graphs only.")
-    if value.layout is not torch.strided or value.is_quantized:
+    if _is_odd(value):
         raise CaptureError(f"{where} has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured.")
+    if not is_there(value):
+        raise CaptureError(
+            f"{where} has {value.untyped_storage().nbytes()} bytes of memory: it was freed or cut short."
+        )
     if value.requires_grad and torch.is_grad_enabled():
         raise CaptureError(f"{where} requires grad; capture is for inference: use torch.no_grad() or detach it.")
+
+
+def _is_odd(tensor: torch.Tensor) -> bool:
+    """Not a dense tensor of plain numbers."""
+    return tensor.layout is not torch.strided or tensor.is_quantized

@@ -39,15 +39,14 @@ class Traits:
     is_as_strided: bool
     marks: bool
     """A marker of a stream plan, not a kernel."""
+    may_be_constant: bool
+    """Whether equal arguments give equal results."""
+    is_plain: bool
+    """There is nothing to look at before it runs: it writes, draws from and refuses nothing."""
     may_depend_on_data: bool
     """A tag says that its result's shape, or a number, may depend on data; or it writes what it does not declare."""
     out: int | None
     """The one argument that a pointwise kernel with an in-place form writes its result into; None for every other."""
-
-    @property
-    def may_be_constant(self) -> bool:
-        """Whether equal arguments give equal results."""
-        return self.of_torch and not (self.mutable or self.draws or self.uninitialised)
 
     def in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments in the order of the schema, defaults filled in."""
@@ -63,23 +62,32 @@ def traits_of(op: OpOverload) -> Traits:
     schema, declared = op._schema, op._schema.arguments
     name = schema.name.split("::")[1]
     tags = op.tags
+    of_torch, mutable = op.namespace in ("aten", "prims"), schema.is_mutable
+    draws = torch.Tag.nondeterministic_seeded in tags
+    uninitialised = op.namespace == "aten" and name in _UNINITIALISED
+    takes_generator = any("Generator" in str(a.type) for a in declared)
+    may_depend_on_data = (
+        torch.Tag.data_dependent_output in tags
+        or torch.Tag.dynamic_output_shape in tags
+        or op is aten.native_batch_norm.default
+    )
     return Traits(
         op=op,
-        of_torch=op.namespace in ("aten", "prims"),
+        of_torch=of_torch,
         names=tuple(a.name for a in declared),
         defaults=tuple(a.default_value for a in declared),
         tensors=tuple(i for i, a in enumerate(declared) if str(a.type) == "Tensor"),
         written=tuple(i for i, a in enumerate(declared) if a.alias_info is not None and a.alias_info.is_write),
-        mutable=schema.is_mutable,
-        resizes=schema.is_mutable and name in _RESIZING,
-        draws=torch.Tag.nondeterministic_seeded in tags,
-        takes_generator=any("Generator" in str(a.type) for a in declared),
-        uninitialised=op.namespace == "aten" and name in _UNINITIALISED,
+        mutable=mutable,
+        resizes=mutable and name in _RESIZING,
+        draws=draws,
+        takes_generator=takes_generator,
+        uninitialised=uninitialised,
         is_as_strided=schema.name.startswith("aten::as_strided"),
         marks=op.namespace == "air" and name in _MARKERS,
-        may_depend_on_data=torch.Tag.data_dependent_output in tags
-        or torch.Tag.dynamic_output_shape in tags
-        or op is aten.native_batch_norm.default,
+        may_be_constant=of_torch and not (mutable or draws or uninitialised),
+        is_plain=not (mutable or takes_generator or may_depend_on_data),
+        may_depend_on_data=may_depend_on_data,
         out=_pointwise_out(op),
     )
 

@@ -12,14 +12,16 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
+from npucompose.schema.verified import CUDA_UNPROVEN
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
-from npucompose.targets.cpu import HONOURED, WhenFull
+from npucompose.targets.cpu import HONOURED, PoolOf, WhenFull
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built, Inputs
     from npucompose.targets.compilation import Backend
+    from npucompose.targets.cuda.recording import SharedPool
 
 
 @frozen(kw_only=True)
@@ -37,6 +39,11 @@ class CudaTarget(Target):
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
         choices=("eager", "replace"),
     )
+    pool: PoolOf = option(
+        "model",
+        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
+        choices=("model", "graph"),
+    )
 
     def capabilities(self, mode: str) -> Capabilities:
         return Capabilities(
@@ -47,9 +54,7 @@ class CudaTarget(Target):
         return HONOURED["reduce-overhead"] if mode == "reduce-overhead" else frozenset()
 
     def warnings(self, mode: str) -> tuple[str, ...]:
-        if mode != "reduce-overhead":
-            return ()
-        return ("CUDA graphs were written without a GPU at hand and never run on one: `make test-cuda` proves them.",)
+        return (CUDA_UNPROVEN,) if mode == "reduce-overhead" else ()
 
     @property
     def device_index(self) -> int:
@@ -101,6 +106,12 @@ class CudaTarget(Target):
         from npucompose.targets.inductor import through_inductor
 
         return through_inductor(backend, graph_module, example_inputs)
+
+    def common_memory(self) -> SharedPool | None:
+        from npucompose.targets.cuda.device import Cuda
+        from npucompose.targets.cuda.recording import SharedPool
+
+        return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.targets.cuda.cache import CudaCache

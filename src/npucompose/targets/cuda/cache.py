@@ -12,7 +12,7 @@ from npucompose.targets.cuda.recording import CudaRecording, SharedPool
 
 
 class CudaCache(GraphCache):
-    """The recordings share one pool: what they compute in between lies in the same memory."""
+    """The recordings lie in one pool, with those of the model's other graphs where the request says so."""
 
     def __init__(
         self,
@@ -25,7 +25,10 @@ class CudaCache(GraphCache):
     ) -> None:
         super().__init__(request, capture_limit=capture_limit, clone_output=clone_output, when_full=when_full)
         self.device = device
-        self.pool = SharedPool(device)
+        self.pool: SharedPool = request.memory if isinstance(request.memory, SharedPool) else SharedPool(device)
+
+    def is_within_a_replay(self) -> bool:
+        return self.pool.turns.is_mine()
 
     def recorded(self, inputs: list[Any]) -> CudaRecording:
         return CudaRecording(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from torch import fx
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases, is_planned
+from npucompose.targets.cpu.arena import Turns
 from npucompose.targets.cpu.inputs import same_number, sharing, signature
 from npucompose.targets.cpu.memory import laid_over, relative
 from npucompose.targets.cpu.plan import Layout
@@ -29,16 +29,20 @@ Maker = Callable[[Sequence[Any], list[Any]], Any]
 class SharedPool:
     """Memory for what recordings compute in between; their inputs and outputs lie outside.
 
-    Recordings that share it never run at once: the host takes turns by `lock`, the device by an event.
+    Recordings that share it never run at once: the host takes `turns`, the device waits for an event.
     """
 
     device: Device
     handle: Any = field(init=False)
-    lock: threading.RLock = field(factory=threading.RLock, init=False)
+    turns: Turns = field(factory=Turns, init=False)
+    stream: Any = field(init=False)
+    """On which all of them are captured: the allocator gives a stream the memory that was freed on it."""
+    lanes: dict[str, Any] = field(factory=dict, init=False)
+    """Side streams of plans, by label, for the same reason."""
     _left: Any = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.handle = self.device.pool()
+        self.handle, self.stream = self.device.pool(), self.device.stream()
 
     def enter(self) -> None:
         if self._left is not None:
@@ -87,7 +91,7 @@ class CudaRecording:
         self._count = len(inputs)
         self.last_outputs: list[Any] = []
         self.graph = device.graph()
-        with pool.lock, undisturbed():
+        with pool.turns, undisturbed():
             pool.enter()
             self._buffers = [self._buffer(i, value) for i, value in enumerate(inputs)]
             self._copied = [i for i in self._tensors if i not in self._fixed]
@@ -103,8 +107,8 @@ class CudaRecording:
     def _capture(self, graph_module: fx.GraphModule) -> list[Maker]:
         kept = [(self._buffers[i], self._buffers[i].clone()) for i in self._written]
         random = self._device.random_state()
-        walk = Walk(graph_module=graph_module, device=self._device)
-        home, side = self._device.current_stream(), self._device.stream()
+        walk = Walk(graph_module=graph_module, device=self._device, lanes=self._pool.lanes)
+        home, side = self._device.current_stream(), self._pool.stream
         side.wait_stream(home)
         with self._device.on(side):
             for _ in range(WARM_UPS - 1):
@@ -167,7 +171,7 @@ class CudaRecording:
         """None, with nothing done, when the inputs do not have this recording's signature."""
         if not self._fits(inputs):
             return None
-        with self._pool.lock, torch.no_grad():
+        with self._pool.turns, torch.no_grad():
             self._pool.enter()
             moved = [i for i in self._copied if inputs[i].data_ptr() != self._buffers[i].data_ptr()]
             for i in moved:

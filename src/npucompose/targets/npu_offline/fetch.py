@@ -50,7 +50,6 @@ class Pin:
 @frozen(kw_only=True)
 class Fetched:
     tree: Path
-    pin: Pin
     already: bool
     """It was in the cache: nothing was downloaded."""
 
@@ -85,7 +84,7 @@ def fetch(pin: Pin) -> Fetched:
     """The wheel's tree in the cache; downloads only what is not there. A tree is there whole or not at all."""
     tree = cached_tree(pin.version, pin.python, pin.architecture)
     if (tree / "torch_npu" / "version.py").is_file():
-        return Fetched(tree=tree, pin=pin, already=True)
+        return Fetched(tree=tree, already=True)
     try:
         tree.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=tree.parent) as folder:
@@ -98,7 +97,7 @@ def fetch(pin: Pin) -> Fetched:
             _put(whole, tree)
     except OSError as error:
         raise FetchError(f"torch_npu {pin.version} cannot be unpacked into {tree.parent}: {error}.") from error
-    return Fetched(tree=tree, pin=pin, already=False)
+    return Fetched(tree=tree, already=False)
 
 
 def unpack(wheel: Path, into: Path) -> None:

@@ -6,7 +6,6 @@ packages have the same names in every version, and reading them imports a little
 
 from __future__ import annotations
 
-import fnmatch
 import importlib
 import importlib.machinery
 import json
@@ -14,7 +13,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import attrs
 
 from npucompose.errors import ConfigError
 from npucompose.schema.genuine import GenuineLeaf
-from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
 
 PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}
 """Package under torch_npu/dynamo -> what its paths start with here."""
@@ -98,47 +96,6 @@ def _declared(path: str, value: Any) -> GenuineLeaf:
         most=hidden.get("max"),
         pattern=hidden.get("regex"),
     )
-
-
-def genuine_value(leaf: Leaf, value: Any) -> Any:
-    """What the genuine object is given for a value of ours: a list for a tuple, a function for patterns of names."""
-    if leaf.kind == "names" and value is not None:
-        return node_filter(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
-    """f(node) -> node or None, as `debug.data_dump.filter` wants it: `node_filter(("mm", "aten.add*"))`.
-
-    A pattern is compared with the node's name, the whole operator (`aten.mm.default`) and the operator without its
-    overload (`aten.mm`).
-    """
-
-    def chosen(node: Any) -> Any:
-        called = str(node.target)
-        names = (node.name, called, called.rpartition(".")[0])
-        return node if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns) else None
-
-    return chosen
-
-
-def set_leaf(config: Any, leaf: Leaf, value: Any) -> None:
-    """Set one leaf of the genuine object, as a person would write `config.ge_config.oo_level = "O1"`."""
-    *groups, name = leaf.genuine_path.split(".")
-    for group in groups:
-        config = getattr(config, group)
-    setattr(config, name, genuine_value(leaf, value))
-
-
-def value_of(config: Any, leaf: Leaf) -> Any:
-    """What the genuine object holds: not its `.value`, which turns everything into text."""
-    for name in leaf.genuine_path.split("."):
-        config = getattr(config, name)
-    return config._value if is_option(config) else config
-
-
-def package_of(leaf: Leaf) -> str:
-    return NPUGRAPH_EX if leaf.path.startswith(f"{NPUGRAPH_EX}.") else "torchair"
 
 
 def main(tree: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
-from npucompose.targets.npu_offline.option_trees import genuine_value
+from npucompose.targets.torchair.node_filter import node_filter
 
 PREFIX = "npugraph_ex."
 Hook = Callable[[Any, Any, Any], None]
@@ -109,7 +109,14 @@ def read(config: Any, leaf: Leaf) -> Any:
 
 def _given(leaf: Leaf, value: Any) -> Any:
     """The value as the genuine class takes it: a pool's name becomes a handle, which needs a device."""
-    return pool(value) if leaf.kind == "pool" and value is not None else genuine_value(leaf, value)
+    return pool(value) if leaf.kind == "pool" and value is not None else _genuine_value(leaf, value)
+
+
+def _genuine_value(leaf: Leaf, value: Any) -> Any:
+    """What the genuine object is given for a value of ours: a list for a tuple, a function for patterns of names."""
+    if leaf.kind == "names" and value is not None:
+        return node_filter(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def pool(name: str) -> Any:

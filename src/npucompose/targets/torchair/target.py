@@ -48,6 +48,7 @@ class TorchairTarget(Target):
 
     modes: ClassVar[tuple[str, ...]] = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
     detaches: ClassVar[bool] = False
+    modes_share_a_process: ClassVar[bool] = False
 
     decompose: tuple[str, ...] = option(
         factory=tuple, doc="operators that torch takes apart before TorchAir sees them: aten.addmm, aten.gelu.default"

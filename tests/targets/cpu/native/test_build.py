@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from importlib import metadata
@@ -11,7 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from npucompose.cli import main
 from npucompose.errors import CaptureError, ConfigError
+from npucompose.report import doctor
 from npucompose.report.doctor import native_replayer
 from npucompose.targets.cpu import CpuTarget
 from npucompose.targets.cpu.captured_graph import CapturedGraph
@@ -94,6 +99,32 @@ def test_a_compiler_that_fails_is_asked_once_and_its_words_are_kept(
         CpuTarget(executor="native").prepare("reduce-overhead")
 
 
+def test_a_failing_compiler_is_one_line_in_the_report_and_doctor_shows_all_that_it_said(
+    empty_cache: Path, compiler: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    compiler('echo "a.cpp:1: error: no such header\na.cpp:2: error: too old" >&2; exit 1')
+    reason = captured().facts()["executor_reason"]
+    said = "ended with status 1 and said: a.cpp:1: error: no such header (`npucompose doctor` shows all)"
+    assert reason.endswith(said)
+    assert "\n" not in reason
+    assert CpuTarget().warnings("reduce-overhead") == (f"the portable replayer is used: {reason}",)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert str(tmp_path / "c++") in shown
+    at = [shown.index(words) for words in ("a.cpp:1: error: no such header", "a.cpp:2: error: too old", "to try again")]
+    assert at == sorted(at)
+
+
+def test_a_compiler_that_is_named_and_not_there_is_told(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    machine = doctor.look_at_machine()
+    (note,) = doctor.notes(doctor.Torch(), machine, {})
+    assert note == f"CXX=/nonexistent is no program; the C++ compiler is {machine.compiler or 'none'}."
+    monkeypatch.setenv("PATH", "")
+    assert build.state().kind == "impossible"
+    assert doctor.look_at_machine().compiler is None
+
+
 def test_another_compiler_is_tried_where_one_has_failed(
     empty_cache: Path, compiler: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +183,46 @@ def test_an_extension_of_another_torch_is_never_loaded(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "__version__", "2.12.0")
     with pytest.raises(ImportError, match=r"built with the headers of torch .*, and this is torch 2\.12\.0"):
         build._loaded(real)
+
+
+def put(content: bytes) -> Path:
+    """An extension in our place in the cache, whole and with the right digest."""
+    place = build.folder()
+    place.mkdir(parents=True)
+    (place / f"{build.NAME}.so").write_bytes(content)
+    (place / f"{build.NAME}.sha256").write_text(hashlib.sha256(content).hexdigest())
+    return place / f"{build.NAME}.so"
+
+
+def test_an_extension_of_another_torch_in_the_place_of_ours_is_built_anew(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    calls, mine = compiler(copying(real)), build.BUILT_WITH.encode() + torch.__version__.partition("+")[0].encode()
+    assert mine in real.read_bytes()
+    there = put(real.read_bytes().replace(mine, mine[:-1] + b"9"))
+    assert build.state().kind == "not built"
+    build.load()
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+    assert there.read_bytes() == real.read_bytes()
+
+
+def test_an_extension_that_needs_what_this_torch_lacks_is_built_anew_and_used(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    """In a process of its own: a process loads an extension once."""
+    compiler(copying(real))
+    there = put(real.read_bytes().replace(b"THPVariable_Wrap", b"THPVariable_Warp"))
+    assert build.state().kind == "built"
+    script = "from npucompose.targets.cpu.native import build; print(build.load().__file__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(there)
+    assert "building the native replayer" in done.stderr
+    assert there.read_bytes() == real.read_bytes()
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0a0+git1234", "2.13.0.dev20260101+cpu"])
+def test_a_torch_of_every_day_is_known_by_its_release(version: str) -> None:
+    assert build._release(version) == "2.13.0"
 
 
 def test_two_that_come_at_once_build_once(empty_cache: Path, compiler: Callable[[str], Path], real: Path) -> None:

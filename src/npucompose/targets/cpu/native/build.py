@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -38,6 +39,8 @@ UNITS = {
     "kernels": ("kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
 }
 """What is compiled together: sources that read the same headers of torch, which takes most of the time."""
+BUILT_WITH = "built with the headers of torch "
+"""What the extension says in its bytes, before a version."""
 TIME_LIMIT_S = 600.0
 LINES_KEPT = 12
 """Of a compiler's complaint."""
@@ -46,6 +49,10 @@ LINES_KEPT = 12
 class Unavailable(Exception):
     """There is no native replayer here; the text says why and what is possible, in one paragraph."""
 
+    @property
+    def line(self) -> str:
+        return in_one_line(str(self))
+
 
 @frozen(kw_only=True)
 class State:
@@ -53,6 +60,12 @@ class State:
 
     kind: Literal["built", "not built", "failed", "impossible"]
     words: str
+
+
+def in_one_line(words: str) -> str:
+    """The reason and the first thing that a compiler complains about."""
+    first, *said = words.splitlines()
+    return f"{first} {said[0]} (`npucompose doctor` shows all)" if said else first
 
 
 def state() -> State:
@@ -131,11 +144,13 @@ def _digest(place: Path) -> Path:
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether the extension is there, every byte of it: loading half a file kills the process."""
+    """Whether the extension is there, every byte of it, and ours: loading half a file kills the process."""
     file, digest = _extension(place), _digest(place)
     if not (file.is_file() and digest.is_file()):
         return False
-    return hashlib.sha256(file.read_bytes()).hexdigest() == digest.read_text()
+    content = file.read_bytes()
+    mine = f"{BUILT_WITH}{_release(metadata.version('torch'))}\0".encode()
+    return hashlib.sha256(content).hexdigest() == digest.read_text() and mine in content
 
 
 def _loaded(file: Path) -> ModuleType:
@@ -149,10 +164,16 @@ def _loaded(file: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    mine, theirs = torch.__version__.partition("+")[0], module.torch_version
+    mine, theirs = _release(torch.__version__), module.torch_version
     if mine != theirs:
-        raise ImportError(f"{file} was built with the headers of torch {theirs}, and this is torch {mine}")
+        raise ImportError(f"{file} was {BUILT_WITH}{theirs}, and this is torch {mine}")
     return module
+
+
+def _release(version: str) -> str:
+    """`2.13.0` of `2.13.0+cpu` and of `2.13.0.dev20260101`: what torch's headers know of it."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return found[0] if found else version
 
 
 def _built(place: Path) -> Path:
@@ -173,7 +194,8 @@ def _build(place: Path) -> Path:
     complaint = _remembered_failure(place, found)
     if complaint is not None:
         raise Unavailable(complaint)
-    print(f"npucompose: building the native replayer for torch {metadata.version('torch')}, once …", file=sys.stderr)
+    torch = metadata.version("torch")
+    print(f"npucompose: building the native replayer for torch {torch} with {found}, once …", file=sys.stderr)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=place) as work:
         try:

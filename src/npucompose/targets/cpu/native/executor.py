@@ -12,11 +12,12 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from npucompose.targets.cpu.front import Output
 from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, leaves
+from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, is_plain, leaves
 from npucompose.targets.cpu.straight_line import dying_registers
 from npucompose.targets.cpu.threads import Threads, Workers
 
@@ -59,6 +60,8 @@ class Native:
         self._extension = extension
         self._direct = direct
         self.recording = extension.Recording()
+        self._operators: dict[OpOverload, Any] = {}
+        """The extension's handle of each operator that a step calls."""
         self._tensors = {id(slot): tensor for slot, tensor in zip(memory.slots, memory.tensors, strict=True)}
         for root in plan.roots:
             if root.kind == "input":
@@ -109,11 +112,13 @@ class Native:
     # -- one step
 
     def _add(self, step: Step, dying: Sequence[int]) -> str:
-        schema = step.op._schema
+        tensors = self._tensors
         filled: dict[int, Any] = {}
         if any(isinstance(operand, Register) for operand in step.operands):
-            filled = {i: _filled(value, self._tensors) for i, value in enumerate(step.args) if _has_register(value)}
-        args = [None if i in filled else self._value(value) for i, value in enumerate(step.args)]
+            filled = {i: _filled(value, tensors) for i, value in enumerate(step.args) if _has_register(value)}
+        args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
+        for i in filled:
+            args[i] = None
         results = [
             result.number if isinstance(result, Register) else [r.number for r in result] if result else None
             for result in step.results
@@ -121,17 +126,21 @@ class Native:
         while results and results[-1] is None:
             results.pop()
         try:
-            return self.recording.add(
-                schema.name, schema.overload_name, args, filled, results, list(dying), self._direct
-            )
+            return self.recording.add(self._operator(step.op), args, filled, results, dying, self._direct)
         except (RuntimeError, TypeError, ValueError) as error:
             raise Refused(f"{step.op}: {str(error).splitlines()[0]}") from error
+
+    def _operator(self, op: OpOverload) -> Any:
+        found = self._operators.get(op)
+        if found is None:
+            found = self._operators[op] = self._extension.Operator(op._schema.name, op._schema.overload_name)
+        return found
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Slot):
             return self._tensors[id(value)]
         if isinstance(value, (list, tuple)):
-            return [self._value(part) for part in value]
+            return value if is_plain(value) else [self._value(part) for part in value]
         return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,6 @@ class Device:
         self.graphs: list[NPUGraph] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
         self.capturing: NPUGraph | None = None
-        self.ge_options: Mapping[str, str] = {}
-        """What libge was initialised with."""
         self.ge_sessions: list[Any] = []
         self.pools: dict[str, tuple[int, int]] = {}
         self._pool_numbers = itertools.count(1)

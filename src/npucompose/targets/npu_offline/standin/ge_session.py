@@ -103,7 +103,6 @@ def attributes(device: Device) -> dict[str, Any]:
     """What `torchair.core._torchair` holds."""
 
     def initialize(options: Mapping[str, str]) -> None:
-        device.ge_options = dict(options)
         device.ledger.note("ge_initialize")
 
     def noted(what: str, answer: Any = None) -> Callable[..., Any]:

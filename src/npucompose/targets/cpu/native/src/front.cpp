@@ -36,6 +36,12 @@ struct Input {
       if (its_sizes[d] != sizes[d] || its_strides[d] != strides[d]) return false;
     return !(from_zero && t.storage_offset());
   }
+
+  // Whether its storage still holds what the tensor says: it may have been freed, or cut short.
+  bool is_there(const at::TensorImpl& t) const {
+    const size_t before = static_cast<size_t>(t.storage_offset()) * t.itemsize();
+    return before + nbytes <= t.unsafe_storage().nbytes();
+  }
 };
 
 constexpr size_t kCacheBytes = size_t{1} << 20;
@@ -167,6 +173,7 @@ class Front {
       if (!input.has_form(impl)) return false;
       input.last_tensor = &impl, input.last_storage = impl.unsafe_storage().unsafeGetStorageImpl();
       if (!input.nbytes) continue;
+      if (!input.is_there(impl)) return false;
       // data_ptr() makes a lazy copy first, where there is one.
       const auto address = input.written ? reinterpret_cast<uintptr_t>(tensor.data_ptr()) : address_of(impl);
       if (address == input.address) continue;
@@ -333,7 +340,7 @@ py::object call(Call& call, PyObject* arguments) { return call(py::reinterpret_b
 }  // namespace
 
 void add_front(py::module_& module) {
-  py::class_<Front, std::shared_ptr<Front>>(module, "Front")
+  py::class_<Front, std::shared_ptr<Front>>(module, "Front", py::module_local())
       .def(py::init<std::shared_ptr<Recording>, const py::list&, const py::list&, const py::list&, py::object, py::object,
                     std::shared_ptr<Turns>>())
       .def("replayer", [](std::shared_ptr<Front> self) {

@@ -48,25 +48,39 @@ Result result_of(py::handle given) {
   return result;
 }
 
+// An operator of the dispatcher, looked up once for all steps that call it.
+struct Operator {
+  c10::OperatorHandle handle;
+
+  Operator(const std::string& name, const std::string& overload)
+      : handle(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str())) {}
+};
+
 // args: one for each of the schema, None where `filled` ({position: register or list}) says what goes there.
 std::string add(
-    Recording& recording, const std::string& name, const std::string& overload, const py::list& args,
-    const py::dict& filled, const py::list& results, std::vector<int> dying, bool direct) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+    Recording& recording, const Operator& op, const py::list& args, const py::dict& filled, const py::list& results,
+    std::vector<int> dying, bool direct) {
+  const c10::FunctionSchema& schema = op.handle.schema();
   std::vector<Filled> fills;
   for (const auto& [position, made_of] : filled)
     fills.push_back(filled_of(position.cast<int>(), py::reinterpret_borrow<py::object>(made_of)));
   torch::jit::Stack stack;
+  stack.reserve(args.size());
   for (size_t i = 0; i < args.size(); ++i)
-    stack.push_back(filled.contains(py::int_(i)) ? c10::IValue() : value_of(op.schema(), i, args[i]));
+    stack.push_back(
+        filled.size() && filled.contains(py::int_(i)) ? c10::IValue() : value_of(schema, i, args[i]));
   std::vector<Result> kept;
   for (const auto& result : results) kept.push_back(result_of(result));
   return recording.add(
-      op, std::move(stack), std::move(fills), std::move(kept), std::move(dying), direct);
+      op.handle, std::move(stack), std::move(fills), std::move(kept), std::move(dying), direct);
 }
 
 }  // namespace
 }  // namespace npucompose
+
+// For those who look at the file before they load it (build.py): a module of another torch may bring the process down.
+extern "C" __attribute__((visibility("default"), used)) const char npucompose_built_with[] =
+    "built with the headers of torch " TORCH_VERSION;
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using npucompose::Recording;
@@ -80,11 +94,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     const py::gil_scoped_release release;
     return npucompose::synchronisation_ns(rounds, spin_ns, cores);
   });
-  py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns")
+  py::class_<npucompose::Turns, std::shared_ptr<npucompose::Turns>>(m, "Turns", py::module_local())
       .def(py::init<>())
       .def("__enter__", &npucompose::Turns::take)
-      .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); });
-  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
+      .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); })
+      .def("is_mine", &npucompose::Turns::is_mine);
+  py::class_<npucompose::Operator>(m, "Operator", py::module_local()).def(py::init<const std::string&, const std::string&>());
+  py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording", py::module_local())
       .def(py::init<>())
       .def("add", &npucompose::add)
       .def("set_input", &Recording::set_input)

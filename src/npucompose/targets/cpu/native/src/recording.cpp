@@ -1,6 +1,7 @@
 #include "recording.h"
 
 #include <chrono>
+#include <optional>
 
 #include "torch_internal.h"
 
@@ -71,19 +72,9 @@ class Product final : public Kernel {
   KernelPtr blas_, boxed_;
 };
 
-bool lies_in(const c10::IValue& value, const c10::StorageImpl* storage) {
-  if (value.isTensor())
-    return value.toTensor().defined() && value.toTensor().storage().unsafeGetStorageImpl() == storage;
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector())
-      if (lies_in(tensor, storage)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-Recording::Recording() : settings_(product_settings()) {}
+Recording::Recording() : settings_(product_settings()), forks_(Forkable::forks()) {}
 
 std::string Recording::add(
     const c10::OperatorHandle& op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
@@ -107,12 +98,7 @@ std::string Recording::add(
     }
   }
   if (kernel) {
-    for (auto& [index, input] : inputs_)
-      for (const c10::IValue& value : args)
-        if (lies_in(value, input.whole.storage().unsafeGetStorageImpl())) {
-          input.users.push_back(kernel.get());
-          break;
-        }
+    follow(*kernel, args);
   } else {
     kernel = std::make_unique<Boxed>(
         *this, op, std::move(args), std::move(filled), std::move(results), std::move(dying));
@@ -121,8 +107,26 @@ std::string Recording::add(
   return name;
 }
 
+void Recording::follow(Kernel& kernel, const Stack& args) {
+  for (const c10::IValue& value : args) {
+    if (value.isTensor()) follow(kernel, value.toTensor());
+    if (!value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorVector()) follow(kernel, tensor);
+  }
+}
+
+void Recording::follow(Kernel& kernel, const at::Tensor& operand) {
+  if (!operand.defined()) return;
+  const auto found = inputs_by_storage_.find(operand.storage().unsafeGetStorageImpl());
+  if (found == inputs_by_storage_.end()) return;
+  auto& users = found->second->users;
+  if (users.empty() || users.back() != &kernel) users.push_back(&kernel);
+}
+
 void Recording::set_input(int64_t index, const at::Tensor& whole) {
-  inputs_[index] = Input{whole, static_cast<int64_t>(whole.storage_offset() * whole.element_size()), {}};
+  Input& input = inputs_[index];
+  input = Input{whole, static_cast<int64_t>(whole.storage_offset() * whole.element_size()), {}};
+  inputs_by_storage_[whole.storage().unsafeGetStorageImpl()] = &input;
 }
 
 void Recording::move(int64_t index, const void* address) {
@@ -165,6 +169,9 @@ void Recording::run() {
 }
 
 void Recording::run_steps(std::vector<Span>* spans) {
+  // Threads that kernels shared their work with were the parent's: a child of fork() would wait for them for ever.
+  std::optional<OneThread> quiet;
+  if (Forkable::forks() != forks_) quiet.emplace();
   if (!streams_ || !streams_->run(spans)) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (spans) (*spans)[i].first = now_ns();

@@ -67,12 +67,17 @@ class Recording {
   };
 
   void run_steps(std::vector<Span>* spans);
+  // Have `kernel` told when an input moves in which one of its operands lies.
+  void follow(Kernel& kernel, const torch::jit::Stack& args);
+  void follow(Kernel& kernel, const at::Tensor& operand);
 
   int64_t settings_;
+  uint64_t forks_;
   std::vector<KernelPtr> steps_;
   std::unique_ptr<Streams> streams_;
   std::vector<int> kept_;
   std::unordered_map<int64_t, Input> inputs_;
+  std::unordered_map<const c10::StorageImpl*, Input*> inputs_by_storage_;
 };
 
 }  // namespace npucompose

@@ -19,7 +19,7 @@ const c10::DispatchKeySet kPython({c10::DispatchKey::Python, c10::DispatchKey::P
 class Streams::Surroundings {
  public:
   Surroundings()
-      : keys_(c10::impl::tls_local_dispatch_key_set()), gradients_(c10::AutogradState::get_tls_state()), owner_(pthread_self()) {
+      : keys_(c10::impl::tls_local_dispatch_key_set()), gradients_(c10::AutogradState::get_tls_state()), caller_(std::this_thread::get_id()), whom_(acting_for()) {
 #if defined(__SSE__)
     floats_ = __builtin_ia32_stmxcsr();
 #else
@@ -29,7 +29,8 @@ class Streams::Surroundings {
   }
 
   void take() const {
-    if (pthread_equal(owner_, pthread_self())) return;
+    if (caller_ == std::this_thread::get_id()) return;
+    acting_for() = whom_;
     c10::impl::_force_tls_local_dispatch_key_set(keys_);
     c10::AutogradState::set_tls_state(gradients_);
 #if defined(__SSE__)
@@ -42,7 +43,7 @@ class Streams::Surroundings {
  private:
   c10::impl::LocalDispatchKeySet keys_;
   c10::AutogradState gradients_;
-  pthread_t owner_;
+  std::thread::id caller_, whom_;
 #if defined(__SSE__)
   unsigned floats_;
 #else
@@ -72,6 +73,11 @@ void Streams::part(size_t number, Seat& seat) noexcept {
     if (!failed_.exchange(true)) error_ = std::current_exception();
     happened_.open();
   }
+}
+
+void Streams::in_child() {
+  happened_.forget();
+  failed_.store(false);
 }
 
 void Streams::run_turns(const std::vector<Turn>& turns, Seat& seat) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "forks.h"
 #include "kernel.h"
 #include "workers.h"
 
@@ -23,7 +24,7 @@ struct Turn {
   int records = -1;
 };
 
-class Streams final : private Job {
+class Streams final : private Job, private Forkable {
  public:
   // Every event is recorded by one turn, and no turn waits, through whatever chain, for one that comes after it.
   Streams(std::vector<std::vector<Turn>> threads, size_t events, int64_t spin_ns, std::vector<int> cores);
@@ -41,6 +42,7 @@ class Streams final : private Job {
   class Surroundings;
 
   void part(size_t number, Seat& seat) noexcept override;
+  void in_child() override;
   void run_turns(const std::vector<Turn>& turns, Seat& seat);
   void await(const Event& event);
 

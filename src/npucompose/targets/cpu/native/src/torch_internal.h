@@ -64,25 +64,32 @@ struct Argument<c10::string_view> {
   c10::string_view get() const { return value; }
 };
 
-// A structured kernel with fixed outputs: meta() finds them as they have to be, or throws.
-template <class S>
-struct WithOutputs : S {
+// A structured kernel with fixed outputs: meta() finds them as they have to be, or throws. `More`: what a torch passes on
+// beside the four arguments of each output; 2.6 to 2.11 have names of dimensions there.
+template <class S, class SetOutput = decltype(&at::impl::MetaBase::set_output_strided)>
+struct WithOutputs;
+
+template <class S, class... More>
+struct WithOutputs<
+    S, void (at::impl::MetaBase::*)(int64_t, at::IntArrayRef, at::IntArrayRef, at::TensorOptions, More...)> : S {
   std::vector<at::Tensor> outputs;
 
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+  void set_output_strided(
+      int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options, More... more) override {
     TORCH_CHECK(outputs[i].strides() == strides, "this kernel would compute into a buffer of other strides");
-    place(i, sizes, strides, options);
+    place(i, sizes, strides, options, more...);
   }
   void set_output_raw_strided(
-      int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
-    place(i, sizes, strides, options);
+      int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options, More... more) override {
+    place(i, sizes, strides, options, more...);
   }
   const at::Tensor& maybe_get_output(int64_t i) override { return outputs[i]; }
 
  private:
-  void place(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) {
+  void place(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options, More... more) {
     TORCH_CHECK(outputs[i].sizes() == sizes, "the output has another shape");
-    if constexpr (std::is_base_of_v<at::TensorIteratorBase, S>) S::set_output_raw_strided(i, sizes, strides, options);
+    if constexpr (std::is_base_of_v<at::TensorIteratorBase, S>)
+      S::set_output_raw_strided(i, sizes, strides, options, more...);
   }
 };
 

@@ -3,13 +3,17 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include <torch/csrc/utils/pybind.h>
 
+#include "forks.h"
+#include "workers.h"
+
 namespace npucompose {
 
-class Turns {
+class Turns final : private Forkable {
  public:
   class Turn {
    public:
@@ -24,14 +28,13 @@ class Turns {
 
   // Others wait, without Python's lock. A replay inside a replay would wait for itself.
   void take() {
-    const auto me = std::this_thread::get_id();
     TORCH_CHECK(
-        owner_.load(std::memory_order_relaxed) != me, "a recording was replayed from within its own replay, or one that shares its memory");
+        !is_mine(), "a recording was replayed from within its own replay, or one that shares its memory");
     if (!mutex_.try_lock()) {
       const pybind11::gil_scoped_release release;
       mutex_.lock();
     }
-    owner_.store(me, std::memory_order_relaxed);
+    owner_.store(acting_for(), std::memory_order_relaxed);
   }
 
   void end() {
@@ -39,7 +42,16 @@ class Turns {
     mutex_.unlock();
   }
 
+  // Whether this thread replays now, or runs a stream of such a replay.
+  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == acting_for(); }
+
  private:
+  void in_child() override {
+    if (is_mine()) return;
+    new (&mutex_) std::mutex;
+    owner_.store(std::thread::id());
+  }
+
   std::mutex mutex_;
   std::atomic<std::thread::id> owner_{};  // each thread asks only whether it is itself: no order is needed
 };

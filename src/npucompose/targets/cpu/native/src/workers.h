@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <thread>
 #include <vector>
 
 #include <sched.h>
@@ -49,6 +51,13 @@ class Gate {
     changed_.notify_all();
   }
 
+  // In a child of fork(): whoever slept here, or was about to, is a thread of the parent.
+  void forget() {
+    sleepers_.store(0);
+    new (&mutex_) std::mutex;
+    new (&changed_) std::condition_variable;
+  }
+
  private:
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
@@ -65,6 +74,12 @@ class OneThread {
  private:
   int before_, products_before_ = 0;
 };
+
+// The thread on whose behalf this one runs kernels: a thread of streams acts for the one that replays.
+inline std::thread::id& acting_for() {
+  thread_local std::thread::id whom = std::this_thread::get_id();
+  return whom;
+}
 
 // Where a thread of a job runs. The system may move any of them while they run, the caller onto a worker's core too: for
 // as long as both stay there, they take turns on it. Looked at often, it costs next to nothing.

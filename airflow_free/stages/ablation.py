@@ -6,24 +6,21 @@ are right are timed, all in turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
 
 from airflow_free.stage import Facts, Stage
-from npucompose.errors import ConfigError, NpuComposeError
+from airflow_free.stages.side_by_side import COMPARING, compared, timed
+from npucompose.errors import ConfigError
 from npucompose.schema.ablation import ALL, AblationFacts, Variant
-from npucompose.schema.record import facts_of
+from npucompose.schema.facts import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked
     from npucompose.compose.session import Session
     from npucompose.measure.timing import Samples
-
-COMPARING = 0.5
-"""Share of the progress that compiling and comparing are counted as."""
 
 
 def check(checked: Checked) -> None:
@@ -69,19 +66,16 @@ class Ablation(Stage["Session"]):
             if variants[name].passed:
                 sessions[name] = session
             progress(COMPARING * (at + 1) / len(wanted))
-        samples = _timed(live, sessions, lambda done: progress(COMPARING + (1 - COMPARING) * done))
+        samples = timed(live, sessions, progress)
         facts = AblationFacts(variants=tuple(_with_times(one, samples) for one in variants.values()))
         return {"ablation": facts_of(facts)}
 
 
 def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:
-    """Compiled and compared with eager; what one list cannot do is told in its row and ends nothing."""
-    from npucompose.compose.comparison import every_step
-
-    try:
-        found = every_step(session, lambda _: None).numerics
-    except NpuComposeError as error:
-        return Variant(name=name, passes=passes, passed=False, problem=str(error))
+    """What one list of passes cannot do is told in its row."""
+    found = compared(session)
+    if isinstance(found, str):
+        return Variant(name=name, passes=passes, passed=False, problem=found)
     graphs = session.compilations
     recordings = session.checked.target.recordings(session.materialised.backend)
     return Variant(
@@ -95,45 +89,6 @@ def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:
         max_abs_err=found.max_abs_err,
         problem="; ".join(found.problems) or None,
     )
-
-
-def _timed(live: Session, sessions: Mapping[str, Session], progress: Callable[[float], None]) -> Mapping[str, Samples]:
-    import torch
-
-    from npucompose.measure.timing import interleaved
-
-    settings = live.experiment.benchmark
-    live.rewind()
-    with torch.no_grad(), _versions_for(sessions):
-        return interleaved(
-            dict(_candidates(sessions)),
-            warmup=settings.warmup,
-            min_calls=settings.min_calls,
-            min_seconds=settings.min_seconds,
-            max_calls=settings.max_calls,
-            synchronize=live.checked.target.synchronize,
-            progress=progress,
-        )
-
-
-def _candidates(sessions: Mapping[str, Session]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The detached handle where there is one, else the compiled model, compiled once more where that was forgotten."""
-    for name, session in sessions.items():
-        inputs = tuple(session.inputs(0).values())
-        function = session.detached or session.compiled
-        function(*inputs)
-        yield name, lambda function=function, inputs=inputs: function(*inputs)
-
-
-def _versions_for(sessions: Mapping[str, Session]) -> AbstractContextManager[Any]:
-    """# Note [One model, many backends]
-
-    Dynamo forgets what it compiled when the next list is compiled from a clean start, and keeps a number of versions of
-    one function: here each list of passes is one.
-    """
-    from torch._dynamo import config
-
-    return config.patch(recompile_limit=config.recompile_limit + len(sessions))
 
 
 def _with_times(variant: Variant, samples: Mapping[str, Samples]) -> Variant:

@@ -1,0 +1,90 @@
+"""The stage `benchmark`: steady state, candidates in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_free.stage import Facts, Stage
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import BenchmarkFacts, Candidate, Memory
+
+if TYPE_CHECKING:
+    from npucompose.compose.session import Session
+    from npucompose.measure.timing import Samples
+
+
+class Benchmark(Stage["Session"]):
+    """Eager, torch.compile and the detached handle, interleaved in one process, raw samples kept."""
+
+    name: ClassVar[str] = "benchmark"
+    needs: ClassVar[tuple[str, ...]] = ("replay",)
+    reads: ClassVar[tuple[str, ...]] = ("benchmark",)
+    measures: ClassVar[bool] = True
+
+    def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
+        from npucompose.measure.memory import peak_rss_bytes
+
+        samples = in_turns(live, _candidates(live), progress)
+        times = live.checked.target.stream_times(live.materialised.backend)
+        return {
+            "stream_times": {name: facts_of(one) for name, one in times.items()},
+            "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
+            "benchmark": facts_of(_benchmark_facts(samples)),
+            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes())),
+        }
+
+
+def in_turns(
+    live: Session, candidates: Mapping[str, Callable[[], Any]], progress: Callable[[float], None]
+) -> Mapping[str, Samples]:
+    """The candidates timed side by side as `benchmark` says, from the models' first state."""
+    import torch
+
+    from npucompose.measure.timing import interleaved
+
+    settings = live.experiment.benchmark
+    live.rewind()
+    with torch.no_grad():
+        return interleaved(
+            candidates,
+            warmup=settings.warmup,
+            min_calls=settings.min_calls,
+            min_seconds=settings.min_seconds,
+            max_calls=settings.max_calls,
+            synchronize=live.checked.target.synchronize,
+            progress=progress,
+        )
+
+
+def _candidates(live: Session) -> dict[str, Callable[[], Any]]:
+    functions: dict[str, Callable[..., Any]] = {"eager": live.reference}
+    if live.experiment.mode.name != "eager":
+        functions["compiled"] = live.compiled
+    if live.detached is not None:
+        functions["replay"] = live.detached
+    return {name: _bound(function, tuple(live.inputs(0).values())) for name, function in functions.items()}
+
+
+def _bound(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    return lambda: function(*arguments)
+
+
+def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:
+    from npucompose.measure.timing import paired_ratio
+
+    order: tuple[Candidate, ...] = ("replay", "compiled", "eager")
+    main: Candidate = next(name for name in order if name in samples)
+    timing = samples[main].timing()
+    compiled = samples.get("compiled")
+    return BenchmarkFacts(
+        candidate=main,
+        samples_us=timing.samples_us,
+        p50_us=timing.p50_us,
+        p90_us=timing.p90_us,
+        p99_us=timing.p99_us,
+        mean_us=timing.mean_us,
+        baselines={name: s.timing() for name, s in samples.items() if name != main},
+        speedup={"eager": paired_ratio(samples["eager"], samples[main])} if main != "eager" else {},
+        speedup_compiled={"eager": paired_ratio(samples["eager"], compiled)} if compiled is not None else {},
+    )

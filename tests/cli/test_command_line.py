@@ -1,0 +1,83 @@
+"""How the command line itself speaks: mistakes in its words, mistakes of ours, a reader that leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from npucompose import cli
+from npucompose.cli import INTERRUPTED, PIPE_CLOSED, main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("list modez", "unknown kind 'modez'. Did you mean 'mode'? Choices: passes, "),
+        ("explian", "unknown command 'explian'. Did you mean 'explain'? Choices: run, "),
+        ("recipe lok", "unknown action 'lok'. Did you mean 'lock'? Choices: "),
+        ("fetch torchair", "unknown package 'torchair'. Choices: torch_npu."),
+        ("report --pareto", "unrecognized arguments: --pareto. `npucompose --help` shows what is possible."),
+        ("explain --log", "argument --log: expected one argument. `npucompose explain --help` shows"),
+        ("list", "the following arguments are required: KIND. `npucompose list --help` shows"),
+        ("", "the following arguments are required: COMMAND."),
+        ("run --no-such-option", "unknown option --no-such-option. `npucompose run --hydra-help` lists"),
+    ],
+)
+def test_a_word_that_there_is_not_is_one_sentence_with_what_there_is(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"npucompose: {said}")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["explain", "run", "recipe lock", "bisect"])
+def test_debug_adds_the_traceback_wherever_it_stands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*command.split(), "mode=eger"]
+    assert main(words) == 2
+    short = capsys.readouterr().err
+    for at in (len(words), len(words) - 1):
+        assert main([*words[:at], "--debug", *words[at:]]) == 2
+        long = capsys.readouterr().err
+        assert long.startswith("Traceback")
+        assert long.endswith(short)
+
+
+def raising(error: BaseException) -> object:
+    def act(arguments: object) -> int:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyError("mode"), 3, "internal error, please report it: KeyError: 'mode' (--debug shows where)"),
+        (KeyboardInterrupt(), INTERRUPTED, "interrupted; "),
+    ],
+)
+def test_a_mistake_of_ours_and_ctrl_c_are_no_tracebacks_either(
+    error: BaseException, status: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_doctor", raising(error))
+    assert main(["doctor"]) == status
+    told = capsys.readouterr().err
+    assert told.startswith(f"npucompose: {said}")
+    assert "Traceback" not in told
+
+
+def test_a_reader_that_has_enough_ends_it_quietly() -> None:
+    code = "import sys; from npucompose.cli import main; sys.exit(main(['list', 'keys', '--json'] ))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == PIPE_CLOSED

@@ -1,0 +1,168 @@
+"""What is claimed of a device that captures: functions of a target, so that the CPU can prove that they can be run.
+
+Each raises AssertionError where the claim does not hold, and returns what was found, plain JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import npucompose
+from npucompose.api import checked
+from npucompose.compose.comparison import every_step
+from npucompose.compose.session import Session
+from npucompose.measure.timing import Samples
+
+ROOT = Path(__file__).resolve().parents[3]
+MODELS = {
+    "tiny_ops": "[]",
+    "mlp": "[dead_code,cse]",
+    "gpt_decode": "[]",
+    "moe_shared_expert": "stream_plan",
+    "parallel_branches": "stream_plan",
+}
+"""{built-in model: passes}; of a plan that is found each is applied, whether it pays or not."""
+Found = dict[str, Any]
+
+
+def agrees(target: str, model: str, passes: str, mode: str = "reduce-overhead") -> Found:
+    """Every step of a model equals eager, through torch.compile and by the detached handle; captured: bit for bit."""
+    said = [f"target={target}", f"mode={mode}", f"model={model}", f"passes={passes}", "streams.min_gain=0"]
+    session = Session(checked(said))
+    found = every_step(session, lambda _: None).numerics
+    assert found.passed, found.problems
+    assert found.bitwise or mode == "max-autotune"
+    assert (session.detached is None) == (mode == "max-autotune"), session.why_attached
+    recordings = session.checked.target.recordings(session.materialised.backend)
+    return {
+        "bitwise": found.bitwise,
+        "max_abs_err": found.max_abs_err,
+        "kernels": sum(one["kernels"] for one in recordings),
+        "streams": max((len(set(c.plan.nodes.values())) for c in session.compilations if c.plan.nodes), default=1),
+    }
+
+
+def random_numbers_go_on(target: str) -> Found:
+    """A recording that draws gives other numbers in each replay, and eager's after the same seed."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5, training=True) + 1
+
+    compiled, x = _compiled(target, model), torch.ones(64, 64, device=target)
+    with torch.no_grad():
+        compiled(x)
+        first, second = compiled(x).clone(), compiled(x).clone()
+        assert not torch.equal(first, second)
+        torch.manual_seed(3)
+        wanted = model(x)
+        torch.manual_seed(3)
+        return {"as_eager_after_a_seed": torch.equal(compiled(x), wanted)}
+
+
+def signatures_take_turns(target: str) -> Found:
+    """Two shapes of one graph, in turns, share memory and keep eager's bits."""
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).relu() @ w).softmax(-1)
+
+    compiled, w = _compiled(target, model, "shapes=dynamic"), torch.randn(32, 32, device=target)
+    with torch.no_grad():
+        for rows in (4, 8, 4, 16, 8, 4):
+            x = torch.randn(rows, 32, device=target)
+            assert torch.equal(compiled(x, w), model(x, w)), f"{rows} rows"
+    return {}
+
+
+def small_kernels(target: str, rounds: int = 200) -> Found:
+    """Microseconds of forty small kernels: eager, ours, torch's own reduce-overhead; the same results first."""
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = (torch.mm(x, w) + torch.abs(x)).relu() * 0.05
+        return x
+
+    fast = npucompose.compile(model, f"target={target}", "mode=reduce-overhead")
+    theirs = torch.compile(model, mode="reduce-overhead")
+    x, w = torch.randn(64, 64, device=target), torch.randn(64, 64, device=target)
+    with torch.no_grad():
+        calls: dict[str, Callable[..., Any]] = {
+            "eager": model,
+            "npucompose": fast,
+            "npucompose, detached": fast.detach(x, w),
+        }
+        for name, call in calls.items():
+            assert torch.equal(call(x, w), model(x, w)), name
+        calls["torch reduce-overhead"] = theirs
+        return timed({name: lambda call=call: call(x, w) for name, call in calls.items()}, target, rounds)
+
+
+def decoding(target: str, rounds: int = 200) -> Found:
+    """Microseconds of one step of gpt_decode."""
+    session = Session(checked([f"target={target}", "mode=reduce-overhead", "model=gpt_decode"]))
+    assert every_step(session, lambda _: None).numerics.bitwise
+    inputs = tuple(session.inputs(0).values())
+    session.rewind()
+    calls = {"eager": session.reference, "npucompose": session.compiled, "npucompose, detached": session.detached}
+    with torch.no_grad():
+        bound = {name: lambda call=call: call(*inputs) for name, call in calls.items() if call is not None}
+        return timed(bound, target, rounds)
+
+
+def a_whole_job(target: str, folder: Path, *more: str) -> Found:
+    """The command line in workers of its own, three modes against one another."""
+    said = ["mode=reduce-overhead", "model=gpt_decode", "benchmark.against=[max-autotune]", *more]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), f"target={target}", "hydra.run.dir=out", *said],
+        cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    modes = json.loads((folder / "out" / "report.json").read_text())["stages"]["modes"]
+    assert all(one["passed"] for one in modes["modes"]), modes
+    times = {one["mode"]: one["timing"]["p50_us"] for one in modes["modes"]}
+    return {"fastest": modes["fastest"], "won": modes["won"], "p50_us": times}
+
+
+def timed(calls: Mapping[str, Callable[[], Any]], target: str, rounds: int) -> Found:
+    """{name: p50, quartiles} of calls in turns: by CUDA events on a GPU, by the clock elsewhere."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(-10, rounds):
+        for name, call in calls.items():
+            us = _by_events(call) if target == "cuda" else _by_clock(call)
+            if number >= 0:
+                taken[name].append(us)
+    found = {name: Samples(us=us) for name, us in taken.items()}
+    return {
+        name: {"p25_us": s.percentile(25), "p50_us": s.p50, "p75_us": s.percentile(75), "calls": len(s.us)}
+        for name, s in found.items()
+    }
+
+
+def _by_events(call: Callable[[], Any]) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3
+
+
+def _by_clock(call: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    call()
+    return (time.perf_counter() - begun) * 1e6
+
+
+def _compiled(target: str, model: Callable[..., Any], *said: str) -> Callable[..., Any]:
+    made = npucompose.materialize(f"target={target}", "mode=reduce-overhead", *said)
+    return torch.compile(model, backend=made.backend, **made.compile_keywords)

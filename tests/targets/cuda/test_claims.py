@@ -1,0 +1,48 @@
+"""The claims about a GPU, run on the CPU: that they can be run, and can fail. What a GPU does only a GPU can say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from npucompose.targets.cpu.captured_graph import CapturedGraph
+from tests.targets.cuda import claims
+
+
+@pytest.mark.parametrize("model", ["tiny_ops", "parallel_branches"])
+def test_models_agree(model: str) -> None:
+    found = claims.agrees("cpu", model, claims.MODELS[model])
+    assert found["bitwise"]
+    assert found["kernels"] > 0
+    assert found["streams"] == (2 if model == "parallel_branches" else 1)
+
+
+def test_a_replay_that_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = CapturedGraph.try_replay
+
+    def wrong(self: CapturedGraph, inputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        outputs = genuine(self, inputs)
+        return None if outputs is None else [output + 1 for output in outputs]
+
+    monkeypatch.setattr(CapturedGraph, "try_replay", wrong)
+    with pytest.raises(AssertionError):
+        claims.signatures_take_turns("cpu")
+
+
+def test_random_numbers_and_signatures() -> None:
+    claims.random_numbers_go_on("cpu")
+    claims.signatures_take_turns("cpu")
+
+
+def test_times_have_a_spread() -> None:
+    found = claims.decoding("cpu", rounds=5)
+    assert list(found) == ["eager", "npucompose", "npucompose, detached"]
+    assert all(0 < one["p25_us"] <= one["p50_us"] <= one["p75_us"] for one in found.values())
+
+
+@pytest.mark.slow
+def test_small_kernels_and_a_whole_job(tmp_path: Path) -> None:
+    assert "torch reduce-overhead" in claims.small_kernels("cpu", rounds=5)
+    assert claims.a_whole_job("cpu", tmp_path, "benchmark=quick", "model=mlp")["fastest"]

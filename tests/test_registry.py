@@ -1,0 +1,92 @@
+"""Names become classes: our own, and those of installed packages, which take no name of ours."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_free.stages import STAGES
+from npucompose.errors import ConfigError
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.passes.replace import PATTERNS
+from npucompose.registry import Registry
+from npucompose.targets import TARGETS
+
+ROOT = Path(__file__).parents[1]
+REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS)
+
+
+def of_a_package(registry: Registry[Any], name: str) -> EntryPoint:
+    """A class of theirs: here one that is built in already, under their name."""
+    return EntryPoint(name, registry.built_in[-1][1], registry.group)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+class TestEveryRegistry:
+    def test_an_installed_package_adds_names_but_takes_no_built_in_one(
+        self, registry: Registry[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = tuple(name for name, _ in registry.built_in)
+        taken = own[0]
+        points = [of_a_package(registry, "stranger"), of_a_package(registry, taken)]
+        monkeypatch.setattr("npucompose.registry.entry_points", lambda group: points if group == registry.group else [])
+        assert registry.names() == (*own, "stranger")
+        assert registry.get("stranger") is registry.get(own[-1])
+        assert registry.get(taken) is not registry.get(own[-1])
+
+    @pytest.mark.parametrize(
+        ("place", "words"),
+        [
+            ("nowhere_to_be_found:Thing", "could not be imported: ModuleNotFoundError"),
+            ("pathlib:Missing", "could not be imported: AttributeError"),
+            ("pathlib:Path", "is not a subclass of npucompose."),
+            ("json:dumps", "is not a subclass of npucompose."),
+        ],
+    )
+    def test_what_is_no_class_of_the_kind_is_refused_with_its_place(
+        self, place: str, words: str, registry: Registry[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        points = [EntryPoint("odd", place, registry.group)]
+        monkeypatch.setattr("npucompose.registry.entry_points", lambda group: points)
+        with pytest.raises(ConfigError) as refused:
+            registry.get("odd")
+        assert str(refused.value).startswith(f"{registry.kind} 'odd' ({place}) {words}")
+
+    def test_an_unknown_name_is_refused_with_what_is_possible(self, registry: Registry[Any]) -> None:
+        name = registry.names()[-1]
+        with pytest.raises(ConfigError) as refused:
+            registry.get(name + "x", "a.place")
+        assert f"unknown {registry.kind} '{name}x' @ a.place. Did you mean '{name}'? Choices: " in str(refused.value)
+
+    def test_a_built_in_one_lies_where_its_place_says(self, registry: Registry[Any]) -> None:
+        for name, place in registry.built_in:
+            assert registry.get(name).__module__ == place.partition(":")[0]
+
+    def test_a_class_knows_the_name_that_it_is_registered_under(self, registry: Registry[Any]) -> None:
+        for name, _ in registry.built_in:
+            assert registry.get(name).name == name
+
+
+@pytest.mark.parametrize("registry", [MODELS, PASSES, TARGETS], ids=lambda registry: registry.kind)
+def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any]) -> None:
+    group = registry.group.partition(".")[2]
+    yaml = {"models": "model", "targets": "target"}.get(group, group)
+    for name, place in registry.built_in:
+        assert place.partition(":")[0] == f"npucompose.{group}.{name}"
+        assert (ROOT / "conf" / yaml / f"{name}.yaml").is_file()
+
+
+def test_one_stage_is_one_file_of_its_name() -> None:
+    assert [type(stage).__module__ for stage in STAGES.stages.values()] == [
+        f"airflow_free.stages.{name}" for name in STAGES.stages
+    ]
+
+
+def test_every_pass_has_a_graph_before_and_after_it_that_was_reviewed() -> None:
+    """The pass `python` is somebody else's function."""
+    reviewed = {path.stem for path in (ROOT / "tests" / "golden" / "passes").glob("*.txt")}
+    assert {name for name, _ in PASSES.built_in} - {"python"} <= reviewed
