@@ -48,11 +48,13 @@ def _result(step: Step) -> Slot | None:
 
 def _dying_alike(step: Step, number: int, result: Slot, is_last: IsLast) -> Root | None:
     """An operand in the pool that is read for the last time and lies exactly as the result will; the first of them."""
-    slots = [s for s in step.operands if isinstance(s, Slot) and s is not result]
-    for slot in slots:
-        root = slot.root
-        if root.kind != "pool" or root.nbytes != result.root.nbytes or not is_last(root, number):
+    for slot in step.operands:
+        if not isinstance(slot, Slot) or slot is result:
             continue
-        if all(other.layout == result.layout for other in slots if other.root is root):
+        root = slot.root
+        if root.last != number or root.kind != "pool" or root.nbytes != result.root.nbytes:
+            continue
+        seen_as = (s.layout for s in step.operands if isinstance(s, Slot) and s is not result and s.root is root)
+        if all(layout == result.layout for layout in seen_as) and is_last(root, number):
             return root
     return None

@@ -144,7 +144,7 @@ class Step:
     )
     """What `args` touch."""
     made: tuple[Slot | Register, ...] = field(
-        init=False, default=Factory(lambda step: tuple(leaves(step.results)), takes_self=True)
+        init=False, default=Factory(lambda step: tuple(leaves(step.results)) if step.results else (), takes_self=True)
     )
     """What `results` fill."""
 
@@ -221,15 +221,9 @@ class Plan:
         return tuple(dict.fromkeys((DEFAULT_STREAM, *(step.stream for step in self.steps))))
 
     def slots(self) -> list[Slot]:
-        found: dict[int, Slot] = {}
-        for step in self.steps:
-            for operand in step.operands:
-                if isinstance(operand, Slot):
-                    found.setdefault(id(operand), operand)
-        for output in self.outputs:
-            if isinstance(output, Buffer):
-                found.setdefault(id(output.slot), output.slot)
-        return list(found.values())
+        found = dict.fromkeys(o for step in self.steps for o in step.operands if isinstance(o, Slot))
+        found |= dict.fromkeys(output.slot for output in self.outputs if isinstance(output, Buffer))
+        return list(found)
 
 
 CONTAINERS = (tuple, list, dict, slice)

@@ -107,7 +107,8 @@ def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
         gap = low - end
         if gap >= size and (best < 0 or gap - size < waste):
             best, waste = end, gap - size
-        end = max(end, high)
+        if high > end:
+            end = high
     return best if best >= 0 else end
 
 

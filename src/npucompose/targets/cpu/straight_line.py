@@ -78,11 +78,12 @@ def _target(result: Register | tuple[Register, ...] | None) -> str:
 
 def dying_registers(steps: Sequence[Step]) -> list[list[int]]:
     """For each step, the registers that nobody reads after it: their memory goes back at once, as in eager."""
-    last: dict[int, int] = {}
-    for position, step in enumerate(steps):
-        for operand in (*step.operands, *step.made):
-            if isinstance(operand, Register):
-                last[operand.number] = position
+    last = {
+        operand.number: position
+        for position, step in enumerate(steps)
+        for operand in (*step.operands, *step.made)
+        if isinstance(operand, Register)
+    }
     dying: list[list[int]] = [[] for _ in steps]
     for number, position in last.items():
         dying[position].append(number)

@@ -60,6 +60,7 @@ class Native:
         self._extension = extension
         self._direct = direct
         self.recording = extension.Recording()
+        self._has_registers = bool(plan.register_roots)
         self._operators: dict[OpOverload, Any] = {}
         """The extension's handle of each operator that a step calls."""
         self._tensors = {id(slot): tensor for slot, tensor in zip(memory.slots, memory.tensors, strict=True)}
@@ -114,7 +115,7 @@ class Native:
     def _add(self, step: Step, dying: Sequence[int]) -> str:
         tensors = self._tensors
         filled: dict[int, Any] = {}
-        if any(isinstance(operand, Register) for operand in step.operands):
+        if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
             filled = {i: _filled(value, tensors) for i, value in enumerate(step.args) if _has_register(value)}
         args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
         for i in filled:
