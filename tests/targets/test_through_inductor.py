@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from torch._inductor import config as inductor_config
 
 import npucompose
+from npucompose.targets import inductor
 from npucompose.targets.cpu import linears
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
@@ -62,8 +65,6 @@ def frozen_graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]
 
 def test_the_options_reach_inductor_and_no_other_compilation(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
     seen: list[dict[str, Any]] = []
-    from npucompose.targets import inductor
-
     inner = inductor.compile_fx_inner
 
     def listening(*args: Any, **keywords: Any) -> Any:
@@ -86,6 +87,30 @@ def test_passes_see_the_graph_before_weights_are_packed(model: nn.Module, monkey
     assert "aten.addmm" in compilation.text_before
     assert "mkl" not in compilation.text_after
     assert len(linears.linears(frozen[0])) == 2, "and Inductor packs what the passes left"
+
+
+def test_a_hook_that_is_called_twice_rewrites_its_graph_once(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+    """Inductor of torch 2.9 and older calls it again, after it has folded constants."""
+    hook, calls = inductor._PassesFirst.__call__, []
+
+    def twice(self: Any, graph: torch.fx.Graph) -> None:
+        for _ in range(2):
+            calls.append(graph)
+            hook(self, graph)
+
+    monkeypatch.setattr(inductor._PassesFirst, "__call__", twice)
+    fast, result = compiled(model, "passes=[cse]")
+    assert len(calls) >= 2
+    (compilation,) = fast.materialised.backend.compilations
+    assert compilation.passes[0].matches == 1
+    assert result.shape == (8, 64)
+
+
+def test_copies_of_inductors_settings_hold_the_hook_s_name_and_no_tensor():
+    """Inductor before torch 2.9 copies and pickles every setting for the key of its cache."""
+    held = inductor._PassesFirst(backend=cast(Any, threading.Lock()))
+    assert copy.deepcopy({"joint_custom_pre_pass": held}) == {"joint_custom_pre_pass": held.uuid()}
+    assert pickle.loads(pickle.dumps(held)) == held.uuid()
 
 
 def test_freezing_can_be_left_out(model: nn.Module, monkeypatch: pytest.MonkeyPatch):

@@ -71,11 +71,18 @@ class _PassesFirst(CustomGraphPass):
             return
         graph_module = graph.owning_module
         assert graph_module is not None
+        # Inductor of torch 2.9 and older calls this hook a second time, after it has folded constants.
+        if self._of is not None and self._of.graph_module is graph_module:
+            return
         self.rewrite(graph_module, [node.meta.get("val") for node in placeholders])
 
     def uuid(self) -> str:
         """One for all: the key of Inductor's cache is made of the graph as the passes left it."""
         return "npucompose"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """A key of Inductor's cache holds the `uuid`; before torch 2.9 it is made of copies of all settings."""
+        return str, (self.uuid(),)
 
     def rewrite(self, aot: fx.GraphModule, inputs: Sequence[Any]) -> None:
         self._of = self.backend.rewrite(aot, inputs)
