@@ -56,7 +56,7 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
             same.append(node)
             continue
         assert visible is not None
-        visible.join(kept, node)
+        visible.merge(kept, node)
         merged += 1
     return merged
 

@@ -16,8 +16,8 @@ from npucompose.graphs import Aliases
 class Visible:
     """What a caller can see of each memory, kept up to date while memories are joined.
 
-    `may_join(a, b)` is asked before `join(a, b)` replaces `b` by `a`. A view of `b` is a view of `a` from then on, so
-    joined memories count as one.
+    `may_join(a, b)` is asked before `b` is replaced by `a`; `join(a, b)` is told of it, or `merge(a, b)` does it. A
+    view of `b` is a view of `a` from then on, so joined memories count as one.
     """
 
     def __init__(self, graph: fx.Graph, aliases: Aliases) -> None:
@@ -38,7 +38,6 @@ class Visible:
         return self.seen_out.isdisjoint(mine) and self.seen_in.isdisjoint(mine)
 
     def join(self, kept: fx.Node, gone: fx.Node) -> None:
-        """`kept` takes the place of `gone`, which leaves the graph."""
         mine, other = self._memory(kept), self._memory(gone)
         root = min(mine | other)
         for key in (mine | other) - {root}:
@@ -48,6 +47,10 @@ class Visible:
                 seen.add(root)
         if gone in self.outputs:
             self.outputs.add(kept)
+
+    def merge(self, kept: fx.Node, gone: fx.Node) -> None:
+        """`kept` takes the place of `gone`, which leaves the graph."""
+        self.join(kept, gone)
         gone.replace_all_uses_with(kept)
         gone.graph.erase_node(gone)
 

@@ -52,7 +52,7 @@ class RemoveNoop(Pass):
             source = _same(node, aliases)
             if source is None or not visible.may_join(source, node):
                 continue
-            visible.join(source, node)
+            visible.merge(source, node)
             removed += 1
         return removed
 
