@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_arg
 
 from npucompose.graphs.effects import tensors_in
@@ -66,7 +66,8 @@ def fake_like(
     if strides is None:
         return None
     if isinstance(model, FakeTensor) and _all_ints((*shape, *strides)):
-        meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        with unset_fake_temporarily():  # where AOTAutograd is at work, its mode would make a fake tensor of it
+            meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
         return FakeTensor(model.fake_mode, meta, model.device)
     mode = model.fake_mode if isinstance(model, FakeTensor) else nullcontext()
     with mode:

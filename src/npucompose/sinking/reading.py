@@ -13,6 +13,7 @@ from torch import fx
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name
 from npucompose.graphs.effects import nodes_in, tensors_in
+from npucompose.graphs.inputs import places
 from npucompose.graphs.scopes import control
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op
 
@@ -45,10 +46,9 @@ def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = ()) -> 
 
 def _inputs(graph: fx.Graph, sources: Sequence[str | None]) -> Iterator[Input]:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    for position, node in enumerate(placeholders):
+    for node, place in zip(placeholders, places(placeholders, len(sources)), strict=True):
         value = node.meta.get("val")
-        place = getattr(node.meta.get("desc"), "idx", position if len(sources) == len(placeholders) else None)
-        source = sources[place] if place is not None and place < len(sources) else None
+        source = None if place is None else sources[place]
         argument = argument_of(source) if source else None
         if isinstance(value, torch.Tensor):
             sizes = {at: str(size) for at, size in enumerate(value.shape) if _free(size)}

@@ -14,6 +14,7 @@ from attrs import define
 
 from npucompose.errors import CaptureError, NpuComposeError
 from npucompose.graphs import Snapshot
+from npucompose.graphs.inputs import places
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
 from npucompose.schema.compiler import CompilerOptions
@@ -190,9 +191,8 @@ class Backend:
 
         inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         found: dict[str, Constant] = {}
-        for position, node in enumerate(inputs):
-            place = getattr(node.meta.get("desc"), "idx", position if len(inputs) == len(self._given) else None)
-            if place is None or place >= min(len(self._given), len(self._sources)):
+        for node, place in zip(inputs, places(inputs, len(self._sources)), strict=True):
+            if place is None:
                 continue
             value, kind = self._given[place], _kind(self._sources[place])
             real = isinstance(value, torch.Tensor) and not isinstance(value, torch._subclasses.FakeTensor)
