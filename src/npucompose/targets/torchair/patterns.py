@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import define, evolve, field
+from torch._inductor import pattern_matcher
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npucompose.graphs.effects import leaves_in
@@ -94,8 +95,9 @@ def begin(handed: Handed | None, nodes: int) -> None:
 def hand_over(backend: Backend) -> Handed | None:
     """Take `replace` out of the backend's passes where TorchAir can do it in the same place; None elsewhere.
 
-    That is where TorchAir has register_replacement and applies it, the pass is the last one before TorchAir's own, and
-    nobody wants it held to its promise (`check=per_pass`), which only the graph before and after it can tell.
+    That is where TorchAir has register_replacement and applies it, the pass is the last one before TorchAir's own,
+    nobody wants it held to its promise (`check=per_pass`), which only the graph before and after it can tell, and
+    torch tells a check what it needs (`numbers_arrive`).
     """
     pre: PassPipeline = backend.pre
     if not pre.passes or pre.check:
@@ -103,14 +105,25 @@ def hand_over(backend: Backend) -> Handed | None:
     label, last = pre.passes[-1]
     if not isinstance(last, Replace) or last.via != "auto" or not backend.options[FUSION[backend.mode == NPUGRAPH_EX]]:
         return None
+    wanted = [PATTERNS.get(name)() for name in last.patterns]
+    if any(pattern.scalars for pattern in wanted) and not numbers_arrive():
+        return None
     name = "npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair"
     register = getattr(package(name), "register_replacement", None)
     if register is None:
         return None
-    for wanted in last.patterns:
-        _registered(name, register, PATTERNS.get(wanted)())
+    for pattern in wanted:
+        _registered(name, register, pattern)
     backend.pre = evolve(pre, passes=pre.passes[:-1])
     return Handed(label=label, replace=last)
+
+
+def numbers_arrive() -> bool:
+    """Whether Inductor's matcher, which TorchAir's is, gives the numbers of a match (`epsilon`) to its check.
+
+    That of torch 2.11 traces the pattern again with them as constants, and then knows only the tensors.
+    """
+    return hasattr(pattern_matcher, "_unflatten_match_kwargs")
 
 
 def _registered(name: str, register: Callable[..., Any], pattern: Pattern) -> None:
