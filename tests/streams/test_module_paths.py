@@ -18,7 +18,7 @@ from npucompose.streams.match import modules
     ],
 )
 def test_a_module_has_one_path_however_torch_writes_it(written: str, path: str) -> None:
-    """`_modules['0']` is how it was written before torch 2.11."""
+    """`_modules['0']` is how it was written up to torch 2.9."""
     node = fx.Graph().placeholder("x")
     node.meta["nn_module_stack"] = {"1": (written, object), "0": ("L['self']", object)}
     assert modules(node) == (path,)

@@ -16,7 +16,7 @@ from npucompose.schema.streams import Match, SourceMatch
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _KEY = re.compile(r"(?:\.?_modules)?\[['\"]?([^'\"\]]+)['\"]?\]")
-"""One step of a path: `['0']`, before torch 2.11 `._modules['0']`."""
+"""One step of a path: `['0']`, up to torch 2.9 `._modules['0']`."""
 
 
 def targets(node: fx.Node) -> tuple[str, ...]:
