@@ -7,12 +7,13 @@ are right are timed, all in turns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
 
 from airflow_free.stage import Facts, Stage
-from airflow_free.stages.side_by_side import COMPARING, compared, timed
+from airflow_free.stages.side_by_side import compared, in_one_process
 from npucompose.errors import ConfigError
 from npucompose.schema.ablation import ALL, AblationFacts, Variant
 from npucompose.schema.facts import facts_of
@@ -57,18 +58,12 @@ class Ablation(Stage["Session"]):
     measures: ClassVar[bool] = True
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
-        wanted = lists([label for label, _ in live.checked.passes])
-        sessions: dict[str, Session] = {}
-        variants: dict[str, Variant] = {}
-        for at, (name, passes) in enumerate(wanted.items()):
-            session = live if name == ALL else live.with_passes(passes)
-            variants[name] = _tried(name, passes, session)
-            if variants[name].passed:
-                sessions[name] = session
-            progress(COMPARING * (at + 1) / len(wanted))
-        samples = timed(live, sessions, progress)
-        facts = AblationFacts(variants=tuple(_with_times(one, samples) for one in variants.values()))
-        return {"ablation": facts_of(facts)}
+        passes = lists([label for label, _ in live.checked.passes])
+        wanted = {name: partial(live.with_passes, some) for name, some in passes.items()} | {ALL: lambda: live}
+        variants, samples = in_one_process(
+            live, wanted, lambda name, session: _tried(name, passes[name], session), progress
+        )
+        return {"ablation": facts_of(AblationFacts(variants=tuple(_with_times(one, samples) for one in variants)))}
 
 
 def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:

@@ -6,12 +6,13 @@ Each is compared with eager first; only those whose results are right are timed,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
 
 from airflow_free.stage import Facts, Stage
-from airflow_free.stages.side_by_side import COMPARING, candidate, compared, timed
+from airflow_free.stages.side_by_side import candidate, compared, in_one_process
 from npucompose.compose.legality import effective_options
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Mode, ModeName
@@ -79,19 +80,17 @@ class Modes(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         own = live.experiment.mode.name
-        wanted: dict[ModeName, None] = dict.fromkeys((own, *live.experiment.benchmark.against, "eager"))
-        sessions: dict[str, Session] = {}
-        found: list[ModeTime] = []
-        for at, mode in enumerate(wanted):
-            session = live if mode == own else live.of(in_mode(live.checked, mode))
-            found.append(_tried(mode, session, live))
-            if found[-1].passed:
-                sessions[mode] = session
-            progress(COMPARING * (at + 1) / len(wanted))
-        return {"modes": facts_of(contest(found, timed(live, sessions, progress)))}
+        modes: tuple[ModeName, ...] = (own, *live.experiment.benchmark.against, "eager")
+
+        def session_in(mode: ModeName) -> Session:
+            return live if mode == own else live.of(in_mode(live.checked, mode))
+
+        wanted = {mode: partial(session_in, mode) for mode in modes}
+        found, samples = in_one_process(live, wanted, lambda mode, session: _tried(mode, session, live), progress)
+        return {"modes": facts_of(contest(found, samples))}
 
 
-def _tried(mode: ModeName, session: Session, live: Session) -> ModeTime:
+def _tried(mode: str, session: Session, live: Session) -> ModeTime:
     """What cannot be done in one mode is told in its row."""
     known = {one.option for one in live.checked.effective}
     idle = tuple(one.option for one in session.checked.effective if one.option not in known and mode != "eager")

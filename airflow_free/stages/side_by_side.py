@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_free.stages.benchmark import in_turns
 from npucompose.errors import NpuComposeError
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from npucompose.schema.record import Numerics
     from npucompose.schema.timing import Candidate
 
+
+class Tried(Protocol):
+    """What is written down of one way; only what passed is timed."""
+
+    @property
+    def passed(self) -> bool: ...
+
+
+Row = TypeVar("Row", bound=Tried)
 COMPARING = 0.5
 """Share of the progress that compiling and comparing are counted as."""
 
@@ -36,8 +45,27 @@ def candidate(session: Session) -> Candidate:
     return "compiled" if session.detached is None else "replay"
 
 
-def timed(live: Session, sessions: Mapping[str, Session], progress: Callable[[float], None]) -> Mapping[str, Samples]:
-    """Samples of each session, all of them sessions of the model of `live`, whose settings are followed."""
+def in_one_process(
+    live: Session,
+    wanted: Mapping[str, Callable[[], Session]],
+    tried: Callable[[str, Session], Row],
+    progress: Callable[[float], None],
+) -> tuple[list[Row], Mapping[str, Samples]]:
+    """(`tried(name, session)` of each, samples of those that passed). All are sessions of the model of `live`, whose
+    settings are followed; each is made when its turn comes.
+    """
+    rows: list[Row] = []
+    right: dict[str, Session] = {}
+    for name, make in wanted.items():
+        session = make()
+        rows.append(tried(name, session))
+        if rows[-1].passed:
+            right[name] = session
+        progress(COMPARING * len(rows) / len(wanted))
+    return rows, _timed(live, right, progress)
+
+
+def _timed(live: Session, sessions: Mapping[str, Session], progress: Callable[[float], None]) -> Mapping[str, Samples]:
     import torch
 
     # no_grad also here: a change of the grad mode is a recompilation.

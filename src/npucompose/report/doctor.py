@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from attrs import asdict, field, frozen
 
-from npucompose.machine import compiler, cpu_model
+from npucompose.machine import compiler, cpu_model, usable_cores
 from npucompose.schema.verified import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
@@ -175,7 +175,7 @@ def look_at_machine() -> Machine:
         cpu=cpu_model(),
         architecture=platform.machine(),
         system=platform.platform(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         memory_gib=memory_gib(),
         compiler=_compiler(),
         nvidia=nvidia,

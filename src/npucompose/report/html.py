@@ -18,7 +18,7 @@ from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, numerics_notes, stream_words
+from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, is_wrong, numerics_notes, stream_words
 from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
@@ -160,7 +160,7 @@ def _latency(report: Report) -> Iterator[Html]:
     times = report.stages.benchmark
     if times is None:
         return
-    if report.status == "numerics_failed" or (report.numerics is not None and not report.numerics.passed):
+    if is_wrong(report):
         yield tag("p", "Not shown: the results are wrong.", class_="bad")
         return
     candidates = {times.candidate: times, **times.baselines}

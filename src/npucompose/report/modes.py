@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from npucompose.report.markup import Html, table, tag
-from npucompose.report.words import as_time
+from npucompose.report.words import as_time, is_wrong
 from npucompose.schema.modes import Behind, ModeFacts, ModeTime
 from npucompose.schema.record import Report
 from npucompose.schema.timing import Candidate
@@ -41,7 +41,7 @@ def _quartiles(behind: Behind) -> str:
 
 def rows_of_modes(report: Report) -> Iterator[Row]:
     facts = report.stages.modes
-    if facts is None or _wrong(report):
+    if facts is None or is_wrong(report):
         return
     yield "modes", Text(sentence(facts), style="bold" if facts.won else "yellow")
     for one in facts.modes:
@@ -70,7 +70,7 @@ def _result(one: ModeTime) -> str:
 
 def tables_of_modes(report: Report) -> Iterator[Html]:
     facts = report.stages.modes
-    if facts is None or _wrong(report):
+    if facts is None or is_wrong(report):
         return
     yield tag("p", f"{sentence(facts)}.")
     head = ("mode", "called", "p50", "by the fastest", "quartiles", "compiled for", "result", "does not act there")
@@ -88,8 +88,3 @@ def _cells(one: ModeTime) -> tuple[str, ...]:
         _result(one),
         ", ".join(one.idle),
     )
-
-
-def _wrong(report: Report) -> bool:
-    """No speed is shown beside results that are not those of the reference."""
-    return report.status == "numerics_failed" or (report.numerics is not None and not report.numerics.passed)

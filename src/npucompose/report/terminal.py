@@ -27,6 +27,7 @@ from npucompose.report.words import (
     as_bytes,
     as_count,
     as_time,
+    is_wrong,
     numerics_notes,
     stream_words,
 )
@@ -195,7 +196,7 @@ def _latency(report: Report) -> Iterator[Row]:
     times = report.stages.benchmark
     if times is None:
         return
-    if report.status == "numerics_failed" or (report.numerics is not None and not report.numerics.passed):
+    if is_wrong(report):
         yield "latency", Text("not shown: the results are wrong", style="red")
         return
     own = "detached replay" if times.candidate == "replay" else _choice(report.experiment, "mode")

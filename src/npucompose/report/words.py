@@ -61,6 +61,11 @@ def stream_words(plan: StreamFacts) -> list[str]:
     return words
 
 
+def is_wrong(report: Report) -> bool:
+    """No speed is shown beside results that are not those of the reference."""
+    return report.status == "numerics_failed" or (report.numerics is not None and not report.numerics.passed)
+
+
 def numerics_notes(report: Report) -> list[str]:
     """What to know of the comparison beside its verdict: what it says of a device, and where it ended early."""
     notes = [report.numerics.note] if report.numerics is not None and report.numerics.note else []

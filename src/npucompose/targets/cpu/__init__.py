@@ -28,6 +28,23 @@ WhenFull = Literal["eager", "replace"]
 PoolOf = Literal["model", "graph"]
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
+
+def when_full_option() -> Any:
+    return option(
+        "eager",
+        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
+        choices=("eager", "replace"),
+    )
+
+
+def pool_option() -> Any:
+    return option(
+        "model",
+        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
+        choices=("model", "graph"),
+    )
+
+
 HONOURED: Mapping[str, frozenset[str]] = {
     "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
     "npugraph_ex": frozenset({"npugraph_ex.capture_limit", "npugraph_ex.clone_output"}),
@@ -62,16 +79,8 @@ class CpuTarget(Target):
         "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
         choices=("auto", "native", "portable"),
     )
-    when_full: WhenFull = option(
-        "eager",
-        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
-        choices=("eager", "replace"),
-    )
-    pool: PoolOf = option(
-        "model",
-        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
-        choices=("model", "graph"),
-    )
+    when_full: WhenFull = when_full_option()
+    pool: PoolOf = pool_option()
     stream_threads: int | None = option(
         None,
         "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",

@@ -194,16 +194,16 @@ class Calls:
 
     # -- what needs no kernel, or a fresh value of one
 
+    def _operands(self, traits: Traits, ordered: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([self.ledger.operand(value) for value in self.ledger.numbered(traits, ordered)])
+
     def _view(self, result: Any, read: list[Held]) -> Any:
         self.views += 1
 
         def place(tensor: Any) -> Any:
             if not isinstance(tensor, torch.Tensor):
                 return tensor
-            for held in read:
-                if held.tensor is tensor:
-                    return held
-            return Held(tensor, self.ledger.roots[storage_of(tensor)])
+            return _held(tensor, read) or Held(tensor, self.ledger.roots[storage_of(tensor)])
 
         return place(result) if isinstance(result, torch.Tensor) else mapped(place, result)
 
@@ -217,7 +217,7 @@ class Calls:
         return self.ledger.adopt(Held(tensor, root))
 
     def _fresh(self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any) -> Any:
-        args = tuple([self.ledger.operand(value) for value in self.ledger.numbered(traits, ordered)])
+        args = self._operands(traits, ordered)
         held = mapped(self.ledger.into_register, result)
         self._add(Step(op=traits.op, args=args, results=registers_of(held), name=node.name))
         return held
@@ -225,14 +225,13 @@ class Calls:
     def _mutation(
         self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any, written: list[Held]
     ) -> Any:
-        args = tuple([self.ledger.operand(value) for value in self.ledger.numbered(traits, ordered)])
+        args = self._operands(traits, ordered)
 
         def place(tensor: Any) -> Any:
             if not isinstance(tensor, torch.Tensor):
                 return tensor
-            for held in written:
-                if held.tensor is tensor:
-                    return held
+            if held := _held(tensor, written):
+                return held
             root = self.ledger.root_of(tensor)
             if root is not None and root.kind != "fresh":
                 return Held(tensor, root)
@@ -250,6 +249,11 @@ class Calls:
 
     def _add(self, step: Step) -> None:
         self.steps.append(self.issue.step(step))
+
+
+def _held(tensor: torch.Tensor, among: Sequence[Held]) -> Held | None:
+    """The one that holds this very tensor."""
+    return next((held for held in among if held.tensor is tensor), None)
 
 
 def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:

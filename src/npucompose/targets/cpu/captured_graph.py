@@ -36,8 +36,8 @@ class CapturedGraph:
     """`CapturedGraph.capture(gm, inputs, static=…)`, then `replay(*inputs)` as often as wanted.
 
     Outputs lie in static buffers that the next replay overwrites: clone what must last, or capture with `clone_output`.
-    An output that is an input comes back as the caller's own tensor. Replays of recordings that
-    lie in one arena run one at a time.
+    An output that is an input comes back as the caller's own tensor. Replays of recordings that lie in one arena run
+    one at a time.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 from npucompose.schema.verified import CUDA_UNPROVEN
 from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
-from npucompose.targets.cpu import HONOURED, PoolOf, WhenFull
+from npucompose.targets.cpu import HONOURED, PoolOf, WhenFull, pool_option, when_full_option
 
 if TYPE_CHECKING:
     from torch import fx
@@ -34,16 +34,8 @@ class CudaTarget(Target):
     loaded: ClassVar[tuple[str, ...]] = TORCH_COMPILE
 
     index: int = option(0, "which GPU", ge=0)
-    when_full: WhenFull = option(
-        "eager",
-        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
-        choices=("eager", "replace"),
-    )
-    pool: PoolOf = option(
-        "model",
-        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
-        choices=("model", "graph"),
-    )
+    when_full: WhenFull = when_full_option()
+    pool: PoolOf = pool_option()
 
     def capabilities(self, mode: str) -> Capabilities:
         return Capabilities(
