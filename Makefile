@@ -44,6 +44,12 @@ test: $(READY) wheel  ## the tests (under 8 minutes on two cores)
 test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional models included
 	$(BIN)/python -m pytest -n 2 -m ''
 
+test-threads-sanitized: $(READY)  ## 100,000 calls from eight threads, the native library under the thread sanitizer
+	$(BIN)/python -m tools.sanitized
+
+fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
+	$(BIN)/python -m tools.fuzz_programs
+
 test-npu: $(READY)  ## on a host with an NPU: prove every claim there, write benchmarks/results/npu-….json
 	$(BIN)/python -m pytest -m npu tests/npu
 
@@ -72,10 +78,13 @@ bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thr
 bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
 	$(BIN)/python benchmarks/performance.py
 
+huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
+	$(BIN)/python benchmarks/huggingface.py
+
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .bundle outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-npu test-cuda test-cuda-offline bundle check bench bench-table golden clean
+.PHONY: help install extras run wheel test test-full test-threads-sanitized fuzz-programs test-npu test-cuda test-cuda-offline bundle check bench bench-table huggingface golden clean

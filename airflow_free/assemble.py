@@ -15,9 +15,11 @@ from airflow_free.store import Store
 from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
 from npucompose.measure.numerics import combined
+from npucompose.report.words import trial_words
 from npucompose.schema.ablation import AblationFacts
 from npucompose.schema.facts import of_facts
 from npucompose.schema.modes import ModeFacts
+from npucompose.schema.partition import refused_on_npu
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -38,6 +40,7 @@ from npucompose.schema.record import (
     StreamFacts,
 )
 from npucompose.schema.sinking import SinkingFacts
+from npucompose.schema.streams import DEFAULT_STREAM, Verdict
 
 T = TypeVar("T")
 
@@ -58,6 +61,8 @@ def assembled(
 ) -> Report:
     """The report of a run; `outcome` is None when no worker was needed."""
     facts = {f.stage: f.facts for f in finished}
+    graphs = _all_of(GraphFacts, _latest(facts, "graphs"), "graphs")
+    refused = [one for graph in graphs for one in graph.npu_refuses]
     report = Report(
         key=ingredients.key,
         status="ok",
@@ -65,9 +70,9 @@ def assembled(
         reused=len(finished) == len(order) and all(f.reused for f in finished),
         experiment=ingredients.values,
         provenance=checked.provenance,
-        effective=checked.effective,
+        effective=(*checked.effective, *refused_on_npu(checked.target.name, refused)),
         environment=_environment(finished, store),
-        graphs=_all_of(GraphFacts, _latest(facts, "graphs"), "graphs"),
+        graphs=graphs,
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
         rejected=outcome.rejected if outcome is not None else (),
         streams=_streams(facts),
@@ -84,12 +89,15 @@ def assembled(
 
 
 def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
-    """The plan as it was made, on how many threads it was recorded, and how long it took where that was measured."""
+    """The plan as it was made, whether its recordings run it, on how many threads, and how long it took where that was
+    measured. The recordings are those of the last process that says something of them: each makes its own trial."""
     plan: StreamFacts | None = _of(StreamFacts, facts, "compile", "streams")
     if plan is None:
         return None
-    recorded = [r for r in facts.get("capture", {}).get("recordings", ()) if r.get("streams", 1) > 1]
-    if recorded:
+    told = (facts.get(stage, {}).get("recordings") for stage in ("benchmark", "capture", "compile"))
+    recorded = [r for r in next(filter(None, told), ()) if r.get("streams", 1) > 1 or r.get("trial") is not None]
+    plan = _tried(plan, recorded)
+    if recorded and plan.applied:
         why = "; ".join(dict.fromkeys(r["why_threads"] for r in recorded if r["why_threads"]))
         plan = attrs.evolve(plan, threads=max(r["threads"] for r in recorded), why_threads=why)
     times = list(facts.get("benchmark", {}).get("stream_times", {}).values())
@@ -103,6 +111,19 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
         measured_serial_us=sum(one["serial_us"] for one in times),
         prediction_error=plan.predicted_us / took - 1 if comparable and plan.predicted_us is not None else None,
     )
+
+
+def _tried(plan: StreamFacts, recorded: Sequence[Mapping[str, Any]]) -> StreamFacts:
+    """With what the trials say; a plan that no recording keeps leaves one stream."""
+    verdicts = tuple(
+        of_facts(Verdict, r["trial"], where="capture.trial") for r in recorded if r.get("trial") is not None
+    )
+    if not verdicts:
+        return plan
+    plan = attrs.evolve(plan, trials=verdicts, applied=any(verdict.applied for verdict in verdicts))
+    if not plan.applied and len(verdicts) == len(recorded):
+        plan = attrs.evolve(plan, streams=1, events=0, nodes=dict.fromkeys(plan.nodes, DEFAULT_STREAM))
+    return attrs.evolve(plan, why=trial_words(plan))
 
 
 def _latest(facts: Mapping[str, Mapping[str, Any]], name: str) -> Any:
@@ -174,9 +195,22 @@ def _status(outcome: Outcome | None, report: Report) -> Status:
     return "ok" if all(e.held for e in report.expectations) else "expect_failed"
 
 
+def _failed(numerics: Numerics) -> str:
+    """The paragraph on a comparison that did not pass: whose fault it is comes first."""
+    problems = "; ".join(numerics.problems)
+    if numerics.cause == "model":
+        return f"{problems}. Nothing can be compared with it."
+    if numerics.cause == "tracing":
+        return (
+            "tracing changed the results by more than the table of tolerances allows, before anything of npucompose "
+            f"touched the graph: torch.compile(backend='aot_eager') differs from eager too; {problems}"
+        )
+    return f"the comparison with eager failed: {problems}"
+
+
 def _error(outcome: Outcome | None, report: Report) -> str | None:
     if outcome is not None and outcome.status != "done":
         return outcome.error
     if report.numerics is not None and not report.numerics.passed:
-        return "the comparison with eager failed: " + "; ".join(report.numerics.problems)
+        return _failed(report.numerics)
     return missed(report.expectations)

@@ -13,6 +13,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.errors import ConfigError, listed
+from npucompose.report.words import part_words
 from npucompose.schema.experiment import Expect, Experiment
 from npucompose.schema.record import Expectation, Recompile, Report
 from npucompose.schema.sinking import SinkingFacts
@@ -27,6 +28,7 @@ JUDGED_BY: Mapping[str, str] = {
     "path": "compile",
     "recompiles": "replay",
     "captures": "capture",
+    "segments": "compile",
     "streams": "compile",
     "events": "compile",
     "bitwise": "replay",
@@ -187,6 +189,15 @@ def _captures(report: Report) -> Found:
     return Found(capture.captures, (f"{len(report.graphs)} graphs, {capture.kernels} kernel calls",))
 
 
+def _segments(report: Report) -> Found:
+    """Of the graph that was cut into the most."""
+    found = {graph.id: graph.partition for graph in report.graphs if graph.partition is not None}
+    if not found:
+        return Found(None, ("no graph was recorded",))
+    words = tuple(f"{name}: {partition.words}" for name, partition in found.items() if partition.outside)
+    return Found(max(partition.segments for partition in found.values()), words)
+
+
 def _plan(name: str, without: int) -> Callable[[Report], Found]:
     """Streams or events of the plan; `without` is their number where no plan was made."""
 
@@ -212,6 +223,7 @@ def _bitwise(report: Report) -> Found:
         return Found(True, (f"{found.compared} values compared",))
     inexact = [f"max. absolute error {found.max_abs_err}"] if found.max_abs_err is not None else []
     why = "mode=max-autotune fuses" if report.experiment["mode"]["name"] == "max-autotune" else ""
+    inexact += [words for words in (part_words(found),) if words]
     return Found(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
 
 
@@ -245,6 +257,7 @@ _FINDERS: Mapping[str, Callable[[Report], Found]] = {
     "path": _path,
     "recompiles": _recompiles,
     "captures": _captures,
+    "segments": _segments,
     "streams": _plan("streams", 1),
     "events": _plan("events", 0),
     "bitwise": _bitwise,

@@ -27,6 +27,7 @@ from airflow_free.worker import Outcome, run_in_worker
 from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
+from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
@@ -71,9 +72,11 @@ class Surroundings:
         self._devices: dict[str, Mapping[str, str]] = {}
 
     def device(self, target: Target) -> Mapping[str, str]:
+        """The target's identity, and what says how many threads torch takes: a plan that pays on two threads may not
+        on one, and sums on one thread may have other bits than on two."""
         name = repr(target)
         if name not in self._devices:
-            self._devices[name] = target.identity()
+            self._devices[name] = {**target.identity(), **thread_settings()}
         return self._devices[name]
 
 

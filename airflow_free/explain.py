@@ -7,7 +7,7 @@ not lowered; TorchAir's is asked for its GE graph.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -70,9 +70,34 @@ def session_of(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
+    from npucompose.compose.implied import implied_by
+
     session.materialised.backend.reads_only = session.materialised.genuine is None
     facts, compile_s, diagnosis_s = _explained(session)
-    return Explanation(asked=asked_of(session.checked), sinking=facts, compile_s=compile_s, diagnosis_s=diagnosis_s)
+    return Explanation(
+        asked=asked_of(session.checked),
+        sinking=facts,
+        compile_s=compile_s,
+        diagnosis_s=diagnosis_s,
+        implied=implied_by(session.experiment),
+        recording=tuple(_recording(session)),
+        notes=tuple(found.words(graph) for graph, found in session.overwrites.items()),
+    )
+
+
+def _recording(session: Session) -> Iterator[str]:
+    """How each graph would be cut, and what would be refused."""
+    from npucompose.schema.partition import named
+
+    backend = session.materialised.backend
+    for one in backend.compilations:
+        if one.planned is None or not one.planned.outside:
+            continue
+        if backend.partial == "refuse":
+            yield f"{one.id}: compile.partial=refuse refuses this graph: {named(one.planned.outside)}"
+        else:
+            yield f"{one.id}: {one.planned.words}"
+    yield from (found.why for found in backend.effective())
 
 
 def asked_of(checked: Checked) -> dict[str, str]:

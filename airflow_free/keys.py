@@ -1,8 +1,8 @@
 """Keys of results: equal keys, equal result. Knows no torch and reads no git.
 
 A key that leaves something out gives a wrong answer; one that holds too much costs a second run. So everything goes in
-that may change a result: the values read, versions, the device, the source code. The git commit is not there: it
-changes with every word of documentation and says nothing about an edited working tree.
+that may change a result: the values read, versions, the device, threads, the source code. The git commit is not there:
+it changes with every word of documentation and says nothing about an edited working tree.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Ingredients:
     """The experiment; a stage's key holds the fields that it reads."""
     versions: Mapping[str, str]
     device: Mapping[str, str]
-    """The target's identity."""
+    """The target's identity, and the settings of threads that a worker of this process finds."""
     code: Mapping[str, str]
 
     @property

@@ -112,10 +112,10 @@ def measured(model: str, passes: str, seconds: float, with_steps: bool) -> Row:
         "detached": handle,
         "compiled": live.compiled,
     }
-    arguments = tuple(live.inputs(0).values())
+    arguments = live.bind(live.inputs(0)).args
     with torch.no_grad():
         samples = interleaved(
-            {name: _bound(f, tuple(live.inputs(0).values())) for name, f in candidates.items()},
+            {name: _bound(f, live.bind(live.inputs(0)).args) for name, f in candidates.items()},
             warmup=10,
             min_calls=15,
             min_seconds=seconds,

@@ -319,7 +319,7 @@ def executed() -> tuple[Table, bool]:
 
 
 def _handle(live: Session) -> Callable[[], Any]:
-    handle, inputs = live.detached, tuple(live.inputs(0).values())
+    handle, inputs = live.detached, live.bind(live.inputs(0)).args
     assert handle is not None, live.why_attached
     return lambda: handle(*inputs)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import npucompose
+from npucompose import api
 from npucompose.errors import CaptureError, CompileError, ConfigError, SignatureError
 
 
@@ -86,8 +87,8 @@ def test_max_autotune_trains() -> None:
     torch.testing.assert_close(got, model.weight.grad)
 
 
-def test_inputs_that_require_grad_are_refused_where_kernels_are_recorded() -> None:
-    fast = npucompose.compile(Small().eval(), "mode=reduce-overhead")
+def test_inputs_that_require_grad_are_refused_where_nothing_may_run_beside_a_recording() -> None:
+    fast = npucompose.compile(Small().eval(), "mode=reduce-overhead", "compile.partial=refuse")
     with pytest.raises(CaptureError, match="requires grad"):
         fast(torch.randn(2, 4, requires_grad=True))
 
@@ -107,10 +108,10 @@ def finds_nonzero(x: torch.Tensor) -> torch.Tensor:
         (finds_nonzero, "nonzero", "torch.nonzero(x) + 1"),
     ],
 )
-def test_control_that_depends_on_data_is_refused_with_the_operator_and_the_models_line(
+def test_control_that_depends_on_data_is_refused_where_nothing_may_be_cut(
     function: object, operator: str, line: str
 ) -> None:
-    fast = npucompose.compile(function, "mode=reduce-overhead")  # type: ignore[arg-type]
+    fast = npucompose.compile(function, "mode=reduce-overhead", "compile.partial=refuse")  # type: ignore[arg-type]
     with pytest.raises((CaptureError, CompileError)) as caught:
         fast(torch.randn(4))
     assert operator in str(caught.value)
@@ -131,8 +132,11 @@ def test_another_signature_is_an_error_or_a_capture_as_asked_for() -> None:
             assert len(each.handles) == handles
         used = each.handles[-1]
         assert torch.equal(used(x), model(x))
-    with pytest.raises(CaptureError, match="no_grad"):
-        each(torch.randn(2, 4, requires_grad=True))
+    x = torch.randn(2, 4, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match="requires grad"):
+        each(x).sum().backward()
+    assert x.grad is not None
+    assert len(each.handles) == 3
 
 
 def test_a_model_with_state_runs_once_a_call_while_its_signatures_are_captured() -> None:
@@ -210,3 +214,25 @@ def test_a_dimension_marked_dynamic_that_the_model_fixes_is_told_in_a_sentence()
     torch._dynamo.mark_dynamic(x, 0)
     with torch.no_grad(), pytest.raises(CompileError, match=r"shapes\.mark_dynamic cannot hold: .*marked"):
         fast(x)
+
+
+def test_further_graphs_of_a_function_with_breaks_compose_nothing(monkeypatch: pytest.MonkeyPatch):
+    from npucompose.compose import tree
+
+    composed: list[object] = []
+    made = tree._Combination.of
+    monkeypatch.setattr(tree._Combination, "of", lambda *args: composed.append(args) or made(*args))
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        torch._dynamo.graph_break()
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x - 3
+
+    api._composer.cache_clear()
+    for executor in ("portable", "portable", "native"):
+        torch._dynamo.reset()
+        options = {"target.executor": executor}
+        assert torch.equal(torch.compile(broken, backend="npucompose", options=options)(torch.ones(2)), torch.zeros(2))
+    assert len(composed) == 1

@@ -38,6 +38,7 @@ class Capture(Stage["Session"]):
                     why_executor=_named(recordings, "executor_reason"),
                     detached=handle is not None,
                     why_attached=live.why_attached or None,
+                    ran=live.materialised.backend.statistics.if_any(),
                 )
             )
             facts["memory"] = facts_of(

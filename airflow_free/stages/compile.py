@@ -21,7 +21,7 @@ class Compile(Stage["Session"]):
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
         "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
-        "compile", "seed", "sinking",
+        "compile", "seed", "sinking", "benchmark.threads", "strict",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
@@ -38,6 +38,7 @@ class Compile(Stage["Session"]):
                 )
             ),
             "streams": stream_facts(graphs),
+            "recordings": live.checked.target.recordings(live.materialised.backend),
             "timelines": timelines(graphs),
             **graphs_account(live),
             "npu": npu_facts(live),

@@ -32,6 +32,8 @@ class Sequence(Stage["Session"]):
         target = live.checked.target
         live, before = _as_after_the_first_call(live)
         results: dict[str, Compared] = {}
+        backend = live.materialised.backend
+        ran = backend.statistics
         for at, call in enumerate(live.calls):
             name = named(at, call)
             results[name] = compared(live, live.compiled, at, call, name=name)
@@ -41,7 +43,8 @@ class Sequence(Stage["Session"]):
                 SequenceFacts(
                     calls=tuple(_call_facts(c, r) for c, r in zip(live.calls, results.values(), strict=True)),
                     graphs=len(live.compilations),
-                    captures=len(target.recordings(live.materialised.backend)) - before,
+                    captures=len(target.recordings(backend)) - before,
+                    ran=backend.statistics.since(ran).if_any(),
                 )
             ),
             **graphs_account(live),

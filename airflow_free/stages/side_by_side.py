@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_free.stages.benchmark import in_turns
+from airflow_free.stages.benchmark import bound, in_turns
 from npucompose.errors import NpuComposeError
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def _timed(live: Session, sessions: Mapping[str, Session], progress: Callable[[f
 def _candidates(sessions: Mapping[str, Session]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The detached handle where there is one, else the compiled model, compiled once more where that was forgotten."""
     for name, session in sessions.items():
-        inputs = tuple(session.inputs(0).values())
-        function = session.detached or session.compiled
-        function(*inputs)
-        yield name, lambda function=function, inputs=inputs: function(*inputs)
+        session.rewind()
+        call = bound(session.detached or session.compiled, session.bind(session.inputs(0)))
+        call()
+        yield name, call
 
 
 def _versions_for(sessions: Mapping[str, Session]) -> AbstractContextManager[Any]:

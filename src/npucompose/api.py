@@ -6,94 +6,97 @@ Nothing is written to disk and no worker is started: the caller's process compil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from attrs import evolve
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised
 from npucompose.compose.engine import materialize as _materialize
-from npucompose.compose.tree import compose
-from npucompose.errors import CaptureError, ConfigError
-from npucompose.schema.effective import Effective
+from npucompose.compose.tree import Composed, Composer, compose
+from npucompose.errors import ConfigError
+from npucompose.schema.experiment import Shapes
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from npucompose.compiled import CompiledFunction, CompiledModel, CompiledModule
     from npucompose.targets.compilation import Backend
-    from npucompose.targets.detached import DetachedHandle
-    from npucompose.targets.recapturing import Recapturing
+    from npucompose.targets.frozen_weights import FrozenWeights
+    from npucompose.targets.gradients import Notices
+
+Overrides = str | Sequence[str]
+"""One choice, or a list of choices."""
+OWN_SHAPES = "npucompose.compile"
+"""The provenance of `shapes` where `compile` decides."""
 
 
-class CompiledModel:
-    """A model compiled as an experiment says; call it as the model itself.
-
-    `materialised` is what the engine made (config, backend, effective options, provenance); `detach(*inputs)` is the
-    handle that skips torch.compile's guards, good for the signature of those inputs.
-    """
-
-    def __init__(self, model: nn.Module | Callable[..., Any], materialised: Materialised) -> None:
-        self.model = model
-        self.materialised = materialised
-        self._call = (
-            model
-            if materialised.experiment.mode.name == "eager"
-            else materialised.backend.torch_compile(model, **materialised.compile_keywords)
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with in_our_words(self.materialised.experiment.debug):
-            return self._call(*args, **kwargs)
-
-    @property
-    def effective(self) -> tuple[Effective, ...]:
-        """Requests that do not take effect as asked."""
-        return self.materialised.effective
-
-    def detach(self, *args: Any, **kwargs: Any) -> DetachedHandle:
-        """Compile and capture for these inputs (one call is made) and return the handle that replays directly.
-
-        Raises CaptureError when this mode records nothing or the call cannot be mapped to one captured graph. Called
-        with another signature, the handle raises SignatureError, which names both; `recapturing()` captures it.
-        """
-        from npucompose.targets.detached import detach_call
-
-        self._check_captures()
-        self(*args, **kwargs)
-        return detach_call(self._lowered(), lambda: self(*args, **kwargs), args, kwargs)
-
-    def recapturing(self) -> Recapturing:
-        """Detached handles for as many signatures as come: a call of a new one is compiled, captured, then replayed.
-
-        Raises CaptureError when this mode records nothing.
-        """
-        from npucompose.targets.recapturing import Recapturing
-
-        self._check_captures()
-        return Recapturing(self, self._lowered)
-
-    def _check_captures(self) -> None:
-        if not self.materialised.pre.can.captures:
-            raise CaptureError(f"mode={self.materialised.experiment.mode.name} records nothing that could be detached.")
-
-    def _lowered(self) -> list[Any]:
-        return [c.lowered for c in self.materialised.backend.compilations if c.lowered is not None]
-
-
-def compile(model: nn.Module | Callable[..., Any], *overrides: str, config_dirs: Sequence[str] = ()) -> CompiledModel:
+@overload
+def compile(  # pyright: ignore[reportOverlappingOverload]: a module is callable too
+    model: nn.Module, *overrides: Overrides, config_dirs: Sequence[str] = ()
+) -> CompiledModule: ...
+@overload
+def compile(model: Callable[..., Any], *overrides: Overrides, config_dirs: Sequence[str] = ()) -> CompiledFunction: ...
+def compile(model: nn.Module | Callable[..., Any], *overrides: Overrides, config_dirs: Sequence[str] = ()) -> Any:
     """`compile(model, "mode=reduce-overhead", "passes=stream_plan")(x)`; ConfigError when the choices are not legal.
 
-    The model is yours: `model=` and `pipeline=` choices have no meaning here and are refused.
+    What comes back is a module where a module is given, as from torch.compile; of a model that is compiled already the
+    original is compiled. The model is yours: `model=` and `pipeline=` choices have no meaning here and are refused.
     """
-    return CompiledModel(model, materialize(*overrides, config_dirs=config_dirs))
+    if not callable(model):
+        raise ConfigError(f"npucompose.compile takes a module or a function first, then its choices; given {model!r}.")
+    return _compiled_again(tuple(_choices(overrides)), tuple(config_dirs), model)
 
 
-def materialize(*overrides: str, config_dirs: Sequence[str] = ()) -> Materialised:
+def _compiled_again(overrides: Sequence[str], config_dirs: Sequence[str], model: Callable[..., Any]) -> CompiledModel:
+    """A function of its own, so that pickle finds it."""
+    from npucompose.compiled import compiled
+
+    again = partial(_compiled_again, overrides, config_dirs)
+    return compiled(model, materialize(*overrides, config_dirs=config_dirs), again)
+
+
+def materialize(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Materialised:
     """The CompilerConfig value, the backend object, the pass pipelines, `effective` and `provenance` of the choices."""
+    return _materialised(overrides, partial(compose, config_dirs=config_dirs))
+
+
+def _materialised(overrides: Sequence[Any], composed: Callable[[Sequence[str]], Composed]) -> Materialised:
+    choices = tuple(_choices(overrides))
+    for choice in choices:
+        if choice.lstrip("+~").startswith(("model=", "model.", "pipeline=", "pipeline.")):
+            raise ConfigError(f"'{choice}' has no meaning here: the model is the caller's, and stages are not run.")
+    return _materialize(_with_own_shapes(check(composed(choices), with_model=False)))
+
+
+def _choices(overrides: Sequence[Any]) -> Iterator[str]:
+    """Each choice; lists of them are spread out."""
     for override in overrides:
-        if override.lstrip("+~").startswith(("model=", "model.", "pipeline=", "pipeline.")):
-            raise ConfigError(f"'{override}' has no meaning here: the model is the caller's, and stages are not run.")
-    return _materialize(checked(overrides, config_dirs=config_dirs, with_model=False))
+        if isinstance(override, str):
+            yield override
+        elif isinstance(override, (list, tuple)):
+            yield from _choices(cast("Sequence[Any]", override))
+        else:
+            raise ConfigError(f"a choice is a text like 'mode=reduce-overhead'; given {override!r}.")
+
+
+def _with_own_shapes(made: Checked) -> Checked:
+    """Where nobody chose `shapes` and each signature is recorded here anyway: shapes=auto.
+
+    A recording is as static as can be, whatever graph it is made of; a graph for each shape on top of it would only
+    cost a compilation each.
+    """
+    chosen = made.provenance["shapes.name"] != "conf/shapes/static.yaml"
+    records = made.target.detaches and made.target.capabilities(made.experiment.mode.name).captures
+    if chosen or not records or made.experiment.shapes != Shapes():
+        return made
+    return evolve(
+        made,
+        experiment=evolve(made.experiment, shapes=Shapes(name="auto", dynamic=None)),
+        provenance={**made.provenance, "shapes.name": OWN_SHAPES, "shapes.dynamic": OWN_SHAPES},
+    )
 
 
 def checked(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), with_model: bool = True) -> Checked:
@@ -101,7 +104,7 @@ def checked(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), with_m
     return check(compose(overrides, config_dirs=config_dirs), with_model=with_model)
 
 
-def backend(*overrides: str, config_dirs: Sequence[str] = ()) -> Backend:
+def backend(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Backend:
     """A torch.compile backend object: `torch.compile(model, backend=npucompose.backend("passes=cse"))`."""
     return materialize(*overrides, config_dirs=config_dirs).backend
 
@@ -113,7 +116,42 @@ def dynamo_backend(
 
     Found through torch's entry point; the options are overrides: {"seed": 3} is `seed=3`.
     """
-    return backend(*(f"{key}={_text(value)}" for key, value in (options or {}).items()))(graph_module, example_inputs)
+    choices = [f"{key}={_text(value)}" for key, value in (options or {}).items()]
+    made = _materialised(choices, _composer().compose).backend
+    if made.target.fuses(made.mode):
+        made.frozen = _watching(made.inductor.frozen_weights)
+    made.notices = _notices()
+    return made(graph_module, example_inputs)
+
+
+@cache
+def _composer() -> Composer:
+    """One for all graphs of `backend="npucompose"`: composing anew takes longer than most graphs of a function with
+    breaks do."""
+    return Composer()
+
+
+@cache
+def _watching(policy: str) -> FrozenWeights:
+    """One for all graphs of `backend="npucompose"`: the next graph of a model is compiled by another backend object."""
+    from npucompose.targets.frozen_weights import FrozenWeights
+
+    return FrozenWeights(policy, shared=True)
+
+
+@cache
+def _notices() -> Notices:
+    """torch asks for a backend by its name for each graph anew: all of them together warn once."""
+    from npucompose.targets.gradients import Notices
+
+    return Notices()
+
+
+def _reset() -> None:
+    _notices().reset()
+
+
+dynamo_backend.reset = _reset  # type: ignore[attr-defined]  torch._dynamo.reset() calls it
 
 
 def _text(value: Any) -> str:

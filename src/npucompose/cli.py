@@ -302,9 +302,10 @@ def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> in
     import hydra
 
     from npucompose.compose.conf import conf_dir
+    from npucompose.compose.overrides import for_hydra
 
     before = sys.argv
-    sys.argv = [program.split()[0], *argv]
+    sys.argv = [program.split()[0], *for_hydra(argv)]
     try:
         hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
     except SystemExit as end:

@@ -54,8 +54,8 @@ class FetchError(NpuComposeError):
     """A file could not be downloaded, is not the one that was pinned, or cannot be unpacked."""
 
 
-class CompileError(NpuComposeError):
-    """torch.compile could not make a graph of the model."""
+class CompileError(NpuComposeError, RuntimeError):
+    """torch.compile could not make a graph of the model. What it raises itself is a RuntimeError too."""
 
 
 class PassError(NpuComposeError):
@@ -79,6 +79,10 @@ class CaptureError(NpuComposeError):
 
 class SignatureError(NpuComposeError):
     """A captured graph was called with other shapes, dtypes, strides or devices than it was captured for."""
+
+
+class FrozenWeightError(NpuComposeError):
+    """A weight that was frozen has changed, and `inductor.frozen_weights` is `error`; the text names the weight."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

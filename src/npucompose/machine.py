@@ -12,6 +12,21 @@ from importlib import metadata
 from pathlib import Path
 
 CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
+THREAD_VARIABLES: tuple[str, ...] = (
+    "OMP_NUM_THREADS",
+    "OMP_THREAD_LIMIT",
+    "OMP_DYNAMIC",
+    "OMP_WAIT_POLICY",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "MKL_DYNAMIC",
+    "OPENBLAS_NUM_THREADS",
+)
+"""Environment variables that say how many threads a kernel takes and where they run; torch reads them as it loads."""
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -45,6 +60,45 @@ def cores() -> frozenset[int]:
 def usable_cores() -> int:
     """How many they are."""
     return len(cores())
+
+
+def thread_settings() -> dict[str, str]:
+    """The THREAD_VARIABLES that are set; with the cores and `cpu_quota` they decide torch's number of threads."""
+    return {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+
+
+def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """How many cores' worth of time this process may use by its control group; None without such a limit.
+
+    A container limited to 1.5 CPUs sees all cores of its machine and gets 1.5: the tightest limit of the group and of
+    those above it, by version 2 (`cpu.max`) and version 1 (`cpu.cfs_quota_us`).
+    """
+    found: list[float] = []
+    for line in own.read_text(encoding="utf-8").splitlines() if own.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = groups / "cpu" if controllers else groups
+        # Inside a container the path may be the host's, which is not there: then its own group lies at the top.
+        found += [quota for folder in _upwards(top, path) if (quota := _quota(folder)) is not None]
+    return min(found, default=None)
+
+
+def _upwards(top: Path, path: str) -> list[Path]:
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return [top.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
+
+
+def _quota(group: Path) -> float | None:
+    both, alone = group / "cpu.max", group / "cpu.cfs_quota_us"
+    if both.is_file():
+        quota, _, period = both.read_text(encoding="utf-8").strip().partition(" ")
+    elif alone.is_file():
+        quota = alone.read_text(encoding="utf-8").strip()
+        period = alone.with_name("cpu.cfs_period_us").read_text(encoding="utf-8").strip()
+    else:
+        return None
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
 
 
 def cache_dir() -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from report.report_examples import FULL, INDUCTOR
+from report.report_examples import CUT_RUN, FULL, INDUCTOR
 
 from airflow_free import expectations
 from airflow_free.experiment import Job
@@ -44,6 +44,9 @@ def one(report: Report, **expect: Any) -> Expectation:
         ({"recompiles": 1}, attrs.evolve(INDUCTOR, stages=FULL.stages), 1, True),
         ({"recompiles": 0}, attrs.evolve(INDUCTOR, stages=FULL.stages), 1, False),
         ({"captures": 1}, FULL, None, False),
+        ({"segments": 1}, FULL, None, False),
+        ({"segments": 1}, CUT_RUN, 3, False),
+        ({"segments": 3}, CUT_RUN, 3, True),
         ({"streams": 2}, FULL, 2, True),
         ({"events": 7}, FULL, 8, False),
         ({"streams": 1}, attrs.evolve(FULL, streams=None), 1, True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,11 @@ def test_a_log_and_a_dump_speak_for_themselves(capsys: pytest.CaptureFixture[str
 
 
 def test_what_a_file_proves_takes_the_place_of_what_was_derived(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("model=attention_decode", "shapes=static", "mode=max-autotune", "target.soc=a2")
-    facts = told(capsys, *asked, "--log", str(LOG)).sinking
+    frozen = "compiler.experimental_config.frozen_parameter=true"
+    asked = ("model=attention_decode", "shapes=static", "mode=max-autotune", "target.soc=a2", frozen)
+    explanation = told(capsys, *asked, "--log", str(LOG))
+    facts = explanation.sinking
+    assert [sentence.partition(":")[0] for sentence in explanation.implied] == [frozen]
     assert (facts.ge_build, facts.certainty["ge_build"], facts.certainty["fx_graph"]) == (
         "dynamic",
         "proven",
@@ -101,3 +105,27 @@ def test_options_are_refused_where_there_are_none(
 ) -> None:
     assert main(["explain", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_graph_that_is_cut_is_explained_before_it_is_recorded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cut_model.py").write_text(
+        "import torch\n\n\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        y = torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,))\n"
+        "        return y + 1\n\n\n"
+        "def make():\n"
+        '    return Model(), {"x": torch.randn(4, 4)}\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    asked = ("model=python", "model.factory=cut_model:make", "trust=true")
+    assert told(capsys, *asked).recording == (
+        "graph_0: 2 segments, 1 operator outside recordings: cond at cut_model.py:6",
+        "target=npu refuses this graph: cond at cut_model.py:6",
+    )
+    refused = told(capsys, *asked, "compile.partial=refuse").recording
+    assert refused[0] == "graph_0: compile.partial=refuse refuses this graph: cond at cut_model.py:6"

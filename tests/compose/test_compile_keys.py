@@ -13,6 +13,7 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
+from npucompose.models.binding import bind
 
 JOINT = "compiler.experimental_config.aot_config_enable_joint_graph=true"
 OFFLINE = ("target=npu_offline", "mode=max-autotune")
@@ -143,7 +144,7 @@ def test_a_model_without_a_loss_gets_the_mean_square_of_its_outputs() -> None:
     from npucompose.compose.training import step, with_loss
 
     made = with_loss(built(Scaled()), 0)
-    found = step(made.module, (made.module,), tuple(made.inputs(0).values()), 0)
+    found = step(made.module, (made.module,), bind(made.module, made.inputs(0)), 0)
     # (2² + 15²) / 2 of the first output, 17² of the second; the third holds no numbers that have a gradient
     assert [float(loss) for loss in found["outputs"]] == [(4 + 225) / 2 + 17**2]
     assert found["gradients"]["model.weight"].tolist() == [2 * 1 + 2 * 17 * 1, 15 * 5 + 2 * 17 * 5]
@@ -155,7 +156,7 @@ def test_a_model_s_own_loss_is_taken_as_it_is() -> None:
 
     made = with_loss(built(Scaled()), 1)
     assert isinstance(made.module, Scaled)
-    found = step(made.module, (made.module,), tuple(made.inputs(0).values()), 1)
+    found = step(made.module, (made.module,), bind(made.module, made.inputs(0)), 1)
     assert found["gradients"]["weight"].tolist() == [1.0, 5.0]
 
 
@@ -174,7 +175,7 @@ def test_a_wrong_gradient_is_noticed() -> None:
     right, wrong = with_loss(built(Scaled()), 0), with_loss(built(Scaled()), 0)
     with torch.no_grad():
         next(wrong.module.parameters()).add_(1e-2)
-    inputs = tuple(right.inputs(0).values())
+    inputs = bind(right.module, right.inputs(0))
     one, other = (step(m.module, (m.module,), inputs, 0) for m in (right, wrong))
     assert compare(one, step(right.module, (right.module,), inputs, 0)).bitwise
     assert not compare(one["gradients"], other["gradients"]).passed

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from npucompose.compose.overrides import for_hydra
 from npucompose.compose.tree import COMMAND_LINE, compose
 from npucompose.errors import ConfigError
 
@@ -74,3 +75,21 @@ def test_a_target_s_own_default_pipeline_names_the_target_and_yields_to_the_comm
     asked = compose(["target=npu_offline", "pipeline=compile_only"])
     assert asked.tree["pipeline"]["name"] == "compile_only"
     assert asked.provenance["pipeline.name"] == "conf/pipeline/compile_only.yaml, chosen on the command line"
+
+
+def test_a_library_s_configuration_takes_any_key_in_every_way_of_writing() -> None:
+    chosen = ["model=transformers", "model.architecture=GPT2LMHeadModel"]
+    whole = compose([*chosen, "model.config={n_embd: 64, n_layer: 3}"])
+    singly = compose([*chosen, "model.config.n_embd=64", "model.config.n_layer=3"])
+    assert whole.tree["model"]["config"] == singly.tree["model"]["config"] == {"n_embd": 64, "n_layer": 3}
+    assert whole.provenance["model.config.n_embd"] == COMMAND_LINE
+    assert not whole.problems + singly.problems
+
+
+def test_a_marked_dimension_needs_no_plus() -> None:
+    assert compose(["shapes.mark_dynamic={x: [0]}"]).tree["shapes"]["mark_dynamic"] == {"x": [0]}
+
+
+def test_hydra_is_given_a_plus_for_the_keys_of_open_mappings_alone() -> None:
+    given = ["-m", "model.config.n_embd=64", "model.config={a: 1}", "model.configs=3", "mode=eager", "~model.config.x"]
+    assert for_hydra(given) == ["-m", "++model.config.n_embd=64", "++model.config={a: 1}", *given[3:]]

@@ -139,3 +139,10 @@ def test_a_disturbance_of_one_round_does_not_move_the_paired_ratio() -> None:
 def test_samples_of_other_rounds_make_no_pair() -> None:
     with pytest.raises(ValueError, match="2 and 1"):
         paired_ratio(Samples(us=[1, 2]), Samples(us=[1]))
+
+
+def test_what_is_done_between_the_calls_is_on_nobody_s_clock(clock: Clock) -> None:
+    between = clock.takes(1000)
+    found = measured({"eager": clock.takes(20), "replay": clock.takes(10)}, min_calls=3, warmup=2, between=between)
+    assert (found["eager"].us, found["replay"].us) == ((20.0,) * 3, (10.0,) * 3)
+    assert clock.now == 1000 * (5 * (20 + 10) + 10 * 1000)

@@ -282,28 +282,6 @@ def test_the_models_that_were_made_small_hold_at_their_own_size(name: str) -> No
         assert equal(model.module(**model.inputs(1)), compiled(**model.inputs(1)))
 
 
-@extra("transformers")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"architecture": "LlamaForCausalLN"}, r"'LlamaForCausalLN' is not a class .*Did you mean 'LlamaForCausalLM'"),
-        ({"config": {"hiden_size": 8}}, r"has 'hiden_size', which LlamaConfig does not know.*'hidden_size'"),
-        ({"config": {"hidden_size": "wide"}}, "LlamaForCausalLM"),
-        ({"architecture": "T5Model", "config_class": "T5Config", "config": {"d_model": 8}}, "needs other inputs"),
-    ],
-)
-def test_what_transformers_cannot_make_is_refused(options: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        built("transformers", **options)
-
-
-@extra("transformers")
-def test_another_architecture_of_the_library_works_too() -> None:
-    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
-    model = built("transformers", architecture="BertModel", config_class="BertConfig", config=small, batch=2)
-    assert model.module(**model.inputs(0)).shape == (2, 8, 32)
-
-
 @extra("minilm")
 def test_sentences_that_mean_the_same_are_the_most_similar() -> None:
     model = built("minilm")

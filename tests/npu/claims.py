@@ -43,6 +43,26 @@ class Indexed(torch.nn.Module):
 def make():
     return Indexed(), {"x": torch.zeros(4, 4), "index": torch.tensor([1]), "source": torch.ones(1, 4)}
 """
+REPEATED = """
+import torch
+
+
+class Rows(torch.nn.Module):
+    def block(self, x):
+        y = x * 2
+        if y.sum().item() > 1e9:  # a graph break: one graph serves all three places
+            raise ValueError
+        return y
+
+    def forward(self, x):
+        return torch.stack([self.block(x), self.block(x + 1), self.block(x + 2)])
+
+
+def make():
+    return Rows(), {"x": torch.arange(8.0).reshape(2, 4)}
+"""
+REPEATED_CHOICES = ("model=python", "model.factory=rows:make", "trust=true", "compile.fullgraph=false")
+CLONE = {"reduce-overhead": "debug.aclgraph.enable_output_clone", NPUGRAPH_EX: "npugraph_ex.clone_output"}
 
 
 @frozen(kw_only=True)
@@ -162,6 +182,21 @@ def task_updates_in_a_run(mode: str, place: Place) -> None:
     assert ran.npu["replays"] is None or ran.npu["replays"] >= 3
 
 
+def one_graph_three_times(mode: str, place: Place) -> None:
+    """TorchAir returns the results of each run in the same memory; the report says so and names what copies them."""
+    (place.folder / "rows.py").write_text(REPEATED)
+    option = f"compiler.{CLONE[mode]}"
+    ran = place.run(f"mode={mode}", *REPEATED_CHOICES)
+    overwrites = ran.report["graphs"][0]["overwrites"]
+    copied = place.run(f"mode={mode}", *REPEATED_CHOICES, f"{option}=true")
+    place.note(overwrites=overwrites, wrong=not ran.report["numerics"]["passed"])
+    assert overwrites == {"runs": 3, "option": option}
+    assert ran.status == 1
+    assert copied.status == 0
+    assert copied.report["numerics"]["bitwise"]
+    assert copied.report["graphs"][0]["overwrites"] is None
+
+
 def stream_order(mode: str, place: Place) -> None:
     found = place.printed(HERE / "watched.py", place.target, "order", mode)
     place.note(**found)
@@ -224,6 +259,11 @@ def _claims_of_captures(mode: str) -> list[Claim]:
             name=f"stream order[{mode}]",
             says="each event of a plan is recorded on one stream before another waits for it",
             prove=partial(stream_order, mode),
+        ),
+        Claim(
+            name=f"repeated[{mode}]",
+            says="a graph that runs three times in one call returns the same memory; the report names what copies it",
+            prove=partial(one_graph_three_times, mode),
         ),
     ]
 

@@ -144,7 +144,7 @@ def executed(script: str, fake: FakeTorchair, model: Any, inputs: dict[str, Any]
     torch._dynamo.reset()
     try:
         with torch.no_grad():
-            names["compiled"](model, inputs)(*inputs.values())
+            names["compiled"](model, inputs)(**inputs)
     finally:
         torch.compile = genuine_compile
     return told

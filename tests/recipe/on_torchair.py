@@ -90,8 +90,8 @@ def _script(script: str, session: Any, mode: str) -> dict[str, Any]:
     module, inputs = session.built.module, dict(session.built.inputs(0))
     reference = copy.deepcopy(module)
     with torch.no_grad():
-        wanted = reference(*copy.deepcopy(list(inputs.values())))
-        got = names["compiled"](module, inputs)(*inputs.values())
+        wanted = reference(**copy.deepcopy(inputs))
+        got = names["compiled"](module, inputs)(**inputs)
     pairs = list(zip(tree_leaves(got), tree_leaves(wanted), strict=True))
     same = {"equal": all(torch.equal(a, b) for a, b in pairs), "close": all(_close(a, b) for a, b in pairs)}
     return {"graphs": graphs, **same, **_said_by(config)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from attrs import evolve
 
 from npucompose.schema.modes import Behind, ModeFacts, ModeTime
+from npucompose.schema.overwrites import Overwrites
+from npucompose.schema.partition import Outside, Partition
 from npucompose.schema.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -19,6 +21,7 @@ from npucompose.schema.record import (
     Recompile,
     ReplayFacts,
     Report,
+    Share,
     StageRun,
     Stages,
     StreamFacts,
@@ -97,6 +100,13 @@ FULL = Report(
     ),
 )
 
+CUT = Partition(
+    segments=3,
+    outside=tuple(
+        Outside(node=node, operator=name, reason="a reason.", source=f"/home/me/model.py:{line}: y = f(x)")
+        for node, name, line in (("cond", "cond", 41), ("nonzero_1", "aten.nonzero", 50))
+    ),
+)
 INDUCTOR = evolve(
     FULL,
     sinking=SinkingFacts.of(
@@ -158,6 +168,42 @@ WRONG = evolve(
         compared=9,
         problems=("step 1, [0]: tensor float32[4] differs by up to 0.25, allowed is 1e-05 + 0.0001 * |reference|",),
     ),
+)
+
+EXACT = Share(max_abs_err=0.0, bitwise=True, passed=True)
+TRACED = evolve(
+    FULL,
+    numerics=Numerics(
+        reference="eager",
+        max_abs_err=1.79e-7,
+        bitwise=False,
+        passed=True,
+        compared=9,
+        tolerance={"float32": {"rtol": 1e-4, "atol": 1e-5}},
+        tracing=Share(max_abs_err=1.79e-7, bitwise=False, passed=True),
+        replay=EXACT,
+        model="the model keeps state outside its buffers, in 'cache.layers[0].keys' and 3 more: a second eager call "
+        "differs by up to 0.283. It is rewound with the buffers, from a deep copy",
+    ),
+)
+
+MISTRACED = evolve(
+    WRONG,
+    numerics=evolve(
+        WRONG.numerics,
+        problems=("step 1, tracing: [0]: tensor float32[4] differs by up to 0.25",),
+        tracing=Share(max_abs_err=0.25, bitwise=False, passed=False),
+        passes=Share(max_abs_err=1e-6, bitwise=False, passed=True),
+        replay=EXACT,
+        cause="tracing",
+    ),
+)
+
+DIFFERS = (
+    "the model differs from itself: called twice from one state, eager differs by up to 0.25; none of its attributes"
+)
+UNSTEADY = evolve(
+    WRONG, numerics=evolve(WRONG.numerics, max_abs_err=None, problems=(DIFFERS,), model=DIFFERS, cause="model")
 )
 
 DISAPPOINTING = evolve(
@@ -224,6 +270,9 @@ CONTEST = ModeFacts(
 )
 CONTESTED = evolve(FULL, stages=evolve(FULL.stages, modes=CONTEST))
 
+CUT_RUN = evolve(FULL, graphs=(evolve(FULL.graphs[0], partition=CUT),))
+OVERWRITES = Overwrites(runs=3, option="compiler.npugraph_ex.clone_output")
+REPEATED_RUN = evolve(FULL, graphs=(evolve(FULL.graphs[0], overwrites=OVERWRITES),))
 EXAMPLES = {
     "full": FULL,
     "inductor": INDUCTOR,
@@ -232,6 +281,9 @@ EXAMPLES = {
     "crashed": CRASHED,
     "illegal": ILLEGAL,
 }
+
+JUDGED = {"traced": TRACED, "mistraced": MISTRACED, "unsteady": UNSTEADY}
+"""Runs whose results are not eager's bit for bit, by whose difference it is."""
 
 TIMELINES = [
     (

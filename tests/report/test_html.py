@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from hostile import HOSTILE, filled
-from report_examples import EXAMPLES, FULL, INDUCTOR, TIMELINES, WRONG
+from report_examples import CUT_RUN, EXAMPLES, FULL, INDUCTOR, REPEATED_RUN, TIMELINES, WRONG
 
 from npucompose.report.html import render, write
 from npucompose.report.markup import VOID, tag
@@ -191,3 +191,15 @@ def test_few_samples_are_drawn_one_by_one_and_far_ones_on_a_logarithmic_axis() -
     assert "logarithmic" in shown(evolve(FULL, stages=evolve(FULL.stages, benchmark=far)))
     assert "logarithmic" not in shown(FULL)
     assert render(FULL).count("<title>517.0 µs</title>") == 1
+
+
+def test_operators_outside_of_recordings_stand_with_their_reason_and_their_line() -> None:
+    page = render(CUT_RUN)
+    assert "3 segments, 2 operators outside recordings: cond at model.py:41, aten.nonzero at model.py:50" in page
+    assert "/home/me/model.py:41: y = f(x)" in page
+    assert "outside recordings" not in render(FULL)
+
+
+def test_a_graph_whose_runs_overwrite_one_another_is_named_with_the_option_that_copies() -> None:
+    assert "compiler.npugraph_ex.clone_output=true makes copies" in render(REPEATED_RUN)
+    assert "makes copies" not in render(FULL)

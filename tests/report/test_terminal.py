@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 import pytest
 from attrs import evolve
-from report_examples import CRASHED, EXAMPLES, FULL, WRONG
+from report_examples import CRASHED, CUT_RUN, EXAMPLES, FULL, JUDGED, MISTRACED, REPEATED_RUN, UNSTEADY, WRONG
 from rich.console import Console
 
 from npucompose.report import html
 from npucompose.report.terminal import render
-from npucompose.schema.record import STATUSES, CaptureFacts, Memory, Report
+from npucompose.schema.calls import CallStatistics
+from npucompose.schema.record import STATUSES, CallFacts, CaptureFacts, Memory, Report, SequenceFacts
 
 
 def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:
@@ -20,9 +21,9 @@ def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-2
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [*EXAMPLES, *JUDGED])
 def test_the_summary_reads_as_the_golden_text(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"report/{name}.txt", shown(EXAMPLES[name]))
+    golden(f"report/{name}.txt", shown({**EXAMPLES, **JUDGED}[name]))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -44,6 +45,16 @@ def test_wrong_results_have_no_speed() -> None:
     assert "517" not in text
     assert "latency     not shown" in text
     assert "does not equal eager" in text
+
+
+def test_only_results_that_are_not_those_of_their_graph_are_called_wrong() -> None:
+    assert "wrong results" in shown(WRONG).splitlines()[0]
+    for other in (MISTRACED, UNSTEADY):
+        assert "wrong" not in shown(other)
+        assert "as fast" not in shown(other)
+        assert "wrong results" not in html.render(other)
+        assert "results are wrong" not in html.render(other)
+    assert "replay exact; passes changed 1e-06; tracing changed 0.25" in html.render(MISTRACED)
 
 
 def test_wrong_results_have_no_speed_whatever_the_status_says() -> None:
@@ -80,7 +91,32 @@ def test_a_comparison_that_ended_early_has_a_line_that_says_where_and_why() -> N
         assert f"the comparison of the detached handle ended {ended}" in text
 
 
+def test_declared_calls_without_a_recording_or_in_anothers_place_have_a_line() -> None:
+    def told(**ran: int) -> str:
+        calls = (CallFacts(call="x.0: 6", recompiles=0, passed=True, max_abs_err=0.0),)
+        made = SequenceFacts(calls=calls, graphs=1, captures=2, ran=CallStatistics(**ran))
+        report = evolve(FULL, stages=evolve(FULL.stages, sequence=made))
+        return shown(report, width=120) + html.render(report)
+
+    assert "without a recording" not in told(hits=3, captures=2)
+    expected = "3 replayed · 2 recorded, 1 of them in another's place · 4 without a recording"
+    assert told(hits=3, captures=2, replacements=1, eager=4).replace("&#x27;", "'").count(expected) == 2
+
+
 def test_another_replayer_than_was_asked_for_is_told_whether_or_not_anything_is_timed() -> None:
     capture = CaptureFacts(seconds=0.1, captures=1, kernels=3, executor="torchscript", why_executor="no C++ compiler")
     for stages in (FULL.stages, evolve(FULL.stages, benchmark=None)):
         assert "torchscript replays: no C++ compiler" in shown(evolve(FULL, stages=evolve(stages, capture=capture)))
+
+
+def test_a_cut_graph_names_what_stands_outside_of_recordings() -> None:
+    words = "3 segments, 2 operators outside recordings: cond at model.py:41, aten.nonzero at model.py:50"
+    assert words in shown(CUT_RUN, width=200)
+    assert "segment" not in shown(FULL, width=200)
+
+
+def test_a_graph_whose_runs_overwrite_one_another_names_the_option_that_copies() -> None:
+    told = shown(REPEATED_RUN, width=200)
+    assert "0 runs 3 times in one call of the model" in told
+    assert "compiler.npugraph_ex.clone_output=true makes copies" in told
+    assert "runs 3 times" not in shown(FULL, width=200)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +56,7 @@ class CapturingBackend:
         self.options = {"capture_limit": 8, **options}
         self.caches: list[GraphCache] = []
         self.flat_inputs: list[Any] = []
+        self.flat_outputs: list[Any] = []
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         def refuse(*_: Any) -> Any:
@@ -78,7 +80,8 @@ class CapturingBackend:
 
         def call(inputs: list[Any]) -> list[Any]:
             self.flat_inputs = list(inputs)
-            return cache(inputs)
+            self.flat_outputs = cache(inputs)
+            return list(self.flat_outputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
@@ -91,3 +94,14 @@ def in_threads(work: Callable[[int], None]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """With one intra-op thread; kernels need not be tried on fewer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -9,6 +9,7 @@ from npucompose.schema.record import GraphFacts, PassFacts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
+    from npucompose.schema.overwrites import Overwrites
     from npucompose.targets.compilation import Compilation
 
 
@@ -16,7 +17,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
     """Every graph so far, what the passes did to it, and its texts."""
     graphs = live.compilations
     return {
-        "graphs": [facts_of(_graph_facts(c)) for c in graphs],
+        "graphs": [facts_of(_graph_facts(c, live.overwrites.get(c.id))) for c in graphs],
         "passes": [facts_of(p) for c in graphs for p in _pass_facts(c)],
         "texts": {
             **{f"{c.id}.{when}.txt": text for c in graphs for when, text in _texts(c).items()},
@@ -39,7 +40,7 @@ def npu_facts(live: Session) -> dict[str, Any] | None:
     return None if found is None else facts_of(found)
 
 
-def _graph_facts(c: Compilation) -> GraphFacts:
+def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
     return GraphFacts(
         id=c.id,
         fingerprint=c.fingerprint,
@@ -47,6 +48,9 @@ def _graph_facts(c: Compilation) -> GraphFacts:
         nodes_after=c.nodes_after,
         fx="dynamic" if c.symbols else "static",
         symbols=c.symbols,
+        partition=c.partition,
+        npu_refuses=c.refused_on_npu,
+        overwrites=overwrites,
     )
 
 

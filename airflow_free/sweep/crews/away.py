@@ -23,11 +23,10 @@ from airflow_free.store import Record, Store
 from airflow_free.worker import run_in_worker
 from npucompose.compose.tree import Composed
 from npucompose.errors import NpuComposeError
+from npucompose.machine import THREAD_VARIABLES, thread_settings
 
 ENTRY_AWAY = "airflow_free.sweep.crews.away:work"
 MOST_DIFFERENCES = 5
-THREADS = "OMP_NUM_THREADS"
-"""Ray sets it to the CPUs of a task; a local worker has what the person's own environment says."""
 
 
 @frozen(kw_only=True)
@@ -44,12 +43,11 @@ class Order:
     @staticmethod
     def of(begun: Begun) -> Order:
         job = begun.job
-        threads = {THREADS: os.environ[THREADS]} if THREADS in os.environ else {}
         found = (begun.store.read(f.stage, f.key) for f in begun.finished)
         return Order(
             payload=begun.payload,
             time_limit_s=job.checked.experiment.pipeline.time_limit_s,
-            env={**threads, **job.checked.target.environment()},
+            env={**thread_settings(), **job.checked.target.environment()},
             surroundings=job.ingredients.surroundings,
             records=tuple(record.text() for record in found if record is not None),
         )
@@ -85,8 +83,7 @@ class Delivery:
 
 def fulfil(order: Order) -> Delivery:
     """On the other machine: run it in a worker of its own, in folders of its own, and bring everything back."""
-    if THREADS not in order.env:
-        os.environ.pop(THREADS, None)
+    _only_the_threads_of(order.env)
     with tempfile.TemporaryDirectory(prefix="npucompose-away-") as place:
         folder = Path(place)
         store = Store(folder / "store")
@@ -121,6 +118,7 @@ def fulfil(order: Order) -> Delivery:
 
 def fulfil_here(order: Mapping[str, Any]) -> dict[str, Any]:
     """On a machine that sees the same folders: the same worker, which writes where a local one would."""
+    _only_the_threads_of(order["env"])
     outcome = run_in_worker(
         ENTRY_AWAY,
         order["payload"],
@@ -129,6 +127,13 @@ def fulfil_here(order: Mapping[str, Any]) -> dict[str, Any]:
         env=order["env"],
     )
     return attrs.asdict(outcome)
+
+
+def _only_the_threads_of(env: Mapping[str, str]) -> None:
+    """Ray sets OMP_NUM_THREADS to the CPUs of a task; a local worker has what the person's own environment says."""
+    for name in THREAD_VARIABLES:
+        if name not in env:
+            os.environ.pop(name, None)
 
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

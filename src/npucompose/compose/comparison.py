@@ -9,7 +9,9 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.compose import shapes
+from npucompose.compose.judgement import judged, left
 from npucompose.compose.session import Session
+from npucompose.compose.steadiness import unsteady_result
 from npucompose.errors import SignatureError
 from npucompose.schema.record import Numerics, Recompile
 from npucompose.schema.sequence import Call, told
@@ -26,34 +28,27 @@ class Compared:
 def compared(session: Session, function: Callable[..., Any], step: int, call: Call, *, name: str) -> Compared:
     """`function` and the reference on the inputs of a step, changed as `call` says.
 
-    Outputs, buffers and inputs afterwards must agree; step 0 starts from the models' first state. `name` is what the
-    call is called in the report.
+    Outputs, inputs and what else a call changes must agree afterwards; step 0 starts from the models' first state.
+    `name` is what the call is called in the report.
     """
-    import torch
-
-    from npucompose.measure.numerics import compare
-
+    unsteady = unsteady_result(session.steadiness)
     if step == 0:
         session.rewind()
+        session.made.clear()
+    session.made.append((step, call))
     ours, theirs = session.inputs(step, call), session.inputs(step, call)
     asked = _asked(session, ours)
-    seed = session.experiment.seed + step
-    torch.manual_seed(seed)
+    session.seed(step)
     expected = session.call(session.reference, theirs)
-    torch.manual_seed(seed)
+    session.seed(step)
     with watched() as again:
         begun = perf_counter()
         got = session.call(function, ours)
         took = (perf_counter() - begun) * 1e6
-    world = [(expected, got), (dict(theirs), dict(ours))]
-    world += list(zip(session.reference.buffers(), session.built.module.buffers(), strict=True))
-    return Compared(
-        numerics=compare(
-            [w[0] for w in world], [w[1] for w in world], exact=session.promises_bits, declared=session.declared
-        ),
-        took_us=took,
-        recompiles=tuple(explained(one, asked, call=call, name=name) for one in again()),
-    )
+    # Before the judgement, which may compile a graph of its own.
+    recompiles = tuple(explained(one, asked, call=call, name=name) for one in again())
+    sides = left(session, session.reference, expected, theirs), left(session, session.built.module, got, ours)
+    return Compared(numerics=unsteady or judged(session, *sides), took_us=took, recompiles=recompiles)
 
 
 @frozen(kw_only=True)

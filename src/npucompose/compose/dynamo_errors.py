@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from npucompose.errors import CompileError, NpuComposeError, traced_line
 
+_NO_FAKE = re.compile(r"unsupported operator: ([\w.]+)")
+"""What torch says of an operator that torch.library.define made; of one of custom_op it gives its own advice."""
+
 
 @contextmanager
 def in_our_words(debug: bool = False) -> Iterator[None]:
@@ -57,9 +60,16 @@ def sentence(message: str) -> str:
     return x.item()" becomes "torch.compile cannot make one graph of the model: Unsupported Tensor.item() call … at
     m.py:3 in forward: return x.item()".
     """
-    what = _first_line(message)
     where = _user_line(message)
-    hint = re.search(r"Hint: (.+)", message)
+    operator = _NO_FAKE.search(message)
+    if operator is not None:
+        return (
+            f"torch.compile cannot make one graph of the model: the operator {operator[1]} has no fake implementation, "
+            f"which tells the shapes of its results, at {where}. Add one with torch.library.register_fake."
+        )
+    of_operator = _of_fake_tensors(message)
+    what = of_operator or _first_line(message)
+    hint = None if of_operator else re.search(r"Hint: (.+)", message)
     text = f"torch.compile cannot make one graph of the model: {what}"
     text += f" at {where}." if where else "."
     return f"{text} {hint.group(1).strip()}" if hint else text
@@ -70,11 +80,18 @@ def _flat(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines()[:4] if line.strip())
 
 
+def _of_fake_tensors(message: str) -> str | None:
+    """What an operator said when Dynamo asked it for the form of its result; the first line says only that it asked."""
+    found = re.search(r"Dynamo failed to run FX node with fake tensors: .*? got \w+\((['\"])(.+?)\1\)", message)
+    return found[2].rstrip(".") if found else None
+
+
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else "no reason given"
 
 
 def _user_line(message: str) -> str:
-    """`m.py:3 in forward: return x.item()`, from the last frame under "from user code"."""
-    return traced_line(message.partition("from user code:")[2]) or ""
+    """`m.py:3 in forward: return x.item()`, from the last frame under "from user code" that is not torch's."""
+    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
+    return traced_line(trace) or ""

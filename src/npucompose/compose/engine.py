@@ -55,6 +55,8 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         pre=pre,
         post=post,
         folders=folders,
+        partial=experiment.compile.partial,
+        strict=experiment.strict,
     )
     backend.genuine = checked.target.genuine(backend)
     return Materialised(

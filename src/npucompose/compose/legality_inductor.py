@@ -16,7 +16,7 @@ OF_DEVICES: Mapping[str, str] = {
     "mtia": "another device", "halide": "another compiler",
 }  # fmt: skip
 """{group of options: where it acts}; all others act on the CPU, and on a GPU for what runs on the host."""
-FREEZING = ("freezing", "cpp.weight_prepack")
+FREEZING = ("freezing", "frozen_weights", "cpp.weight_prepack")
 
 
 def inductor_options(experiment: Experiment, target: Target) -> tuple[Effective, ...]:
@@ -50,4 +50,6 @@ def _why(path: str, experiment: Experiment, target: Target) -> tuple[str, tuple[
         return f"has no meaning on target={target.name}; it acts on {elsewhere}", ("all",)
     if path in FREEZING and experiment.compile.training:
         return "is not acting: weights that are trained cannot be constants", ("all",)
+    if path == "frozen_weights" and not experiment.inductor.settings().get("freezing"):
+        return "is not acting: inductor.freezing is off, and no weight is frozen", ("mode", "all")
     return "", ()

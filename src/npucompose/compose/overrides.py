@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 SINGULAR = {"passes": "pass"}
+OPEN = ("model.config", "shapes.mark_dynamic", "shapes.gears")
+"""Mappings whose keys are another's: a library's, or the arguments of a model. An override sets any key of them."""
 REFUSED_OF_HYDRA = {
     "hydra.searchpath": "add a folder of choices with --config-dir",
     "hydra.mode": "write -m for a sweep",
@@ -106,6 +108,8 @@ def value_problem(base: Any, o: Override) -> str | None:
             return None
         if not isinstance(node, DictConfig):
             return f"'{'.'.join(walked)}' is a value and has no keys @ {o.input_line}."
+        if ".".join(walked) in OPEN:
+            return None
         if part not in list(node.keys()):  # `in` is false for a key whose value is ???
             if other := _of_another_version(o.key_or_group, str(o.input_line)):
                 return other
@@ -113,6 +117,19 @@ def value_problem(base: Any, o: Override) -> str | None:
         walked.append(part)
         node = node._get_node(part)
     return None
+
+
+def for_hydra(argv: Sequence[str]) -> list[str]:
+    """Arguments as Hydra's own composition takes them, which adds a key to an open mapping by `++` alone.
+
+    `["model.config.n_embd=64", "mode=eager"]` gives `["++model.config.n_embd=64", "mode=eager"]`.
+    """
+
+    def opened(text: str) -> bool:
+        key, sets, _ = text.partition("=")
+        return bool(sets) and any(key == path or key.startswith(f"{path}.") for path in OPEN)
+
+    return [f"++{text}" if opened(text) else text for text in argv]
 
 
 def _of_another_version(key: str, text: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, listed, unknown
+from npucompose.models.nested import tensors_of
 from npucompose.schema.sequence import WORDS, Call, Change, dimension_of
 
 if TYPE_CHECKING:
@@ -91,11 +92,10 @@ def _size_problem(name: str, dimension: int, size: Change, value: Any) -> str | 
 
 def _word_problem(name: str, word: str, value: Any) -> str | None:
     import torch
-    from torch.utils._pytree import tree_leaves
 
     if word == "transposed" and not (isinstance(value, torch.Tensor) and value.dim() >= 2):
         return f"'{name}: transposed' needs a tensor of at least 2 dimensions; '{name}' is {_shown(value)}"
-    if word == "unmarked" and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+    if word == "unmarked" and not any(True for _ in tensors_of(value)):
         return f"'{name}: unmarked' needs a tensor; '{name}' is {_shown(value)}"
     return None
 

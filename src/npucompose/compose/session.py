@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from time import perf_counter
@@ -15,6 +14,8 @@ from npucompose.compose.check import Checked
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
+from npucompose.models.binding import Bound, bind
+from npucompose.schema.overwrites import Overwrites
 from npucompose.schema.sequence import Call, told
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
@@ -22,6 +23,9 @@ from npucompose.targets.compilation import Backend, Compilation
 if TYPE_CHECKING:
     from torch import nn
 
+    from npucompose.compose.state import State
+    from npucompose.compose.steadiness import Steadiness
+    from npucompose.compose.traced import Traced
     from npucompose.models.base import Built
     from npucompose.schema.passes import PassRecord
     from npucompose.schema.tolerance import Tolerance
@@ -70,6 +74,12 @@ class Session:
         mode = checked.experiment.mode.name
         self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.trains(mode))
         """Calls are made with gradients, and return them."""
+        self.overwrites: Mapping[str, Overwrites] = {}
+        """{graph: its runs in the first call}, of graphs whose runs overwrite one another's results."""
+        self.made: list[tuple[int, Call]] = []
+        """The calls that were compared since the models were rewound."""
+        self.traced: dict[Any, Traced] = {}
+        """The model as it is traced, for every mode and list of passes that were asked about (`compose.traced`)."""
 
     def set_up(self) -> None:
         """What must be said to torch before anything else: threads and logs. For a process of the session's own."""
@@ -93,7 +103,9 @@ class Session:
 
     @cached_property
     def materialised(self) -> Materialised:
-        return materialize(self.checked, self.folders)
+        made = materialize(self.checked, self.folders)
+        made.backend.records_at_once = True  # a run compares and measures what recordings do
+        return made
 
     @cached_property
     def built(self) -> Built:
@@ -104,6 +116,7 @@ class Session:
             raise ConfigError("this experiment names no model of its own.")
         self.materialised  # noqa: B018  defines the operators that a model may call
         built = model.build(self.experiment.seed)
+        bind(built.module, built.inputs(0), f"model={model.name}")
         if self.trains:
             from npucompose.compose.training import with_loss
 
@@ -128,10 +141,28 @@ class Session:
                 raise ConfigError(*(f"model.sequence[{at}]: {problem}" for problem in error.problems)) from error
 
     @cached_property
+    def state(self) -> State:
+        """The model's first state; asked for before anything calls the model."""
+        from npucompose.compose.state import State
+
+        return State(self.built.module)
+
+    @cached_property
     def reference(self) -> nn.Module:
-        """The eager model: the same parameters, buffers of its own."""
-        module = self.built.module
-        return copy.deepcopy(module, memo={id(p): p for p in module.parameters()})
+        """The eager model: the same parameters, all else its own."""
+        return self.state.copy()
+
+    @cached_property
+    def steadiness(self) -> Steadiness:
+        """Whether eager equals itself; from then on `rewind` rewinds all that the model depends on."""
+        from npucompose.compose.steadiness import steadiness_of
+
+        return steadiness_of(self)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Every copy of the model that this process calls; they share their parameters."""
+        return [self.built.module, self.reference, *(one.module for one in self.traced.values())]
 
     def with_passes(self, labels: Collection[str]) -> Session:
         """The same model, inputs and reference, compiled with some of the passes only."""
@@ -141,21 +172,22 @@ class Session:
         """The same model, inputs and reference, compiled as another experiment says."""
         self.reference  # noqa: B018  made before anything of the model is compiled
         other = Session(checked, self.folders)
-        other.built, other.reference, other._start = self.built, self.reference, self._start
+        other.built, other.state, other.reference, other.traced = self.built, self.state, self.reference, self.traced
+        if "steadiness" in self.__dict__:
+            other.steadiness = self.steadiness
         return other
 
-    @cached_property
-    def _start(self) -> list[Any]:
-        return [b.detach().clone() for b in self.reference.buffers()]
-
     def rewind(self) -> None:
-        """Both models' buffers as they were built, the random numbers as seeded."""
-        import torch
-
+        """Both models as they were built (`State.rewind`), the random numbers as seeded."""
         for module in (self.reference, self.built.module):
-            for buffer, start in zip(module.buffers(), self._start, strict=True):
-                buffer.copy_(start)
-        torch.manual_seed(self.experiment.seed)
+            self.state.rewind(module)
+        self.seed(0)
+
+    def seed(self, step: int) -> None:
+        """Every side of a step draws the same random numbers."""
+        from npucompose.compose.steadiness import seed_all
+
+        seed_all(self.experiment.seed + step)
 
     def inputs(self, step: int, call: Call | None = None) -> Mapping[str, Any]:
         """Fresh inputs of a step, changed as a declared call says, with the shape policy applied."""
@@ -165,21 +197,25 @@ class Session:
         shapes.apply(self.experiment.shapes, inputs, gears, unmarked=sequence.unmarked(call))
         return inputs
 
+    def bind(self, inputs: Mapping[str, Any]) -> Bound:
+        """The arguments of a call with these inputs; the eager model, the compiled one and a handle take the same."""
+        return bind(self.built.module, inputs)
+
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-        """`function(*inputs.values())` for inference, with errors of Dynamo and of our backend in our words.
+        """`function` with `inputs` by name for inference, with errors of Dynamo and of our backend in our words.
 
         In training the loss and the gradient of every parameter, as one mapping.
         """
         import torch
 
+        call = self.bind(inputs)
         if self.trains:
             from npucompose.compose.training import step
 
             with in_our_words(self.experiment.debug):
-                modules = (self.built.module, self.reference)
-                return step(function, modules, tuple(inputs.values()), self.experiment.compiler[LOSS_INDEX])
+                return step(function, self.modules, call, self.experiment.compiler[LOSS_INDEX])
         with torch.no_grad(), in_our_words(self.experiment.debug):
-            return function(*inputs.values())
+            return call(function)
 
     @property
     def compiled(self) -> Callable[..., Any]:
@@ -196,6 +232,9 @@ class Session:
         import torch
         from torch._dynamo.utils import counters
 
+        from npucompose.targets.repeated import Repeated
+
+        self.reference  # noqa: B018  made before anything of the model is compiled
         self._try_calls_in_eager()
         self.rewind()
         module = self.built.module
@@ -206,9 +245,15 @@ class Session:
         counters["graph_break"].clear()
         backend, inputs = self.materialised.backend, self.inputs(0)
         compiled = self._compiling(module)
+        clone = self.materialised.pre.can.clone_option
+        watched = clone is not None and not self.experiment.compiler[clone]
+        backend.repeated = Repeated() if watched else None
         begun = perf_counter()
         self.call(compiled, inputs)
         ended = perf_counter()
+        if backend.repeated is not None:
+            found = backend.repeated.close()
+            self.overwrites = {graph: Overwrites(runs=n, option=f"compiler.{clone}") for graph, n in found.items()}
         self._entered_first = len(backend.entered_at)
         return compiled, FirstCall.of(backend, begun, ended)
 
@@ -230,7 +275,7 @@ class Session:
         target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
         mode = self.experiment.mode.name
         if self.experiment.compiler[EXPORT] and target.exports(mode):
-            return lambda *args: target.export(backend, module, args, keywords["dynamic"])
+            return lambda *args, **kwargs: target.export(backend, module, Bound(args, kwargs), keywords["dynamic"])
         if self.experiment.compile.cache and target.caches(mode):
             return target.cached(backend, module, keywords["dynamic"])
         return backend.torch_compile(module, **keywords)
@@ -248,8 +293,15 @@ class Session:
 
     @property
     def promises_bits(self) -> bool:
-        """Replay must equal eager bit for bit: the mode records kernels, and every pass kept the bits of its graph."""
-        return self.experiment.mode.name != "max-autotune" and all(record.exact for record in self._pass_records)
+        """Replay equals what it replays bit for bit: the mode records kernels, every pass kept the bits of its graph,
+        and eager itself has the same bits each time.
+        """
+        return self.records and self.steadiness.repeats and all(record.exact for record in self._pass_records)
+
+    @property
+    def records(self) -> bool:
+        """The mode calls the kernels that eager calls, and makes none of its own."""
+        return self.experiment.mode.name != "max-autotune"
 
     @property
     def declared(self) -> Tolerance:
@@ -267,7 +319,7 @@ class Session:
     def detached(self) -> DetachedHandle | None:
         """The handle that skips torch.compile's guards; None where nothing is captured, `why_attached` says why."""
         self.why_attached = ""
-        lowered = [c.lowered for c in self.compilations if c.lowered is not None]
+        self.compiled  # noqa: B018  the call that is detached is one that only replays
         if not self.materialised.pre.can.captures:
             self.why_attached = f"mode={self.experiment.mode.name} records nothing"
             return None
@@ -276,11 +328,23 @@ class Session:
                 f"target={self.checked.target.name}: its own compiler replays, from inside torch.compile"
             )
             return None
-        from npucompose.targets.detached import detach_call
+        if self.steadiness.in_python:
+            self.why_attached = self.steadiness.why_attached
+            return None
+        import torch
+
+        from npucompose.targets.detached import detach_call, modules_of
 
         try:
             inputs = self.inputs(0)
-            return detach_call(lowered, lambda: self.call(self.compiled, inputs), tuple(inputs.values()), {})
+            call = self.bind(inputs)
+            with torch.no_grad():  # as every call is made
+                return detach_call(
+                    lambda: self.call(self.compiled, inputs),
+                    call.args,
+                    dict(call.kwargs),
+                    modules=modules_of(self.built.module),
+                )
         except CaptureError as error:
             self.why_attached = str(error)
             return None

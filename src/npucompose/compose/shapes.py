@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, did_you_mean, listed
+from npucompose.models.nested import tensors_of
 from npucompose.schema.experiment import Shapes
 from npucompose.schema.patterns import fits
 
@@ -24,7 +25,7 @@ def apply(
     *,
     unmarked: frozenset[str] = frozenset(),
 ) -> None:
-    """Mark the tensors of `inputs` in place, those inside lists and dicts included, those of `unmarked` excepted.
+    """Mark the tensors of `inputs` in place, also inside lists, dicts and objects, those of `unmarked` excepted.
 
     `set_gears` is the device's own way to say which sizes a dimension may have; None where there is none.
 
@@ -101,10 +102,3 @@ def matches(pattern: str, name: str) -> bool:
 def is_static(policy: Shapes, name: str) -> bool:
     """`mark_static` names this argument."""
     return any(matches(pattern, name) for pattern in policy.mark_static)
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))

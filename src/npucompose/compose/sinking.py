@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.compose import sequence
 from npucompose.compose.check import TILING_SINK, Checked
-from npucompose.compose.shapes import is_static, tensors_of
+from npucompose.compose.shapes import is_static
+from npucompose.models.nested import tensors_of
 from npucompose.schema.sequence import Call
 from npucompose.schema.sinking import SinkingFacts
 from npucompose.sinking import Change, Question, diagnose

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from inspect import Signature
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
+from npucompose.models.binding import Bound, bind, signature_of
 
 
 class WithLoss(nn.Module):
@@ -22,8 +24,13 @@ class WithLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *args: Any) -> tuple[torch.Tensor]:
-        outputs = [t for t in tree_leaves(self.model(*args)) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    @property
+    def __signature__(self) -> Signature | None:
+        return signature_of(self.model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor]:
+        made = tree_leaves(self.model(*args, **kwargs))
+        outputs = [t for t in made if isinstance(t, torch.Tensor) and t.is_floating_point()]
         loss = outputs[0].square().mean()
         for output in outputs[1:]:
             loss = loss + output.square().mean()
@@ -40,7 +47,7 @@ def with_loss(built: Built, index: int) -> Built:
     if not any(True for _ in module.parameters()):
         raise ConfigError(f"compile.training=true: {type(module).__name__} has no parameters to train.")
     with torch.no_grad():
-        outputs = copy.deepcopy(module)(*built.inputs(0).values())
+        outputs = bind(module, built.inputs(0))(copy.deepcopy(module))
     if _is_loss(outputs, index):
         return built
     if index:
@@ -58,9 +65,7 @@ def _is_loss(outputs: Any, index: int) -> bool:
     return isinstance(found, torch.Tensor) and found.dim() == 0 and found.is_floating_point()
 
 
-def step(
-    function: Callable[..., Any], modules: Sequence[nn.Module], inputs: Sequence[Any], index: int
-) -> dict[str, Any]:
+def step(function: Callable[..., Any], modules: Sequence[nn.Module], call: Bound, index: int) -> dict[str, Any]:
     """Forward and backward: `{"outputs": …, "gradients": {parameter: gradient}}`; no gradient is left behind.
 
     A joint graph sets the gradients in its forward call and returns a loss without history; then there is no backward
@@ -70,7 +75,7 @@ def step(
     module = modules[0]
     module.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        outputs = function(*inputs)
+        outputs = call(function)
         if outputs is None:  # an export runs nothing
             return {}
         loss = outputs[index]

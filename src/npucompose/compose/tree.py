@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.compose.conf import added_dirs
 from npucompose.compose.overrides import (
+    OPEN,
     group_problems,
     hydra_problem,
     in_our_words,
@@ -170,6 +171,9 @@ class _Combination:
         config = loader._compose_config_from_defaults_list(defaults=defaults, repo=repository)
         config.pop("hydra", None)
         OmegaConf.set_struct(config, True)
+        for path in OPEN:
+            if OmegaConf.is_dict(node := OmegaConf.select(config, path)):
+                OmegaConf.set_struct(node, False)
         unresolved = OmegaConf.to_container(config, resolve=False)
         refers = any(isinstance(value, str) and "$" in value for value in _values(unresolved))
         plain = None if refers else _texts(unresolved)

@@ -1,14 +1,17 @@
 """Reading an FX graph: who depends on whom, what a node does to memory, what a graph is called. Rewrites nothing."""
 
+from npucompose.graphs.allocations import Allocation, allocations
 from npucompose.graphs.dependence import Aliases, Dependence, Edge
 from npucompose.graphs.describe import Snapshot, fingerprint, op_counts, printed, symbols
 from npucompose.graphs.scopes import is_planned
 
 __all__ = [
     "Aliases",
+    "Allocation",
     "Dependence",
     "Edge",
     "Snapshot",
+    "allocations",
     "fingerprint",
     "is_planned",
     "op_counts",

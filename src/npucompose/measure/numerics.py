@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from npucompose.schema.record import Numerics
+from npucompose.models.nested import opened
+from npucompose.schema.record import Cause, Numerics, Share
 from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
 
 if TYPE_CHECKING:
     import torch
 
 PROBLEMS_KEPT = 10
+CAUSES: tuple[Cause, ...] = ("model", "replay", "passes", "tracing")
+"""The first of them is what a failure of several calls is put down to."""
 
 
 @frozen(kw_only=True)
@@ -34,7 +37,7 @@ class _Leaf:
 def compare(
     reference: Any, got: Any, *, name: str = "eager", exact: bool = False, declared: Tolerance = EXACT
 ) -> Numerics:
-    """Compare two trees (tuples, lists, dicts, registered classes) of tensors, numbers, text and None.
+    """Compare two trees (tuples, lists, dicts, registered classes, objects) of tensors, numbers, text and None.
 
     Bit for bit means the same dtype, shape and bits: NaN equals the same NaN, 0.0 is not -0.0. Strides are listed
     apart and fail nothing. With `exact`, nothing but the same bits passes; `declared` is what a rewrite says it may be
@@ -44,8 +47,8 @@ def compare(
     """
     import torch.utils._pytree as pytree
 
-    wanted, spec = pytree.tree_flatten_with_path(reference)
-    found, found_spec = pytree.tree_flatten_with_path(got)
+    wanted, spec = pytree.tree_flatten_with_path(opened(reference))
+    found, found_spec = pytree.tree_flatten_with_path(opened(got))
     if spec != found_spec:
         words = f"another structure: {name} gave {_shown(spec)}, the other gave {_shown(found_spec)}"
         return Numerics(reference=name, max_abs_err=None, bitwise=False, passed=False, problems=(words,))
@@ -74,6 +77,8 @@ def combined(results: Mapping[str, Numerics]) -> Numerics:
     tolerance: dict[str, Mapping[str, float]] = {}
     for one in all_of:
         tolerance.update(one.tolerance)
+    cause: Cause | None = next((cause for cause in CAUSES if any(one.cause == cause for one in all_of)), None)
+    problems = [f"{label}, {words}" for label, one in results.items() for words in one.problems]
     return Numerics(
         reference=all_of[0].reference,
         max_abs_err=_largest(one.max_abs_err for one in all_of),
@@ -82,7 +87,24 @@ def combined(results: Mapping[str, Numerics]) -> Numerics:
         passed=all(one.passed for one in all_of),
         compared=sum(one.compared for one in all_of),
         stride_mismatches=tuple(dict.fromkeys(where for one in all_of for where in one.stride_mismatches)),
-        problems=_shortened([f"{label}, {words}" for label, one in results.items() for words in one.problems]),
+        problems=all_of[0].problems if cause == "model" else _shortened(problems),
+        tracing=_combined_share([one.tracing for one in all_of]),
+        passes=_combined_share([one.passes for one in all_of]),
+        replay=_combined_share([one.replay for one in all_of]),
+        cause=cause,
+        model=next((one.model for one in all_of if one.model), None),
+    )
+
+
+def _combined_share(shares: Iterable[Share | None]) -> Share | None:
+    """Of the calls that were looked at so closely."""
+    known = [share for share in shares if share is not None]
+    if not known:
+        return None
+    return Share(
+        max_abs_err=_largest(one.max_abs_err for one in known),
+        bitwise=all(one.bitwise for one in known),
+        passed=all(one.passed for one in known),
     )
 
 
@@ -141,7 +163,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     a, b = (tensor.detach().cpu().resolve_conj().resolve_neg() for tensor in (a, b))
     dtype = str(a.dtype).removeprefix("torch.")
     allowed = EXACT if exact else tolerance_of(str(a.dtype)).widened(declared)
-    if _same_bits(a, b):
+    if same_bits(a, b):
         return _Leaf(
             bitwise=True, passed=True, error=0.0, dtype=dtype, tolerance=allowed, strides_differ=strides_differ
         )
@@ -177,7 +199,8 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Of two dense tensors of one dtype, shape and device."""
     import torch
 
     if a.dtype == torch.bool or not (a.dtype.is_floating_point or a.dtype.is_complex):

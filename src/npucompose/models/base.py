@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Inputs = Mapping[str, Any]
-"""{parameter name of forward: tensor, number, list of ints, …}, in forward's order."""
+"""{parameter name of forward: tensor, number, list of ints, text, None, …}, in any order (`binding.bind`)."""
 
 
 @frozen(kw_only=True, eq=False)

@@ -10,6 +10,8 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.binding import bind
+from npucompose.models.nested import mapped
 from npucompose.schema.options import option
 from npucompose.user_code import UserFunction, working_directory_importable
 
@@ -71,18 +73,8 @@ class Python(Model):
         module, examples = made
         if not isinstance(module, nn.Module) or not isinstance(examples, Mapping):
             raise self._other(f"a tuple of {_described(module)} and {_described(examples)}")
-        self._refuse_names(module, examples)
+        bind(module, examples, f"model.factory '{self.factory}'")
         return Built(module=inference(module), inputs=lambda step: _reordered(examples, seed, step))
-
-    def _refuse_names(self, module: Any, examples: Mapping[str, Any]) -> None:
-        try:
-            inspect.signature(module.forward).bind(**examples)
-        except TypeError as error:
-            names = ", ".join(map(str, examples)) or "nothing"
-            raise ConfigError(
-                f"model.factory '{self.factory}': forward of {type(module).__name__} cannot be called with the inputs "
-                f"{names}: {error}."
-            ) from error
 
     def _other(self, what: str) -> ConfigError:
         return ConfigError(
@@ -101,22 +93,15 @@ def _takes_seed(function: Callable[..., Any]) -> bool:
 
 
 def _reordered(examples: Mapping[str, Any], seed: int, step: int) -> Inputs:
-    import torch
-
     from npucompose.models.modules.seeding import generator
 
     g = generator(seed, step)
 
-    def fresh(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return _permuted(value, g) if step and value.is_floating_point() else value.detach().clone()
-        if isinstance(value, (list, tuple)):
-            return type(value)(fresh(item) for item in value)
-        if isinstance(value, dict):
-            return {key: fresh(item) for key, item in value.items()}
-        return value
+    def fresh(tensor: torch.Tensor) -> torch.Tensor:
+        return _permuted(tensor, g) if step and tensor.is_floating_point() else tensor.detach().clone()
 
-    return {name: fresh(value) for name, value in examples.items()}
+    # By name, so that the order in which a factory writes its inputs changes no value.
+    return mapped({name: examples[name] for name in sorted(examples)}, fresh)
 
 
 def _permuted(tensor: torch.Tensor, g: torch.Generator) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""Any model class of the Hugging Face library, made from a config with random weights: nothing is downloaded."""
+"""Any model class of the Hugging Face library, made from a configuration with random weights: nothing is downloaded."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
@@ -15,28 +15,29 @@ from npucompose.schema.options import option
 if TYPE_CHECKING:
     from torch import nn
 
-SMALL_LLAMA = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 1024,
-    "max_position_embeddings": 256,
-    "attn_implementation": "eager",
-}
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @frozen(kw_only=True)
 class Transformers(Model):
-    """forward(input_ids [batch, tokens]) -> the logits, or what the class returns first."""
+    """forward(what the class takes) -> the logits, or what the class returns first; `outputs=all`: every tensor.
+
+    The inputs follow from the class: input_ids, pixel_values, input_features or input_values, and decoder_input_ids.
+    `config` speaks of the chosen class alone, in its own words; what it does not name has a small size, or with
+    `small=false` the size that the class has by itself.
+    """
 
     name: ClassVar[str] = "transformers"
-    architecture: str = option("LlamaForCausalLM", "a class of the package that takes input_ids")
-    config_class: str = option("LlamaConfig", "the class of its configuration")
-    config: Mapping[str, Any] = option(factory=lambda: dict(SMALL_LLAMA), doc="what config_class is called with")
-    batch: int = option(1, "sequences", ge=1)
-    tokens: int = option(16, "tokens of a sequence", ge=1)
+    architecture: str = option("LlamaForCausalLM", "a class of the package, with its task's head or without")
+    config_class: str | None = option(None, "the class of its configuration; null: the one that the architecture names")
+    config: Mapping[str, Any] = option(factory=dict, doc="keys of the configuration: {n_embd: 64, n_layer: 3}")
+    small: bool = option(True, "what config does not name: small sizes, or false: the class's own")
+    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs", choices=DTYPES)
+    outputs: Literal["first", "all"] = option("first", "the first tensor, or every one", choices=("first", "all"))
+    batch: int = option(1, "texts, images or recordings", ge=1)
+    tokens: int = option(16, "tokens of a text", ge=1)
+    frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)
+    samples: int = option(2000, "samples of a wave form", ge=1)
 
     def check(self) -> None:
         if importlib.util.find_spec("transformers") is None:
@@ -46,47 +47,53 @@ class Transformers(Model):
         self.check()
         import torch
 
-        from npucompose.models.modules import pretrained
+        from npucompose.models.modules.pretrained import Outputs
+        from npucompose.models.modules.pretrained_inputs import Sizes, makers
         from npucompose.models.modules.seeding import generator, inference, seeded
 
+        dtype = getattr(torch, self.dtype)
         with seeded(seed):
-            module, vocabulary = self._made()
-        wrapped = inference(pretrained.FirstOutput(module))
+            module = self._made().to(dtype)
+        sizes = Sizes(batch=self.batch, tokens=self.tokens, frames=self.frames, samples=self.samples)
+        made = makers(module, sizes)
 
         def inputs(step: int) -> Inputs:
-            shape = (self.batch, self.tokens)
-            return {"input_ids": torch.randint(vocabulary, shape, generator=generator(seed, step))}
+            g = generator(seed, step)
+            tensors = {name: make(g) for name, make in made.items()}
+            return {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
 
-        return Built(module=wrapped, inputs=inputs)
+        return Built(module=inference(Outputs(module, tuple(made), first=self.outputs == "first")), inputs=inputs)
 
-    def _made(self) -> tuple[nn.Module, int]:
-        architecture, config_class = (self._class(key) for key in ("architecture", "config_class"))
+    def _made(self) -> nn.Module:
+        from npucompose.models.modules.small_configs import arguments
+
+        architecture = self._class("architecture", self.architecture)
+        config_class = self._config_class(architecture)
+        given = arguments(config_class, self.config, self.small)
         try:
-            # An unknown key would be kept as an attribute that nobody reads: a mistyped one must not pass.
-            default = config_class()
-            for key in self.config:
-                if key != "attn_implementation" and not hasattr(default, key):
-                    hint = did_you_mean(key, vars(default))
-                    problem = f"model.config has '{key}', which {self.config_class} does not know. {hint}"
-                    raise ConfigError(problem.strip())
-            config = config_class(**self.config)
-            config.use_cache = False
-            module = architecture(config)
-        except ConfigError:
-            raise
+            config = config_class(**given)
+            # A cache that a model makes for itself is not an output, and one of growing length is another graph.
+            for part in {id(one): one for one in (config, config.get_text_config())}.values():
+                part.use_cache = False
+            return architecture(config)
         except Exception as error:
-            what = f"{self.architecture}({self.config_class}(…))"
+            what = f"{self.architecture}({config_class.__name__}(…))"
             raise ConfigError(f"model.config: {what} raised {type(error).__name__}: {error}") from error
-        if getattr(module, "main_input_name", None) != "input_ids" or config.is_encoder_decoder:
-            raise ConfigError(
-                f"model.architecture '{self.architecture}' needs other inputs than input_ids; use model=python for it."
-            )
-        return module, config.get_text_config().vocab_size
 
-    def _class(self, key: str) -> Any:
+    def _config_class(self, architecture: Any) -> Any:
+        if self.config_class is not None:
+            return self._class("config_class", self.config_class)
+        found = getattr(architecture, "config_class", None)
+        if not isinstance(found, type):
+            raise ConfigError(
+                f"model.architecture '{self.architecture}' names no configuration class: it is no model, or one that "
+                "picks its class itself. Name the class, LlamaForCausalLM, or say which with model.config_class."
+            )
+        return found
+
+    def _class(self, key: str, name: str) -> Any:
         import transformers  # pyright: ignore[reportMissingImports]
 
-        name = getattr(self, key)
         found = getattr(transformers, name, None)
         if not isinstance(found, type):
             hint = did_you_mean(name, [other for other in dir(transformers) if other[:1].isupper()])

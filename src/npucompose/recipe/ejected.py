@@ -39,7 +39,7 @@ CARRIED: Mapping[type[Any], frozenset[str]] = {
         "retry",
     },
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
-    CompileKeywords: frozenset({"fullgraph"}),
+    CompileKeywords: frozenset({"fullgraph", "partial"}),
 }
 """Fields that a script says, or that have no place in one; any other field is refused when it is set."""
 

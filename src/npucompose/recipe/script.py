@@ -61,7 +61,7 @@ def _top(parts: Parts) -> list[str]:
         *([f"The options are named as in torch_npu {parts.torch_npu}, on which this was not run.", ""] * unproven),
         "    fast = compiled(model, inputs)      # inputs: {argument of forward: value}, as for the first call",
         "    with torch.no_grad():",
-        "        y = fast(*inputs.values())",
+        "        y = fast(**inputs)",
         '"""',
         "",
         *header.written(parts.recipe),

@@ -65,7 +65,7 @@ def _row(number: int, line: Line, names: Sequence[str]) -> Html:
     cells = [
         tag("td", number, data_v=number, class_="number"),
         tag("td", name, tag("div", line.error, class_="dim") if line.error else None, data_v=name),
-        tag("td", status_chip(line.status), data_v=line.status),
+        tag("td", status_chip(line.status, STATUS_WORDS[line.status]), data_v=line.status),
         tag("td", mark(line), data_v=0 if line.front else 1),
     ]
     for name in names:

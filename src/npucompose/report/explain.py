@@ -30,7 +30,11 @@ def render(explanation: Explanation, console: Console) -> None:
     head.add_column(justify="right", no_wrap=True)
     head.add_row(Text(_title(explanation.asked), style="bold"), Text(path_words(explanation.sinking), style="bold"))
     console.print(head)
+    for sentence in explanation.recording:
+        console.print(Text(f"  {sentence}", style="yellow"))
     render_facts(explanation.sinking, console)
+    for sentence in (*explanation.implied, *explanation.notes):
+        console.print(Text(f"  {sentence}", style="yellow"))
     if not explanation.compile_s:
         return
     times = f"  compiled in {explanation.compile_s:.2f} s, diagnosed in {explanation.diagnosis_s:.2f} s"

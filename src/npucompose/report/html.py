@@ -18,7 +18,19 @@ from npucompose.report.passes import tables_of_ablation, tables_of_passes
 from npucompose.report.style import STYLE
 from npucompose.report.svg import distributions, lanes, stacked
 from npucompose.report.timeline import drawn
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, is_wrong, numerics_notes, stream_words
+from npucompose.report.words import (
+    as_bytes,
+    as_count,
+    as_time,
+    is_wrong,
+    numerics_notes,
+    overwrites_words,
+    partition_words,
+    ran_as,
+    status_words,
+    stream_words,
+    why_untimed,
+)
 from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
@@ -45,7 +57,7 @@ def render(report: Report, timelines: Timelines = ()) -> str:
     head = tag(
         "header",
         tag("h1", title),
-        status_chip(report.status),
+        status_chip(report.status, status_words(report)),
         tag(
             "p", f"key {report.key[:12]}", " · nothing was run, all is stored" if report.reused else None, class_="dim"
         ),
@@ -58,8 +70,8 @@ def title_of(figures: Figures) -> str:
     return " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
 
 
-def status_chip(status: Status) -> Html:
-    return tag("span", STATUS_WORDS[status], class_=f"status {status}")
+def status_chip(status: Status, words: str) -> Html:
+    return tag("span", words, class_=f"status {status}")
 
 
 def _section(name: str, content: Sequence[Html]) -> Html:
@@ -161,7 +173,7 @@ def _latency(report: Report) -> Iterator[Html]:
     if times is None:
         return
     if is_wrong(report):
-        yield tag("p", "Not shown: the results are wrong.", class_="bad")
+        yield tag("p", f"Not shown: {why_untimed(report)}.", class_="bad")
         return
     candidates = {times.candidate: times, **times.baselines}
     yield distributions({name: t.samples_us for name, t in candidates.items()})
@@ -184,7 +196,7 @@ def _streams(report: Report, timelines: Timelines) -> Iterator[Html]:
         return
     words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), as_count(len(plan.nodes), "node")]
     words.append("validated" if plan.validated else "not validated")
-    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us)):
+    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us)) if not plan.trials else ():
         words += [f"{name} {as_time(us)}"] if us is not None else []
     words += [f"for {plan.device}"] if plan.device and plan.predicted_us is not None else []
     words += stream_words(plan)
@@ -205,6 +217,13 @@ def _graphs(report: Report) -> Iterator[Html]:
             for g in report.graphs
         ]
         yield table(("graph", "shapes", "nodes", "symbols", "fingerprint"), rows)
+    outside = [(g.id, one) for g in report.graphs if g.partition is not None for one in g.partition.outside]
+    if outside:
+        yield tag("ul", *(tag("li", words) for words in partition_words(report)))
+        rows = [(graph, one.operator, one.reason, one.source) for graph, one in outside]
+        yield table(("graph", "outside recordings", "why", "line of the model"), rows, class_="prose")
+    if repeated := overwrites_words(report):
+        yield tag("ul", *(tag("li", words) for words in repeated))
     if report.recompiles:
         rows = [(r.compile_id, r.reason, r.call or "", r.avoid or "") for r in report.recompiles]
         yield table(("recompilation", "why", "in", "avoid it"), rows, class_="prose")
@@ -214,6 +233,8 @@ def _calls(report: Report) -> Iterator[Html]:
     made = report.stages.sequence
     if made is not None:
         yield tag("p", f"{as_count(made.graphs, 'graph')} and {as_count(made.captures, 'recording')} for all of them.")
+        if made.ran is not None and (made.ran.eager or made.ran.replacements):
+            yield tag("p", ran_as(made.ran))
         rows = [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls]
         yield table(("call", "recompilations", "against eager"), rows)
 

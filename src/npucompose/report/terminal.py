@@ -23,14 +23,20 @@ from npucompose.report.modes import rows_of_modes
 from npucompose.report.passes import rows_of_ablation, rows_of_passes
 from npucompose.report.words import (
     STATUS_STYLES,
-    STATUS_WORDS,
     as_bytes,
     as_count,
     as_time,
     is_wrong,
     numerics_notes,
+    overwrites_words,
+    partition_words,
+    plan_words,
+    ran_as,
+    status_words,
     stream_words,
+    why_untimed,
 )
+from npucompose.schema.partition import npu_words
 from npucompose.schema.record import BenchmarkFacts, Report
 from npucompose.schema.timing import Timing
 
@@ -45,7 +51,7 @@ def render(report: Report, console: Console, path: Path | str | None = None) -> 
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    status = Text(STATUS_WORDS[report.status], style=STATUS_STYLES.get(report.status, BAD))
+    status = Text(status_words(report), style=STATUS_STYLES.get(report.status, BAD))
     head.add_row(Text(_title(report), style="bold"), status)
     console.print(head)
     body = Table.grid(padding=(0, 2, 0, 0))
@@ -116,10 +122,17 @@ def _graphs(report: Report) -> Iterator[Row]:
         words = f"{as_count(len(of_kind), f'{kind} graph')} · {before} -> {after} nodes"
         symbols = dict.fromkeys(symbol for graph in of_kind for symbol in graph.symbols)
         yield "graphs", Text(f"{words} · symbols {', '.join(symbols)}" if symbols else words)
+    for words in (*partition_words(report), *overwrites_words(report)):
+        yield "graphs", Text(words, style="yellow")
+    refused = [one for graph in report.graphs for one in graph.npu_refuses]
+    if refused:
+        yield "graphs", Text(npu_words(refused), style="yellow")
     made = report.stages.sequence
     if made is not None:
         words = [as_count(len(made.calls), "declared call"), as_count(made.graphs, "graph")]
         yield "calls", Text(" · ".join([*words, as_count(made.captures, "recording")]))
+        if made.ran is not None and (made.ran.eager or made.ran.replacements):
+            yield "", Text(ran_as(made.ran), style="yellow")
     if report.recompiles:
         first = report.recompiles[0]
         words = f"{as_count(len(report.recompiles), 'recompilation')} · {first.compile_id}: {first.reason}"
@@ -134,11 +147,10 @@ def _streams(report: Report) -> Iterator[Row]:
         return
     words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), f"{len(plan.nodes)} nodes planned"]
     words.append("validated" if plan.validated else "not validated")
-    if plan.predicted_us is not None and plan.serial_us is not None:
+    if not plan.trials and plan.predicted_us is not None and plan.serial_us is not None:
         words.append(f"predicted {as_time(plan.predicted_us)} of {as_time(plan.serial_us)}")
     words += stream_words(plan)
-    if not plan.applied and plan.why:
-        words.append(f"plan not applied: {plan.why}")
+    words += filter(None, [plan_words(plan)])
     yield "streams", Text(" · ".join(words))
 
 
@@ -152,7 +164,7 @@ def _numerics(report: Report) -> Iterator[Row]:
         yield "numerics", Text(f"equals {found.reference} bit for bit · {compared}", style="green")
     elif found.passed:
         yield "numerics", Text(f"equals {found.reference} within tolerance · {error} · {compared}", style="yellow")
-    else:
+    elif found.cause != "model":
         yield "numerics", Text(f"does not equal {found.reference} · {error} · {compared}", style=BAD)
     for problem in found.problems:
         yield "numerics", Text(problem, style="red")
@@ -197,7 +209,7 @@ def _latency(report: Report) -> Iterator[Row]:
     if times is None:
         return
     if is_wrong(report):
-        yield "latency", Text("not shown: the results are wrong", style="red")
+        yield "latency", Text(f"not shown: {why_untimed(report)}", style="red")
         return
     own = "detached replay" if times.candidate == "replay" else _choice(report.experiment, "mode")
     eager = times.baselines.get("eager")
@@ -264,9 +276,9 @@ def _stages(report: Report) -> Iterator[Row]:
 
 
 def _effective(report: Report) -> Iterator[Row]:
-    if not report.effective:
+    names = [one.option for one in report.effective if one.option != "target"]  # what an NPU refuses stands above
+    if not names:
         return
-    names = [one.option for one in report.effective]
     more = f" and {len(names) - OPTIONS_SHOWN} more" if len(names) > OPTIONS_SHOWN else ""
     words = f"{as_count(len(names), 'option')}: {', '.join(names[:OPTIONS_SHOWN])}{more}"
     yield "not acting", Text(words, style="yellow")

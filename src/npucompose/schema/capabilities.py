@@ -57,6 +57,9 @@ class Capabilities:
     """The mode can check values at run time (`_assert_async`); TorchAir has no GE converter for it (2.13.0)."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
+    clone_option: str | None = None
+    """A replay returns its results in the memory of the one before, whoever holds those, unless this compiler option
+    says copies. None: results that are held are left alone."""
     constants: bool = True
     """A graph may hold constants of its own; TorchAir generates code that finds none (2.13.0, `NameError: self`)."""
     core_limits: bool = False
@@ -65,6 +68,8 @@ class Capabilities:
     """A scope can say which operators become one kernel (TorchAir's super_kernel, GE only)."""
     device_model: DeviceModel = ATLAS_A2
     """What plans are simulated on."""
+    tries_plans: bool = False
+    """A capture can run a plan's streams and one stream in turns and keep the faster (`streams.trial_ms`)."""
     profiles: bool = False
     """The kernels of a graph can be run and timed where passes run (`streams.cost=measured`)."""
     clock: Clock | None = attrs.field(default=None, eq=False, repr=False)

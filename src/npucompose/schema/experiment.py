@@ -12,6 +12,7 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.executor import Executor, Local
 from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.options import option
+from npucompose.schema.partition import PARTIAL, Partial
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
@@ -63,6 +64,11 @@ class CompileKeywords:
     fullgraph: bool = option(True, "torch.compile(fullgraph=...): a graph break is an error")
     training: bool = option(False, "with gradients: a backward graph is compiled too; compared, not measured")
     cache: bool = option(False, "TorchAir's cache_compile: a later process loads what this one compiled")
+    partial: Partial = option(
+        "cut",
+        "what cannot be recorded, and calls with gradients: cut runs it beside the recordings, refuse ends the call",
+        choices=PARTIAL,
+    )
 
 
 @frozen(kw_only=True)
@@ -109,6 +115,12 @@ class Expect:
     path: int | None = option(None, "the compile path of docs/sinking.md", choices=PATHS, optional=True)
     recompiles: int | None = option(None, "at most so many recompilations", ge=0, optional=True)
     captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
+    segments: int | None = option(
+        None,
+        "exactly so many recorded segments of the graph that is cut the most; 1: nothing was cut",
+        ge=0,
+        optional=True,
+    )
     streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)
     events: int | None = option(None, "exactly so many events in the plan", ge=0, optional=True)
     rules: Mapping[str, int] | None = option(None, "{adaptation rule: exactly how often it was applied}")

@@ -24,7 +24,7 @@ OURS: Mapping[str, Any] = {"max_autotune": True, "freezing": True}
 
 DECLARED: Mapping[str, str] = {
     "max_autotune": "time every way to run a matrix product, convolution or pointwise kernel, and take the fastest",
-    "freezing": "weights are constants: folded, packed for the machine; later changes of a weight are not seen",
+    "freezing": "weights are constants: folded, packed for the machine",
     "max_autotune_gemm": "matrix products alone are timed",
     "max_autotune_pointwise": "pointwise kernels alone are timed",
     "max_autotune_gemm_backends": "who takes part for matrix products: CPP and ATEN on cpu; TRITON, ATEN, … on cuda",
@@ -59,6 +59,28 @@ DECLARED: Mapping[str, str] = {
 }
 """The options that conf/inductor spells out; any other of the installed torch is added with a plus."""
 
+
+@frozen(kw_only=True)
+class OwnOption:
+    """An option beside Inductor's that this project answers to; the first choice holds where nobody chose."""
+
+    choices: tuple[str, ...]
+    doc: str
+    after: str
+    """The option of Inductor's that it stands behind in YAML."""
+
+    def takes(self) -> str:
+        return " | ".join(self.choices)
+
+
+OWN: Mapping[str, OwnOption] = {
+    "frozen_weights": OwnOption(
+        choices=("refreeze", "error"),
+        doc="a frozen weight that has changed: refreeze (the next call freezes anew and says so) or error",
+        after="freezing",
+    ),
+}
+
 TEXTS: Mapping[str, str] = {
     "max_autotune_gemm_backends": r"[A-Z]+(,[A-Z]+)*",
     "max_autotune_conv_backends": r"[A-Z]+(,[A-Z]+)*",
@@ -86,11 +108,13 @@ WORDS = {"bool": "true | false", "int": "integer", "float": "number", "str": "te
 
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """Only what is asked for: null is torch's own value, which says something only where the mode sets another."""
-    return {
-        path: value
-        for path, value in values.items()
-        if (value is not None or path in OURS) and not (path in OURS and value == OURS[path])
-    }
+    return {path: value for path, value in values.items() if not _says_nothing(path, value)}
+
+
+def _says_nothing(path: str, value: Any) -> bool:
+    if path in OWN:
+        return value in (None, OWN[path].choices[0])
+    return value == OURS[path] if path in OURS else value is None
 
 
 @frozen(kw_only=True)
@@ -113,12 +137,18 @@ class InductorOptions:
         return cls(values=values)
 
     def changed(self) -> dict[str, Any]:
-        """{path: value} of what differs from `OURS`."""
+        """{path: value} of what differs from `OURS` and from what holds of `OWN`."""
         return dict(self.values)
 
     def settings(self) -> dict[str, Any]:
         """All that Inductor is told: `OURS` with the changes; what is null is left to torch."""
-        return {path: value for path, value in {**OURS, **self.values}.items() if value is not None}
+        given = {**OURS, **self.values}
+        return {path: value for path, value in given.items() if value is not None and path not in OWN}
+
+    @property
+    def frozen_weights(self) -> str:
+        """What becomes of a frozen weight that has changed."""
+        return self.values.get("frozen_weights", OWN["frozen_weights"].choices[0])
 
     def as_tree(self) -> dict[str, Any]:
         """The changes as a nested mapping that `of_tree` reads back."""
@@ -138,7 +168,7 @@ def _flat(tree: Any, group: str, where: str, problems: list[str]) -> Iterator[tu
         path = f"{group}.{name}" if group else str(name)
         if not group and path in _groups():
             yield from _flat(value, path, where, problems)
-        elif path in installed() or (path in DECLARED and value is None):
+        elif path in installed() or path in OWN or (path in DECLARED and value is None):
             yield path, value
         else:
             problems.append(_unknown(str(name), group, full))
@@ -151,7 +181,7 @@ def _groups() -> frozenset[str]:
 
 def _unknown(name: str, group: str, full: str) -> str:
     prefix = f"{group}." if group else ""
-    here = [path.removeprefix(prefix) for path in installed() if path.startswith(prefix)]
+    here = [path.removeprefix(prefix) for path in (*installed(), *OWN) if path.startswith(prefix)]
     elsewhere = [path for path in installed() if path.endswith(f".{name}")]
     near = f"Did you mean '{WHERE}.{elsewhere[0]}'? " if elsewhere else did_you_mean(name, here)
     torch = f"the Inductor of torch {installed_version('torch')}"
@@ -177,6 +207,10 @@ def why_not(path: str) -> str | None:
 
 def _wrong(path: str, value: Any) -> str | None:
     """What is wrong with a value that is not null, as the end of a sentence; None where nothing is."""
+    if path in OWN:
+        own = OWN[path]
+        near = did_you_mean(str(value), own.choices)
+        return None if value in own.choices else f"takes {own.takes()}; given {shown(value)}. {near}".rstrip()
     option = installed()[path]
     reason = why_not(path)
     if reason:
@@ -208,11 +242,16 @@ def takes(option: InductorOption) -> str:
 def options(under: str = WHERE) -> tuple[dict[str, Any], ...]:
     """One JSON-able row for each option of the installed torch below `under` (`inductor`, `inductor.cpp`)."""
     below = under.removeprefix(WHERE).lstrip(".")
-    found = [o for o in installed().values() if not below or o.path == below or o.path.startswith(f"{below}.")]
-    if not found:
+
+    def asked(path: str) -> bool:
+        return not below or path == below or path.startswith(f"{below}.")
+
+    own = [_own_row(path) for path in OWN if asked(path)]
+    found = [_row(option) for path, option in installed().items() if asked(path)]
+    if not own and not found:
         group, _, name = below.rpartition(".")
         raise ConfigError(_unknown(name, group, f"{WHERE}.{group}".rstrip(".")))
-    return tuple(_row(option) for option in found)
+    return (*own, *found)
 
 
 def _row(option: InductorOption) -> dict[str, Any]:
@@ -224,6 +263,18 @@ def _row(option: InductorOption) -> dict[str, Any]:
         "declared": option.path in DECLARED,
         "settable": reason is None,
         "doc": DECLARED.get(option.path, option.doc) + (f" (not set here: {reason})" if reason else ""),
+    }
+
+
+def _own_row(path: str) -> dict[str, Any]:
+    own = OWN[path]
+    return {
+        "option": f"{WHERE}.{path}",
+        "takes": own.takes(),
+        "default": own.choices[0],
+        "declared": True,
+        "settable": True,
+        "doc": own.doc,
     }
 
 
@@ -241,4 +292,5 @@ def yaml_default() -> str:
             lines.append(f"{above}:")
             group = above
         lines.append(f"{'  ' if above else ''}{name}: {shown(OURS.get(path))}  # {doc}")
+        lines += [f"{own}: {it.choices[0]}  # {it.doc}" for own, it in OWN.items() if it.after == path]
     return "\n".join(lines) + "\n"

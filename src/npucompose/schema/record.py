@@ -12,11 +12,15 @@ from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.ablation import AblationFacts
+from npucompose.schema.calls import CallStatistics
 from npucompose.schema.effective import Effective
 from npucompose.schema.facts import facts_of, of_facts
 from npucompose.schema.modes import ModeFacts
+from npucompose.schema.overwrites import Overwrites
+from npucompose.schema.partition import Outside, Partition
 from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.sinking import SinkingFacts
+from npucompose.schema.streams import Verdict
 from npucompose.schema.timing import Candidate, Timing
 
 SCHEMA = 1
@@ -60,6 +64,12 @@ class GraphFacts:
     nodes_after: int
     fx: Literal["static", "dynamic"]
     symbols: tuple[str, ...] = ()
+    partition: Partition | None = None
+    """How it was cut into recordings; None where the mode or the target records nothing of it."""
+    npu_refuses: tuple[Outside, ...] = ()
+    """What an NPU's compiler takes no graph for; told by targets that stand for one."""
+    overwrites: Overwrites | None = None
+    """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
 
 
 @frozen(kw_only=True)
@@ -101,6 +111,8 @@ class StreamFacts:
     """{stream: share of predicted_us in which it works}."""
     peak_bytes: int | None = None
     serial_peak_bytes: int | None = None
+    trials: tuple[Verdict, ...] = ()
+    """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
     threads: int | None = None
     """Threads on which the streams were executed, the calling one included; None where the target does not say."""
     why_threads: str = ""
@@ -153,6 +165,8 @@ class CaptureFacts:
     detached: bool = True
     why_attached: str | None = None
     """Why there is no detached handle."""
+    ran: CallStatistics | None = None
+    """How the calls so far ran; None where the target does not tell."""
 
 
 @frozen(kw_only=True)
@@ -183,6 +197,8 @@ class SequenceFacts:
     """FX graphs that were compiled for all calls."""
     captures: int
     """Recordings that were made for all calls."""
+    ran: CallStatistics | None = None
+    """How these calls ran; None where the target does not tell."""
 
 
 @frozen(kw_only=True)
@@ -219,8 +235,25 @@ class StageRun:
 
 
 @frozen(kw_only=True)
+class Share:
+    """One part of the way from eager to the results, compared by itself."""
+
+    max_abs_err: float | None
+    """None where no finite difference exists."""
+    bitwise: bool
+    passed: bool
+
+
+Cause = Literal["model", "tracing", "passes", "replay"]
+
+
+@frozen(kw_only=True)
 class Numerics:
-    """What a comparison with the reference found."""
+    """What a comparison with the reference found.
+
+    Where results differ from eager, `tracing`, `passes` and `replay` say which part of the way made the difference:
+    Dynamo and AOTAutograd, our passes, or what runs the graph.
+    """
 
     reference: str
     max_abs_err: float | None
@@ -233,6 +266,16 @@ class Numerics:
     compared: int = 0
     stride_mismatches: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    tracing: Share | None = None
+    """The graph as it was traced, against eager."""
+    passes: Share | None = None
+    """The graph as the passes left it, against the traced one."""
+    replay: Share | None = None
+    """The results, against the graph that they should be those of."""
+    cause: Cause | None = None
+    """What did not pass; `model`: eager differs from itself."""
+    model: str | None = None
+    """What to know of the model as a reference."""
 
 
 @frozen(kw_only=True)

@@ -175,3 +175,9 @@ class Explanation:
     """Seconds of the compilation that it took; 0 where only files were read."""
     diagnosis_s: float
     """Seconds of all that came after it."""
+    implied: tuple[str, ...] = ()
+    """What an option that was asked for demands of the caller, a sentence each."""
+    recording: tuple[str, ...] = ()
+    """Sentences about graphs that cannot be recorded whole, here or on an NPU."""
+    notes: tuple[str, ...] = ()
+    """What else the compilation showed, a sentence each."""

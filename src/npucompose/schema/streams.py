@@ -107,7 +107,7 @@ class Streams:
     """What a plan should look like. Users never write events for data; they are derived.
 
     An explicit `plan` wins over `kind: auto`; `edges` add order to either kind. Only a plan that was found is weighed
-    (`min_gain`): one that a person wrote is followed, and its predicted time reported.
+    (`min_gain`), by a trial where one can be made: what a person wrote is followed, and its predicted time reported.
     """
 
     name: str = option("auto", "the choice of conf/streams this is")
@@ -127,9 +127,15 @@ class Streams:
     )
     min_gain: float = option(
         0.02,
-        "an automatic plan must save this share of the predicted time, or it is not applied; 0: always, paying or not",
+        "an automatic plan must save this share of the time, or it is not applied; 0: always, paying or not",
         ge=0,
         le=1,
+    )
+    trial_ms: float = option(
+        50.0,
+        "at capture an automatic plan and one stream are timed in turns for at most so long, and the faster is kept, "
+        "where the target can; 0: the prediction decides",
+        ge=0,
     )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")
@@ -229,6 +235,53 @@ class Prediction:
         return 1 - self.plan_us / self.serial_us if self.serial_us else 0.0
 
 
+@frozen(kw_only=True)
+class Trial:
+    """What a capture is asked to find out: is the plan that stands in the graph faster here than one stream?"""
+
+    ms: float
+    """At most so long."""
+    min_gain: float
+    """The share of one stream's time that it has to save."""
+    predicted_us: float | None = None
+    """Of the plan; None where nothing is predicted."""
+    predicted_serial_us: float | None = None
+
+    @property
+    def predicted_gain(self) -> float | None:
+        if self.predicted_us is None or not self.predicted_serial_us:
+            return None
+        return 1 - self.predicted_us / self.predicted_serial_us
+
+    @property
+    def is_expected_to_pay(self) -> bool:
+        """What decides where the plan cannot be tried; without a prediction a plan is applied."""
+        gain = self.predicted_gain
+        return gain is None or gain >= self.min_gain
+
+
+@frozen(kw_only=True)
+class Verdict:
+    """What the trial of one recording found; times in microseconds, the 10th and the 90th percentile of `turns`."""
+
+    applied: bool
+    why: str = ""
+    """Why the plan was not tried, or is not kept although it is faster; '' where the times say it all."""
+    turns: int = 0
+    """0 where it was not tried."""
+    plan_us: float | None = None
+    plan_p90_us: float | None = None
+    one_stream_us: float | None = None
+    one_stream_p90_us: float | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """Share of one stream's time that the plan saves."""
+        if self.plan_us is None or not self.one_stream_us:
+            return None
+        return 1 - self.plan_us / self.one_stream_us
+
+
 @frozen(kw_only=True, eq=False)
 class Decision:
     """What the pass did with a graph, and why."""
@@ -237,13 +290,15 @@ class Decision:
     why: str
     validated: bool = True
     """Every order that the kernels need was proven to be kept."""
+    trial: Trial | None = None
+    """Set where the capture has the last word: `applied` says only that the plan stands in the graph."""
     tell: Callable[[], tuple[Prediction, Timeline]] | None = None
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is told already: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
         told = self.told
-        return _decided, (self.applied, self.why, self.validated, *told)
+        return _decided, (self.applied, self.why, self.validated, self.trial, *told)
 
     @cached_property
     def told(self) -> tuple[Prediction | None, Timeline | None]:
@@ -259,7 +314,12 @@ class Decision:
 
 
 def _decided(
-    applied: bool, why: str, validated: bool, prediction: Prediction | None, timeline: Timeline | None
+    applied: bool,
+    why: str,
+    validated: bool,
+    trial: Trial | None,
+    prediction: Prediction | None,
+    timeline: Timeline | None,
 ) -> Decision:
     known = None if prediction is None or timeline is None else (prediction, timeline)
-    return Decision(applied=applied, why=why, validated=validated, tell=known and (lambda: known))
+    return Decision(applied=applied, why=why, validated=validated, trial=trial, tell=known and (lambda: known))

@@ -8,7 +8,7 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Cores, Decision, Event, Plan
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Decision, Event, Plan, Trial
 from npucompose.streams.emit import emit
 from npucompose.streams.lifetime import keep_alive
 from npucompose.streams.predict import Drawn, lives_of, predicted
@@ -39,13 +39,14 @@ class Found:
         serial = self.drawn.problem.serial_us
         return 1 - self.drawn.simulation.makespan / serial if serial else 0.0
 
-    def decision(self, *, applied: bool, why: str, validated: bool = True) -> Decision:
+    def decision(self, *, applied: bool, why: str, validated: bool = True, trial: Trial | None = None) -> Decision:
         # What has to be read off the graph is read now: later passes may rewrite it.
         lives = lives_of(self.drawn.problem)
         return Decision(
             applied=applied,
             why=why,
             validated=validated,
+            trial=trial,
             tell=lambda: predicted(self.drawn, self.stream_names, lives),
         )
 

@@ -1,26 +1,39 @@
-"""Memory that another stream still reads while its own stream may use it again, and how to keep it alive.
+"""Memory that another stream still uses while its own stream may use it again, and how to keep it alive.
 
 A captured graph of TorchAir runs generated Python that drops a tensor where the list mentions it last; the allocator
 gives the block to the next kernel of the stream that it came from, whatever another stream still does with it.
 `record_stream` would delay every such block to the end of the capture. A tensor that is mentioned once more, where its
-own stream knows that the reader is done, lives until then and no longer.
+own stream knows that the reader is done, lives until then and no longer. Blocks, not values, have lives: see
+`graphs/allocations.py`, Note [Alias sets].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from bisect import bisect_right
+from collections.abc import Iterator
 
 import torch
+from attrs import frozen
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence
+from npucompose.graphs import Allocation, Dependence, allocations
 from npucompose.graphs.effects import written_by
 from npucompose.streams.timing import Timing
 
 
+@frozen(kw_only=True, eq=False)
+class _Hazard:
+    """Memory whose own stream may use it again while kernels of other streams are not known to be done with it."""
+
+    memory: Allocation
+    users: list[fx.Node]
+    """These kernels, in the graph's order."""
+
+
 def keep_alive(graph: fx.Graph, needed: Dependence) -> None:
-    """Mention each tensor that another stream reads before the kernel by which its own stream knows the reader done.
+    """Mention each piece of memory that another stream uses before the kernel by which its own stream knows that done.
 
     before:  wait([record]);  neg = neg(abs)         after:  wait([record]);  check(exp);  neg = neg(abs)
     where the recorder read `exp`. Where its stream never learns it, the mention stands before the output. The mention
@@ -31,63 +44,56 @@ def keep_alive(graph: fx.Graph, needed: Dependence) -> None:
     place = {node: number for number, node in enumerate(graph.nodes)}
     kernels = sorted(needed.kernels, key=place.__getitem__)
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    for maker, readers in _hazards(graph, timing, needed):
-        stream = timing.streams[maker.name]
-        after = max(place[reader] for reader in readers)
+    for hazard in _hazards(graph, timing, needed):
+        stream = timing.streams[hazard.memory.maker.name]
+        after = max(place[user] for user in hazard.users)
         knows = (
             kernel
             for kernel in kernels
             if place[kernel] > after
             and timing.streams[kernel.name] == stream
-            and all(timing.orders(reader, kernel) for reader in readers)
+            and all(timing.orders(user, kernel) for user in hazard.users)
         )
-        value = next(source for source in readers[0].all_input_nodes if maker in needed.origins.get(source, ()))
         with graph.inserting_before(next(knows, output)):
-            graph.call_function(torch.ops.aten._assert_tensor_metadata.default, (value,)).meta["val"] = None
+            _mention(graph, hazard.memory)
+
+
+def _mention(graph: fx.Graph, memory: Allocation) -> None:
+    holder = next((node for node in memory.holders if not isinstance(node.meta.get("val"), (list, tuple))), None)
+    if holder is None:  # only a list of tensors holds it
+        parts = memory.holders[0].meta["val"]
+        number = next(i for i, part in enumerate(parts) if part.untyped_storage()._cdata == memory.storage)
+        holder = graph.call_function(operator.getitem, (memory.holders[0], number))
+        holder.meta["val"] = parts[number]
+    graph.call_function(torch.ops.aten._assert_tensor_metadata.default, (holder,)).meta["val"] = None
 
 
 def check_lifetimes(graph: fx.Graph, timing: Timing, needed: Dependence) -> None:
     """Raise PlanError("lifetime", …) for the first kernel whose memory may be used again too early."""
-    for maker, readers in _hazards(graph, timing, needed):
+    for hazard in _hazards(graph, timing, needed):
+        maker, user = hazard.memory.maker, hazard.users[0]
+        does = "written" if set(written_by(user)).intersection(hazard.memory.holders) else "read"
         raise PlanError(
             "lifetime",
-            f"'{maker.name}' of stream '{timing.streams[maker.name]}' is read by '{readers[0].name}' on stream "
-            f"'{timing.streams[readers[0].name]}', and its memory may be used again before that is done: the list "
+            f"'{maker.name}' of stream '{timing.streams[maker.name]}' is {does} by '{user.name}' on stream "
+            f"'{timing.streams[user.name]}', and its memory may be used again before that is done: the list "
             "mentions it no more.",
         )
 
 
-def _hazards(graph: fx.Graph, timing: Timing, needed: Dependence) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
-    """(kernel, its readers on other streams) where its stream's next kernel after the last mention knows not of all."""
+def _hazards(graph: fx.Graph, timing: Timing, needed: Dependence) -> Iterator[_Hazard]:
+    """Where the next kernel of its own stream after the last mention of some memory knows not of all its users."""
     place = {node: number for number, node in enumerate(graph.nodes)}
-    mentioned, readers, kept = _uses(graph, needed, place)
     own: dict[str, list[fx.Node]] = {}
     for kernel in sorted(needed.kernels, key=place.__getitem__):
         own.setdefault(timing.streams[kernel.name], []).append(kernel)
-    for maker, others in readers.items():
-        stream = timing.streams[maker.name]
-        aside = [reader for reader in others if timing.streams[reader.name] != stream]
-        if not aside or maker in kept or written_by(maker):
+    places = {stream: [place[kernel] for kernel in kernels] for stream, kernels in own.items()}
+    for memory in allocations(graph, needed):
+        stream = timing.streams[memory.maker.name]
+        aside = [user for user in memory.touched_by if timing.streams[user.name] != stream]
+        if not aside or memory.returned:
             continue
-        reuser = next((kernel for kernel in own[stream] if place[kernel] > mentioned[maker]), None)
-        if reuser is not None and not all(timing.orders(reader, reuser) for reader in aside):
-            yield maker, aside
-
-
-def _uses(
-    graph: fx.Graph, needed: Dependence, place: Mapping[fx.Node, int]
-) -> tuple[dict[fx.Node, int], dict[fx.Node, list[fx.Node]], set[fx.Node]]:
-    """Where each kernel's result is mentioned last, which kernels read it, and which results the graph returns."""
-    mentioned: dict[fx.Node, int] = {}
-    readers: dict[fx.Node, list[fx.Node]] = {}
-    kept: set[fx.Node] = set()
-    kernels = frozenset(needed.kernels)
-    for node in graph.nodes:
-        for source in node.all_input_nodes:
-            for maker in needed.origins.get(source, ()):
-                mentioned[maker] = place[node]
-                if node in kernels:
-                    readers.setdefault(maker, []).append(node)
-                elif node.op == "output":
-                    kept.add(maker)
-    return mentioned, readers, kept
+        at = bisect_right(places[stream], place[memory.mentioned])
+        reuser = own[stream][at] if at < len(own[stream]) else None
+        if reuser is not None and not all(timing.orders(user, reuser) for user in aside):
+            yield _Hazard(memory=memory, users=aside)

@@ -7,7 +7,7 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Decision, Plan, Streams
+from npucompose.schema.streams import DEFAULT_STREAM, Decision, Plan, Streams, Trial
 from npucompose.streams import auto, explicit
 from npucompose.streams.emit import strip
 from npucompose.streams.found import Found, named, with_names, write
@@ -17,6 +17,9 @@ from npucompose.streams.problem import Problem
 from npucompose.streams.race import find_races
 from npucompose.streams.source import keep
 
+HOPELESS = -0.5
+"""A plan that is predicted to take half as long again as one stream is not tried: no prediction is that wrong, and a
+trial costs every capture its time. The worst seen so far said -24% of a plan that saves a fifth."""
 DECISION = "npucompose.stream_plan"
 """Where `apply` leaves its Decision: in the meta data of the graph module."""
 
@@ -56,14 +59,16 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
     if is_planned(graph):
         return keep(graph, problem, can)
     found = _found(problem, can)
-    why_not = _not_worth_it(found, can)
+    trial = _trial(found, can)
+    why_not = _not_worth_it(found, can, trial)
     if why_not:
         return stripped, found.decision(applied=False, why=why_not)
     moved = found.moved
     write(graph, found, can)
     if wanted.check:
         find_races(graph, wanted.check)
-    return found.aside or moved or stripped, found.decision(applied=True, why=_why(found))
+    why = _why(found) if trial is None else f"{_why(found)}, to be tried at capture"
+    return found.aside or moved or stripped, found.decision(applied=True, why=why, trial=trial)
 
 
 def _why(found: Found) -> str:
@@ -72,7 +77,27 @@ def _why(found: Found) -> str:
     return by if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}"
 
 
-def _not_worth_it(found: Found, can: Capabilities) -> str:
+def _trial(found: Found, can: Capabilities) -> Trial | None:
+    """What the capture is to find out of this plan; None where the plan is followed, or judged here."""
+    wanted, drawn = found.drawn.problem.wanted, found.drawn
+    if not found.aside or not _may_be_tried(wanted, can):
+        return None
+    if wanted.cost == "none":
+        return Trial(ms=wanted.trial_ms, min_gain=wanted.min_gain)
+    return Trial(
+        ms=wanted.trial_ms,
+        min_gain=wanted.min_gain,
+        predicted_us=drawn.simulation.makespan,
+        predicted_serial_us=drawn.problem.serial_us,
+    )
+
+
+def _may_be_tried(wanted: Streams, can: Capabilities) -> bool:
+    """A plan that a person wrote, or wants whatever it costs (`min_gain: 0`), is not."""
+    return can.tries_plans and wanted.trial_ms > 0 and wanted.min_gain > 0 and not wanted.plan and wanted.kind == "auto"
+
+
+def _not_worth_it(found: Found, can: Capabilities, trial: Trial | None) -> str:
     """Why a plan stays out; '' for one that goes in. What a person wrote, or asked for by `edges`, always goes in."""
     wanted = found.drawn.problem.wanted
     if not found.aside:
@@ -81,9 +106,11 @@ def _not_worth_it(found: Found, can: Capabilities) -> str:
         return ""
     if can.max_events is not None and len(found.plan.events) > can.max_events:
         return f"it needs {len(found.plan.events)} events, target={can.target} mode={can.mode} has {can.max_events}"
-    if wanted.cost == "none":
+    if wanted.cost == "none" or not wanted.min_gain:
         return ""
-    if found.gain >= wanted.min_gain or not wanted.min_gain:
+    if trial is not None:
+        return f"predicted gain {found.gain:.1%}, which is beyond a trial" if found.gain < HOPELESS else ""
+    if found.gain >= wanted.min_gain:
         return ""
     return f"predicted gain {found.gain:.1%} is below streams.min_gain {wanted.min_gain:.1%}"
 
@@ -100,7 +127,8 @@ def _found(problem: Problem, can: Capabilities) -> Found:
     limit = min(wanted.max_streams, can.max_streams)
     chosen = auto.candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
     drawn = [Drawn.of(problem, one.streams, one.ranked) for one in chosen]
-    if not wanted.min_gain:  # a plan is wanted whatever it costs, so one stream is no answer where there is another
+    if not wanted.min_gain or _may_be_tried(wanted, can):
+        # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
         drawn = [one for one in drawn if any(one.streams)] or drawn
     best = min(drawn, key=lambda one: one.rank)
     return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})

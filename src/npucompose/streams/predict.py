@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from attrs import frozen
 
-from npucompose.graphs.effects import written_by
+from npucompose.graphs import allocations
 from npucompose.schema.streams import Prediction, Timeline
 from npucompose.streams import dag
 from npucompose.streams.order import fewest_events, in_runs
@@ -98,17 +98,19 @@ class Life:
 
 
 def lives_of(problem: Problem) -> list[Life]:
-    """Of every kernel that makes memory of its own."""
-    readers: list[list[int]] = [[] for _ in problem.kernels]
-    for edge, (first, then) in zip(problem.needed.edges, problem.edges, strict=True):
-        if edge.why == "data":
-            readers[first].append(then)
-    origins = problem.needed.origins
-    returned = {kernel for node in reversed(problem.graph.nodes) if node.op == "output" for kernel in origins[node]}
+    """Of every kernel that makes memory of its own; whoever uses it under another name (in place, a view) counts."""
+    number = {kernel: index for index, kernel in enumerate(problem.kernels)}
+    users: dict[int, dict[int, None] | None] = {}
+    for memory in allocations(problem.graph, problem.needed):
+        maker = number[memory.maker]
+        known = users.setdefault(maker, {})
+        if memory.returned:
+            users[maker] = None
+        elif known is not None:
+            known.update(dict.fromkeys(number[user] for user in memory.touched_by))
     return [
-        Life(index, problem.sizes.of(kernel)[1], None if kernel in returned else readers[index])
-        for index, kernel in enumerate(problem.kernels)
-        if not written_by(kernel)
+        Life(maker, problem.sizes.of(problem.kernels[maker])[1], None if found is None else list(found))
+        for maker, found in sorted(users.items())
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from attrs import frozen
 
@@ -14,11 +14,13 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.options import option
+from npucompose.schema.partition import Partial, Partition
 
 if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.models.base import Built
+    from npucompose.models.binding import Bound
     from npucompose.schema.record import NpuFacts
     from npucompose.schema.streams import StreamTimes
     from npucompose.sinking import GeFacts
@@ -69,6 +71,10 @@ class LowerRequest:
     options: CompilerOptions
     memory: Any = None
     """What `Target.common_memory` made for the backend of this graph."""
+    partial: Partial = "cut"
+    """What becomes of a graph that cannot be recorded whole."""
+    at_once: bool = False
+    """Record every signature when it first comes, as far as the target's limit goes (`Backend.records_at_once`)."""
 
 
 class Captured(Protocol):
@@ -88,6 +94,15 @@ class Lowered(Protocol):
     def __call__(self, inputs: list[Any]) -> list[Any]: ...
 
 
+@runtime_checkable
+class Partitioned(Protocol):
+    """A graph of which some parts may run as they are."""
+
+    def recordings(self) -> Sequence[Captured]: ...
+
+    def partition(self) -> Partition: ...
+
+
 @frozen(kw_only=True)
 class Target(ABC):
     """A device; its fields are its options."""
@@ -101,6 +116,9 @@ class Target(ABC):
     """Whether results come out that can be compared with eager."""
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
+
+    previews_npu: ClassVar[bool] = False
+    """Whether people try here what is to run on an NPU, and are told what an NPU would refuse."""
 
     modes_share_a_process: ClassVar[bool] = True
     """Whether a model can be compiled in one mode and then in another."""
@@ -182,8 +200,8 @@ class Target(ABC):
         """`module.forward`, compiled at its first call or loaded from `backend.folders.cache`; see `caches`."""
         raise ConfigError(f"target={self.name} has no cache of compiled graphs.")
 
-    def export(self, backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
-        """Write the graph of `module` for offline use; see `exports`."""
+    def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
+        """Write the graph of `module`, called so, for offline use; see `exports`."""
         raise ConfigError(f"target={self.name} exports no graph.")
 
     def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
@@ -196,7 +214,7 @@ class Target(ABC):
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
         """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
-        return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
+        return [g.facts() for c in backend.compilations if c.lowered is not None for g in _recordings(c.lowered)]
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         """{graph: how its streams run}, measured on replays of its own; {} where nobody can look into a replay."""
@@ -213,6 +231,14 @@ class Target(ABC):
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         """{file name: text} to lie beside the FX graphs."""
         return {}
+
+    def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
+        """{operator: what AOTAutograd writes in its place} before the passes see a graph of this backend."""
+        if not self.fuses(backend.mode):
+            return {}
+        from torch._inductor.decomposition import select_decomp_table
+
+        return select_decomp_table()
 
     def place(self, built: Built) -> Built:
         """The model and its inputs on this device."""
@@ -233,9 +259,17 @@ class Target(ABC):
 
         return through_aot(backend, graph_module, example_inputs)
 
+    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
+        """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
+        return None
+
     @abstractmethod
     def lower(self, request: LowerRequest) -> Lowered:
         """Make `request.graph_module` runnable in `request.mode`."""
 
     def synchronize(self) -> None:
         """Return when everything told to the device is done."""
+
+
+def _recordings(lowered: Lowered) -> Sequence[Captured]:
+    return lowered.recordings() if isinstance(lowered, Partitioned) else lowered.captured

@@ -5,25 +5,31 @@ Knows the order of things and keeps a record of every graph; what a graph become
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define
 
-from npucompose.errors import CaptureError, NpuComposeError
+from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.inputs import places
+from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
+from npucompose.schema.calls import CallStatistics
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.effective import Effective
+from npucompose.schema.experiment import Strict
 from npucompose.schema.inductor import InductorOptions
+from npucompose.schema.partition import Outside, Partial, Partition, npu_words, refused_on_npu
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
 from npucompose.schema.streams import Decision, Plan
 from npucompose.streams import decision_of, plan_of
-from npucompose.targets.base import NO_FOLDERS, Folders
+from npucompose.targets.base import NO_FOLDERS, Folders, Partitioned
+from npucompose.targets.gradients import Notices, refuse_training, run_as_it_is
 
 if TYPE_CHECKING:
     from torch import fx
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline
     from npucompose.sinking import FxFacts
     from npucompose.targets.base import Genuine, Lowered, Target
+    from npucompose.targets.frozen_weights import FrozenWeights
+    from npucompose.targets.repeated import Repeated
 
 
 UNCHANGED = InductorOptions()
@@ -60,6 +68,10 @@ class Compilation:
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
     lowered: Lowered | None = None
+    planned: Partition | None = None
+    """How it would be cut, where it is read and not lowered."""
+    refused_on_npu: tuple[Outside, ...] = ()
+    """What an NPU's compiler takes no graph for, where people try here what is to run there."""
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""
@@ -78,6 +90,11 @@ class Compilation:
         from npucompose.sinking.reading import read
 
         return read(self.graph_module.graph, self.id, self.sources)
+
+    @property
+    def partition(self) -> Partition | None:
+        """How the graph was cut into recordings so far; None where it is not recorded, or nobody knows."""
+        return self.lowered.partition() if isinstance(self.lowered, Partitioned) else self.planned
 
     @property
     def fingerprint(self) -> str:
@@ -120,25 +137,59 @@ class Backend:
         pre: PassPipeline,
         post: PassPipeline,
         folders: Folders = NO_FOLDERS,
+        partial: Partial = "cut",
+        strict: Strict = "mode",
     ) -> None:
         self.target, self.mode, self.options, self.inductor = target, mode, options, inductor
         self.pre, self.post, self.folders = pre, post, folders
+        self.partial: Partial = partial
+        """Whether what cannot be recorded runs beside recordings or is refused."""
+        self.strict: Strict = strict
+        self.notices = Notices()
+        """Shared by the backends that torch makes of one name."""
         self.compilations: list[Compilation] = []
         self.genuine: Genuine | None = None
         self.reads_only = False
         """Take the graphs through the passes and no further: somebody wants to look at them."""
+        self.decompositions: Mapping[Any, Callable[..., Any]] = {}
+        """What AOTAutograd takes apart in a graph that is only read."""
+        self.records_at_once = False
+        """Calls are made for the sake of their recordings: nobody asks whether one is worth it."""
         self.loaded_before = 0
         """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
+        self.calls_beyond = 0
+        """Calls that ran eagerly because torch makes no more versions (targets/versions.py)."""
         self.entered_at: list[float] = []
         """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it
         calls Dynamo itself."""
         self.refusal: NpuComposeError | None = None
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
+        self.repeated: Repeated | None = None
+        """Counts how often graphs run that are compiled from now on."""
+        self._begun = -1
+        """The number of the graph that was begun last."""
         self._sources: tuple[str | None, ...] = ()
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
+
+    def reset(self) -> None:
+        """torch._dynamo.reset() calls it."""
+        self.notices.reset()
+
+    @cached_property
+    def frozen(self) -> FrozenWeights:
+        """Over the weights that graphs of this backend have as constants."""
+        from npucompose.targets.frozen_weights import FrozenWeights
+
+        return FrozenWeights(self.inductor.frozen_weights)
+
+    @property
+    def statistics(self) -> CallStatistics:
+        """How the calls of its recorded graphs ran, and those that torch made no version for."""
+        counted = [getattr(compilation.lowered, "statistics", CallStatistics()) for compilation in self.compilations]
+        return sum(counted, CallStatistics(eager=self.calls_beyond))
 
     @cached_property
     def common_memory(self) -> Any:
@@ -154,9 +205,11 @@ class Backend:
         self._sources, self._given = tuple(_sources(graph_module)), example_inputs
         if self.mode == "eager":
             return graph_module.forward
-        if self.reads_only:
-            return only_read(self, graph_module, example_inputs)
-        return self.target.compile(self, graph_module, example_inputs)
+        known, compiling = len(self.compilations), only_read if self.reads_only else self.target.compile
+        called = compiling(self, graph_module, example_inputs)
+        if self.repeated is None or len(self.compilations) == known:
+            return called
+        return self.repeated.watched(called, self.compilations[known].id)
 
     def torch_compile(self, model: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
         """`torch.compile(model, backend=self, **keywords)`, and what this backend's mode wants while Dynamo traces.
@@ -165,12 +218,37 @@ class Backend:
         """
         import torch
 
-        compiled = torch.compile(model, backend=self, **keywords)
+        return self.around_calls(torch.compile(model, backend=self, **keywords), model, keywords)
+
+    def around_calls(
+        self, compiled: Callable[..., Any], model: Callable[..., Any], keywords: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        """`compiled`, what torch.compile made of `model` with `keywords`, called as this backend's mode wants it."""
+        import torch
+
+        from npucompose.targets.versions import Versions
+
+        called = self._while_tracing(compiled)
+        if self.genuine is not None:  # the vendor's users know what torch says to them
+            return called
+        again = {**keywords, "dynamic": None}
+
+        def eager(*args: Any, **kwargs: Any) -> Any:
+            self.calls_beyond += 1
+            return model(*args, **kwargs)
+
+        return Versions(
+            called,
+            with_symbols=lambda: self._while_tracing(torch.compile(model, backend=self, **again)),
+            eager=eager,
+        )
+
+    def _while_tracing(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         if not self.target.fuses(self.mode) or not self.inductor.settings().get("freezing"):
             return compiled
         from npucompose.targets.inductor import freezing_while_tracing
 
-        return freezing_while_tracing(compiled)
+        return freezing_while_tracing(compiled, self.frozen)
 
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
@@ -203,8 +281,9 @@ class Backend:
     def begin(self, graph_module: fx.GraphModule) -> Compilation:
         """The record of a graph that the passes have not seen yet."""
         begun = perf_counter()
+        self._begun += 1
         return Compilation(
-            id=f"graph_{len(self.compilations)}",
+            id=f"graph_{self._begun}",
             before=Snapshot.of(graph_module.graph),
             graph_module=graph_module,
             aot_s=begun - self.entered_at[-1],
@@ -218,10 +297,23 @@ class Backend:
         compilation.graph_module = graph_module
         compilation.after = Snapshot.of(graph_module.graph) if changed else compilation.before
         compilation.decision = decision_of(graph_module)
+        if self.target.previews_npu:
+            compilation.refused_on_npu = tuple(refused_by_torchair(graph_module.graph))
+            if compilation.refused_on_npu and self.strict == "all":
+                words = npu_words(compilation.refused_on_npu)
+                raise CompileError(f"{words}, and strict=all refuses here what an NPU would.")
         if compilation.symbols:
             compilation.settle()
         self.compilations.append(compilation)
         compilation.account_s += perf_counter() - begun
+
+    def forget(self, compilation: Compilation) -> None:
+        """This graph is not called any more: keep nothing of it."""
+        self.compilations = [known for known in self.compilations if known is not compilation]
+
+    def effective(self) -> tuple[Effective, ...]:
+        """What the graphs that were compiled so far have shown of requests that do not act as asked."""
+        return refused_on_npu(self.target.name, (one for c in self.compilations for one in c.refused_on_npu))
 
     def charge(self, known: int, took: float) -> None:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
@@ -235,20 +327,17 @@ def _kind(source: str | None) -> Literal["parameter", "buffer"] | None:
     return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
 
 
+def is_parameter_or_buffer(source: str | None) -> bool:
+    """Whether torch's name of an input is that of a module's tensor."""
+    return _kind(source) is not None
+
+
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
     for node in dynamo.graph.nodes:
         if node.op == "placeholder":
             source: Any = getattr(node.meta.get("grapharg"), "source", None)
             name: Any = getattr(source, "name", None)
             yield None if name is None else str(name() if callable(name) else name)
-
-
-def refuse_training(*_: Any) -> Any:
-    """AOTAutograd's fw_compiler: it is asked only when a gradient is wanted."""
-    raise CaptureError(
-        "this mode records kernels for inference, and an input or parameter requires grad. "
-        "Call the model under torch.no_grad() with requires_grad_(False), or use mode=max-autotune, which trains."
-    )
 
 
 def static_inputs() -> frozenset[int]:
@@ -277,13 +366,19 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
                 static_inputs=static_inputs(),
                 options=backend.options,
                 memory=backend.common_memory,
+                partial=backend.partial,
+                at_once=backend.records_at_once,
             )
         )
         compilation.backend_s = perf_counter() - begun
         return compilation.lowered
 
+    training = refuse_training if backend.partial == "refuse" else run_as_it_is(backend)
     compiler = aot_autograd(
-        fw_compiler=refuse_training, inference_compiler=inference, keep_inference_input_mutations=True
+        fw_compiler=training,
+        bw_compiler=training,
+        inference_compiler=inference,
+        keep_inference_input_mutations=True,
     )
     return compiler(graph_module, list(example_inputs))
 
@@ -296,10 +391,17 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
     from npucompose.streams import strip
 
     def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        backend.rewrite(aot, inputs).settle()
+        compilation = backend.rewrite(aot, inputs)
+        compilation.settle()
+        compilation.planned = backend.target.partition(backend.mode, aot)
         if strip(aot.graph):
             aot.recompile()
         return make_boxed_func(aot.forward)
 
-    compiler = aot_autograd(fw_compiler=reading, inference_compiler=reading, keep_inference_input_mutations=True)
+    compiler = aot_autograd(
+        fw_compiler=reading,
+        inference_compiler=reading,
+        decompositions=dict(backend.decompositions),
+        keep_inference_input_mutations=True,
+    )
     return compiler(graph_module, list(example_inputs))

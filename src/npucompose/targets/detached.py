@@ -1,27 +1,35 @@
 """A captured call without torch.compile around it: no guards, no wrapper, only the checks a replay needs.
 
-torch.compile's front costs 30 to 500 µs a call; this one a few. What it gives up: everything that Dynamo would notice
-beside the call's arguments. Parameters that are swapped for others, changed globals or module flags, and side effects
-that the model has in Python beside its result go unnoticed. Parameters changed *in place* are seen.
+torch.compile's front costs 30 to 500 µs a call; this one a few. What it gives up: most of what Dynamo would notice
+beside the call's arguments. Changed globals or module flags, and side effects that the model has in Python beside its
+result, go unnoticed. Parameters changed *in place* are seen; a parameter or buffer of a module that was replaced, and
+another autocast, grad or inference mode than the handle was made in, are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol
 
 import torch
+from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from npucompose.errors import CaptureError, SignatureError
+from npucompose.models.nested import tensors_of
 from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.graph_cache import GraphCache
 from npucompose.targets.cpu.inputs import same_number
 from npucompose.targets.cpu.memory import laid_over, relative
 from npucompose.targets.cpu.native.executor import Call
 from npucompose.targets.cpu.plan import Layout
+from npucompose.targets.cpu.watching import watching
 
 _grad_is_enabled = torch.is_grad_enabled
+Outputs = Literal["reuse", "keep"]
+"""What the next call of a handle does to results of earlier ones that are still held."""
+Entry = tuple[dict[str, Any], str, torch.Tensor]
+"""(the dict in which a module keeps a parameter or buffer, its name, the tensor)."""
 _PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -30,17 +38,17 @@ class DetachError(CaptureError):
 
 
 class Replayable(Protocol):
-    """A recording that remembers what its last replay returned."""
+    """A recording."""
 
-    last_outputs: list[Any]
-
-    def replay(self, *inputs: Any) -> list[Any]: ...
+    def replay(self, *inputs: Any, reuse: bool = False) -> list[Any]: ...
 
 
 class DetachedHandle:
     """`handle(*args, **kwargs)` is the call it was made of, for arguments of the same structure, shapes and numbers.
 
-    Raises SignatureError for others. Results lie in the recording's buffers: the next call overwrites them.
+    Raises SignatureError for others, for another autocast, grad or inference mode, and where a module's parameter or
+    buffer was replaced by another. Results lie in the recording's buffers: with `outputs="reuse"` the next call
+    overwrites them, and warns once when it overwrites one that is still held; with "keep" it leaves them alone.
     """
 
     def __init__(
@@ -50,19 +58,33 @@ class DetachedHandle:
         arguments: _Arguments,
         results: _Results,
         taken: list[tuple[int, int]],
+        entries: list[Entry],
+        outputs: Outputs,
     ) -> None:
+        """`entries`: where modules keep the tensors that are `held`."""
         self.captured = captured
+        self.outputs: Outputs = outputs
+        self._mode = call_mode()
+        self._entries = entries
         self._held = held
         """Every input of the graph; those that come from arguments are None."""
         self._arguments = arguments
         self._results = results
         self._taken = taken
-        self._replay = captured.replay
+        self._replay = functools.partial(captured.replay, reuse=True) if outputs == "reuse" else captured.replay
         self._bare_count = arguments.bare_count
         self._held_wants_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in held)
         self._call: Call | None = None
-        if self._bare_count >= 0 and results.shape is not None and isinstance(captured, CapturedGraph):
-            self._call = captured.caller(held, taken, results.shape)
+        """For a tuple of arguments that are tensors and inputs of the graph, each and in order."""
+        self._call_with_leaves: Call | None = None
+        """For a tuple of the tensors that `flatten` found in other arguments: keywords, lists, constants."""
+        if results.shape is not None and isinstance(captured, CapturedGraph):
+            reuse = outputs == "reuse"
+            if self._bare_count >= 0:
+                self._call = captured.caller(held, taken, results.shape, entries, reuse)
+            else:
+                in_order = [(index, n) for n, (index, _) in enumerate(taken)]
+                self._call_with_leaves = captured.caller(held, in_order, results.shape, entries, reuse)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Every call goes through here: a microsecond of Python is a large part of a small model.
@@ -72,6 +94,11 @@ class DetachedHandle:
                 return result
         bare = len(args) == self._bare_count and not kwargs
         leaves = args if bare else self._arguments.flatten(args, kwargs)
+        if self._call_with_leaves is not None:
+            result = self._call_with_leaves(tuple([leaves[leaf] for _, leaf in self._taken]))
+            if result is not None:
+                return result
+        self._check_mode()
         inputs = self._held.copy()
         for index, leaf in self._taken:
             inputs[index] = leaves[leaf]
@@ -82,6 +109,22 @@ class DetachedHandle:
         outputs = self._replay(*inputs)
         return self._results.build(outputs, leaves)
 
+    def _check_mode(self) -> None:
+        now = call_mode()
+        if now != self._mode:
+            name = next(name for name, value in self._mode.items() if now[name] != value)
+            raise SignatureError(
+                f"this call was captured with {name}={self._mode[name]} and is made with {name}={now[name]}."
+            )
+        for owner, name, tensor in self._entries:
+            if owner.get(name) is not tensor:
+                given = owner.get(name)
+                what = "is gone" if given is None else f"is another tensor now ({_described(given)})"
+                raise SignatureError(
+                    f"this call was captured with a parameter or buffer '{name}' ({_described(tensor)}) that {what}: "
+                    "change it in place, or detach again."
+                )
+
     def inputs_of(self, *args: Any, **kwargs: Any) -> list[Any]:
         """What the recording is replayed with for these arguments: they and what is held, parameters above all."""
         leaves, inputs = self._arguments.flatten(args, kwargs), self._held.copy()
@@ -91,9 +134,20 @@ class DetachedHandle:
 
 
 def detach(
-    captured: Replayable, flat_inputs: list[Any], call_args: tuple[Any, ...], call_kwargs: dict[str, Any], result: Any
+    captured: Replayable,
+    flat_inputs: list[Any],
+    flat_outputs: Sequence[Any],
+    call_args: tuple[Any, ...],
+    call_kwargs: dict[str, Any],
+    result: Any,
+    *,
+    modules: Iterable[nn.Module] = (),
+    outputs: Outputs = "reuse",
 ) -> DetachedHandle:
     """Make a handle right after a call through torch.compile that ran `captured` on `flat_inputs` and gave `result`.
+
+    `flat_outputs` are what the graph returned. `modules` are looked after: the handle refuses a call after one of their
+    parameters or buffers was replaced.
 
     Leaves of the arguments are found among the graph's inputs, and the result's leaves among its outputs, by identity;
     views by their memory. Raises DetachError when something has no place: AOTAutograd's wrapper does work of its own.
@@ -104,6 +158,12 @@ def detach(
     for index, _ in taken:
         held[index] = None
     checks = [(k, leaf) for k, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+    for k, leaf in checks:
+        if any(True for _ in tensors_of(leaf)):
+            raise DetachError(
+                f"argument {k} is a {type(leaf).__name__} that holds tensors: a handle sees tensors in lists, tuples, "
+                "dicts and classes that are registered with torch.utils._pytree, and could not follow these."
+            )
     used = {leaf for _, leaf in taken} | {second for _, second in same}
     unused = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and k not in used]
     for k, leaf in unused:
@@ -113,33 +173,69 @@ def detach(
                 "common base of arguments that overlap. Pass tensors that do not overlap."
             )
     arguments = _Arguments(call_args, call_kwargs, spec, checks, same, [(k, _described(leaf)) for k, leaf in unused])
-    results = _Results(captured.last_outputs, flat_inputs, dict(taken), result)
-    return DetachedHandle(captured, held, arguments, results, taken)
+    results = _Results(flat_outputs, flat_inputs, dict(taken), result)
+    return DetachedHandle(captured, held, arguments, results, taken, _entries(modules, held), outputs)
 
 
 def detach_call(
-    lowered: Sequence[Any], call: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    call: Callable[[], Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    modules: Iterable[nn.Module] = (),
+    outputs: Outputs = "reuse",
 ) -> DetachedHandle:
     """Make the call (through torch.compile, with these arguments) and a handle of it.
 
-    `lowered` are the graphs compiled so far. Raises DetachError when the call ran none or several of them, or ran one
-    without a recording.
+    Raises DetachError when the call ran none or several graphs, or ran one without a recording.
     """
-    seen: list[tuple[GraphCache, list[Any]]] = []
-    caches = [graph for graph in lowered if isinstance(graph, GraphCache)]
-    for cache in caches:
-        cache.observer = lambda cache, inputs: seen.append((cache, inputs))
-    try:
+    with watching() as seen:
         result = call()
-    finally:
-        for cache in caches:
-            cache.observer = None
+    if cut := next((one.cut for one in seen if one.cut), ""):
+        raise DetachError(f"this call runs a graph that is cut: {cut}; only a call of one recording can be detached.")
     if len(seen) != 1:
         raise DetachError(f"this call ran {len(seen)} compiled graphs; only a call of exactly one can be detached.")
-    cache, flat_inputs = seen[0]
-    if cache.last is None:
+    (one,) = seen
+    if one.recording is None:
         raise DetachError("this call ran without a recording: capture_limit is reached.")
-    return detach(cache.last, flat_inputs, args, kwargs, result)
+    return detach(one.recording, one.inputs, one.outputs, args, kwargs, result, modules=modules, outputs=outputs)
+
+
+def call_mode() -> dict[str, Any]:
+    """What of a thread's modes decides what torch.compile makes of a call."""
+    autocast = {
+        f"torch.autocast({device!r})": torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cpu", "cuda")
+    }
+    return {
+        "torch.is_grad_enabled()": torch.is_grad_enabled(),
+        "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled(),
+        **autocast,
+    }
+
+
+def modules_of(model: Callable[..., Any]) -> list[nn.Module]:
+    """The modules that a callable is, belongs to, closes over or names as a global, and all within them."""
+    inner = getattr(model, "__func__", model)
+    code, closed = getattr(inner, "__code__", None), getattr(inner, "__closure__", None) or ()
+    names = code.co_names if code is not None else ()
+    found = [model, getattr(model, "__self__", None), *(_content(cell) for cell in closed)]
+    found += [getattr(inner, "__globals__", {}).get(name) for name in names]
+    modules = [module for one in found if isinstance(one, nn.Module) for module in one.modules()]
+    return list({id(module): module for module in modules}.values())
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing was assigned yet
+        return None
+
+
+def _entries(modules: Iterable[nn.Module], held: Sequence[Any]) -> list[Entry]:
+    wanted = {id(value) for value in held if isinstance(value, torch.Tensor)}
+    kept = (owner for module in modules for owner in (module._parameters, module._buffers))
+    return [(owner, name, t) for owner in kept for name, t in owner.items() if t is not None and id(t) in wanted]
 
 
 class _Arguments:

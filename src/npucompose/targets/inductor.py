@@ -5,12 +5,18 @@ Knows the order of things inside Inductor; what the options mean is torch's busi
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.frozen_weights import FrozenWeights, Watch
 
 Frozen = Callable[["fx.GraphModule"], Any]
 """What is done with a graph whose weights have become constants."""
@@ -34,21 +41,68 @@ def through_inductor(
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
     first = _PassesFirst(backend)
-    settings = {**backend.inductor.settings(), "joint_custom_pre_pass": first}
+    watch = backend.frozen.watch(graph_module)
+    settings = {**backend.inductor.settings(), "joint_custom_pre_pass": first, **_unfrozen(watch)}
 
     def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        freezes = keywords.get("is_inference") and inductor_config.freezing
         if not keywords.get("is_inference"):
             first.rewrite(aot, inputs)
-        elif frozen is not None and inductor_config.freezing:
+        elif frozen is not None and freezes:
             frozen(aot)
+        known = len(PyCodeCache.modules)
         compiled = compile_fx_inner(aot, inputs, **keywords)
         first.lowered()
+        if freezes and watch is not None:
+            watch.froze(_kept())
+            watch.let_go += [first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
         return compiled
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
     with functorch_config.patch(enable_autograd_cache=False):
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
-    return compiled
+    return compiled if watch is None else _holding(watch, compiled)
+
+
+def _holding(watch: Watch, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, which holds its watch; Dynamo calls what is innermost of wrappers that torch made, and not this."""
+
+    def call(*inputs: Any) -> Any:
+        return compiled(*inputs)
+
+    call.watch = watch  # type: ignore[attr-defined]
+    return call
+
+
+def _unfrozen(watch: Watch | None) -> dict[str, bool]:
+    """The setting that leaves weights unfrozen, where one could change and nobody would see it."""
+    blind = None if watch is None else next((weight for weight in watch.weights if not weight.watchable), None)
+    if blind is None or not inductor_config.freezing:
+        return {}
+    kind = "an inference tensor" if blind.tensor.is_inference() else f"a {type(blind.tensor).__name__}"
+    warnings.warn(
+        f"weights are not frozen: {blind.name} is {kind}, and nobody could see it change.", RuntimeWarning, stacklevel=2
+    )
+    return {"freezing": False}
+
+
+def _kept() -> set[int]:
+    """Ids of the weights that Inductor has left as inputs of the graph: those that it writes to or returns."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    left: Any = None if context is None else context.params_flat
+    return {id(tensor) for tensor in left or () if tensor is not None}
+
+
+def _forget_code(modules: Sequence[ModuleType]) -> None:
+    """Modules of generated code, which hold the constants of their graphs: Inductor and Python would for ever."""
+    common = {id(module) for module in PyCodeCache.modules_no_attr.values()}
+    gone = {id(module): module for module in modules if id(module) not in common}
+    PyCodeCache.modules[:] = [module for module in PyCodeCache.modules if id(module) not in gone]
+    for module in gone.values():
+        if sys.modules.get(module.__name__) is module:
+            del sys.modules[module.__name__]
 
 
 class _PassesFirst(CustomGraphPass):
@@ -91,13 +145,19 @@ class _PassesFirst(CustomGraphPass):
             aot.recompile()
         self._begun = perf_counter()
 
+    def forget(self) -> None:
+        """The graph of the last `rewrite` is not called any more."""
+        if self._of is not None:
+            self.backend.forget(self._of)
+        self._of = None
+
     def lowered(self) -> None:
         """The graph of the last `rewrite` is code now."""
         if self._of is not None:
             self._of.backend_s = perf_counter() - self._begun
 
 
-def freezing_while_tracing(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def freezing_while_tracing(compiled: Callable[..., Any], weights: FrozenWeights) -> Callable[..., Any]:
     """`compiled`, called in such a way that Dynamo makes constants of the weights that it meets.
 
     It looks at torch's own setting while it traces, before any backend is asked, and any call may be one that is
@@ -107,10 +167,18 @@ def freezing_while_tracing(compiled: Callable[..., Any]) -> Callable[..., Any]:
     set_freezing = config._make_closure_patcher(freezing=True)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if weights.full:
+            weights.make_room_for_changes()
         take_back = set_freezing()
         try:
             return compiled(*args, **kwargs)
+        except FailOnRecompileLimitHit:
+            if not weights.make_room():
+                raise
+            return compiled(*args, **kwargs)
         finally:
             take_back()
+            if weights.uncounted:
+                weights.count_places()
 
     return call

@@ -82,13 +82,12 @@ class NpuTarget(TorchairTarget):
         return {"captures": 0 if mode == GE else sum(captured.values())}
 
     def place(self, built: Built) -> Built:
-        import torch
-        from torch.utils._pytree import tree_map_only
+        from npucompose.models.nested import mapped
 
         device = f"npu:{self.index}"
 
         def moved(step: int) -> Inputs:
-            return tree_map_only(torch.Tensor, lambda t: t.to(device), dict(built.inputs(step)))
+            return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))
 
         return evolve(built, module=built.module.to(device), inputs=moved)
 

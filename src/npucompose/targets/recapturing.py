@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import SignatureError
-from npucompose.targets.cpu.graph_cache import GraphCache
-from npucompose.targets.detached import DetachedHandle, DetachError, detach_call
+from npucompose.targets.cpu.watching import watching
+from npucompose.targets.detached import DetachedHandle, DetachError, Outputs, detach_call
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Recapturing:
     """`call(*args, **kwargs)`: the model, by the detached handle of that signature where there is one.
 
     Where there is none the call goes through torch.compile, once: it compiles and captures what is new, and the handle
-    is made of the first call that only replays. A call that cannot be detached is safe and takes torch.compile's way
+    is made of that call. A call that cannot be detached is safe and takes torch.compile's way
     each time. Handles beyond the capture limit go, the one used longest ago first.
     """
 
-    def __init__(self, compiled: Callable[..., Any], lowered: Callable[[], Sequence[Any]]) -> None:
-        """`lowered()`: the graphs compiled so far."""
+    def __init__(
+        self, compiled: Callable[..., Any], *, modules: Sequence[nn.Module] = (), outputs: Outputs = "reuse"
+    ) -> None:
+        """`modules` and `outputs` as for `detach_call`."""
         self._compiled = compiled
-        self._lowered = lowered
+        self._how: dict[str, Any] = {"modules": modules, "outputs": outputs}
         self.handles: list[DetachedHandle] = []
         """The one used last stands last."""
 
@@ -42,13 +47,12 @@ class Recapturing:
             results.append(self._compiled(*args, **kwargs))
             return results[0]
 
-        lowered = self._lowered()
-        try:
-            handle = detach_call(lowered, call, args, kwargs)
-        except DetachError:
-            if not results:
-                raise
-        else:
-            limit = max(graph.capture_limit for graph in lowered if isinstance(graph, GraphCache))
-            self.handles = [*self.handles, handle][-limit:]
+        with watching() as seen:
+            try:
+                handle = detach_call(call, args, kwargs, **self._how)
+            except DetachError:
+                if not results:
+                    raise
+            else:
+                self.handles = [*self.handles, handle][-seen[0].capture_limit :]
         return results[0]

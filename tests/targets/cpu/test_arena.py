@@ -299,8 +299,7 @@ def test_a_recording_that_is_replaced_gives_its_memory_back():
     for n in (16, 24):
         poison(cache.arena)
         assert all(map(same_bytes, cache([block_of(n, 2)]), block(block_of(n, 2))))
-    del cache.captured[:]
-    cache.last = None
+    cache.clear()
     assert cache.arena.slabs() == []
 
 

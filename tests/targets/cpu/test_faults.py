@@ -131,7 +131,7 @@ while True:  # one buffer more each time, so that memory runs out at another mom
     assert not cache.captured and not cache.arena.slabs() and gc.isenabled()
     same = torch.equal(cache([small])[0], model(small)[0])
     assert same
-    cache.captured.clear()
+    cache.clear()
     cache.last = None
     buffers += 1
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

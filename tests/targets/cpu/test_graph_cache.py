@@ -175,11 +175,11 @@ def test_dropout_draws_eagers_numbers_behind_torch_compile():
             assert same_bytes(compiled(x), one)
 
 
-def test_a_data_dependent_model_is_refused_with_its_line():
+def test_a_data_dependent_model_is_refused_with_its_line_where_nothing_may_be_cut():
     def bad(x: torch.Tensor) -> torch.Tensor:
         return x.nonzero() + 1
 
-    compiled = torch.compile(bad, backend=CapturingBackend())
+    compiled = torch.compile(bad, backend=CapturingBackend(partial="refuse"))
     with (
         torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
         torch.no_grad(),

@@ -15,7 +15,7 @@ from npucompose.targets.cpu.captured_graph import CapturedGraph
 from npucompose.targets.cpu.front import outputs_of
 from npucompose.targets.cpu.kernels import same_bytes
 from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.plan import Slot
+from npucompose.targets.cpu.plan import Plan, Slot
 from npucompose.targets.cpu.pool import ALIGNMENT, Block, place
 from npucompose.targets.cpu.straight_line import StraightLine
 from tests.targets.capturing import traced
@@ -65,18 +65,18 @@ def test_a_block_takes_the_smallest_gap_that_fits():
 @given(programs())
 def test_a_replay_that_poisons_every_dead_block_gives_the_same_bits(program: Any):
     inputs = program.inputs(0)
-    captured = CapturedGraph.capture(traced(program, *inputs), inputs, executor="python")
-    _run_poisoned(captured)
+    plan = record(traced(program, *inputs), inputs)
+    memory = Memory.of(plan)
+    _run_poisoned(plan, memory)
     got: list[Any] = []
-    for output in outputs_of(captured.plan, captured.memory, clone=False):
+    for output in outputs_of(plan, memory, clone=False):
         got.append(output.make(inputs, got))
     expected = program(*program.inputs(0))
     assert all(same_bytes(a, b) for a, b in zip(got, expected, strict=True))
 
 
-def _run_poisoned(captured: CapturedGraph) -> None:
+def _run_poisoned(plan: Plan, memory: Memory) -> None:
     """Run step by step; before each step all of the arena is 0xFF but the blocks that are live."""
-    plan, memory = captured.plan, captured.memory
     pooled = [root for root in plan.roots if root.kind == "pool"]
     runs = StraightLine(plan.steps, memory.slots, memory.tensors)
     lines = [line.strip() for line in runs.source.splitlines()[1:] if line.strip() != "pass"]

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,58 @@ def random_numbers_go_on(target: str) -> Found:
         wanted = model(x)
         torch.manual_seed(3)
         return {"as_eager_after_a_seed": torch.equal(compiled(x), wanted)}
+
+
+def results_live_on(target: str) -> Found:
+    """Results that are held keep their bits, from the first call on; a handle overwrites only what it lent."""
+    linear = torch.nn.Linear(16, 16, device=target).requires_grad_(False)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = linear(x)
+        if y.sum().item() > 1e9:  # a graph break: one recording serves all places
+            raise ValueError
+        return y
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([block(x), block(x + 1), block(x + 2)])
+
+    with torch.no_grad():
+        xs = [torch.randn(4, 16, device=target) for _ in range(8)]
+        one, three = _compiled(target, linear), _compiled(target, model, "compile.fullgraph=false")
+        for call, reference in ((one, linear), (three, model)):
+            kept = [(x, call(x).view(-1, 16)[:, 1:]) for x in xs]
+            assert all(torch.equal(y, reference(x).view(-1, 16)[:, 1:]) for x, y in kept)
+        made = npucompose.compile(linear, f"target={target}", "mode=reduce-overhead")
+        handle = made.detach(xs[0])
+        mine, lent = made(xs[1]), [handle(xs[2])]
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            lent += [handle(x) for x in xs[3:5]]
+        assert torch.equal(mine, linear(xs[1]))
+        assert torch.equal(lent[-1], linear(xs[4]))
+        return {"warnings": len(said), "overwritten": not torch.equal(lent[0], linear(xs[2]))}
+
+
+def operators_run_once(target: str) -> Found:
+    """A custom operator that counts on the device counts calls; what it counts on the host is noted."""
+    on_host, on_device = [0], torch.zeros(4, device=target)
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        on_host[0] += 1
+        return x + on_device.add_(1)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.npucompose_claims.count(x).abs()
+
+    with torch.library._scoped_library("npucompose_claims", "FRAGMENT") as library, torch.no_grad():
+        library.define("count(Tensor x) -> Tensor")
+        library.impl("count", count, target.upper())
+        library.impl("count", torch.empty_like, "Meta")
+        compiled, x = _compiled(target, model), torch.ones(4, device=target)
+        for call in (1.0, 2.0, 3.0, 4.0):
+            assert compiled(x).tolist() == [call + 1] * 4, f"call {call}"
+            assert on_device.tolist() == [call] * 4, f"call {call}"
+    return {"calls": 4, "calls_of_the_host_code": on_host[0]}
 
 
 def signatures_take_turns(target: str) -> Found:

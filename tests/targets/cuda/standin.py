@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from npucompose.targets.npu_offline.standin.recorder import Call, tensors
+from npucompose.targets.npu_offline.standin.recorder import WAITS_FOR_HOST, Call, tensors
+
+CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 class Stream:
@@ -32,22 +34,44 @@ class Event:
 
 
 class Graph(TorchDispatchMode):
-    """Also what looks on while it is captured. A real device executes nothing then: results are made wrong after."""
+    """Also what looks on while it is captured. A real device executes nothing then: what was written is put back, the
+    random numbers too, and results are made wrong. An operator of others is what it calls: its host code is not
+    recorded.
+    """
 
     def __init__(self, device: Standin) -> None:
         super().__init__()
         self.device = device
         self.calls: list[Call] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """{address: (bytes that were there before the capture, what they were)}"""
+        self._made: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.calls.append(Call(func=func, args=args, kwargs=kwargs or {}, out=out, stream=0))
+        kwargs = kwargs or {}
+        if func.namespace not in ("aten", "prims"):
+            with self:
+                return func.redispatch(CPU, *args, **kwargs)
+        if func._schema.name in {*WAITS_FOR_HOST, "aten::item"}:
+            raise RuntimeError(f"{func}: operation not permitted when stream is capturing\nmore about it")
+        with _disable_current_modes():
+            for tensor in tensors([*args, *kwargs.values()]):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in {*self._before, *self._made}:
+                    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+                    self._before[storage.data_ptr()] = whole, whole.clone()
+        out = func(*args, **kwargs)
+        self._made |= {tensor.untyped_storage().data_ptr() for tensor in tensors(out)} - set(self._before)
+        self.calls.append(Call(func=func, args=args, kwargs=kwargs, out=out, stream=0))
         return out
 
-    def spoil(self) -> None:
+    def undo(self) -> None:
         for call in self.calls:
             for tensor in tensors(call.out) if call.computes else ():
                 tensor.fill_(7)
+        for now, before in self._before.values():
+            now.copy_(before)
+        self._before.clear()
 
     def replay(self) -> None:
         self.device.told.append("replay")
@@ -97,19 +121,20 @@ class Standin:
     @contextlib.contextmanager
     def capturing(self, graph: Graph, pool: str, stream: Stream) -> Iterator[None]:
         self.told.append(f"capture begins on {stream.name} in {pool}")
-        with self.on(stream), graph:
-            yield
-        self.told.append("capture ends")
-        graph.spoil()
+        random = torch.get_rng_state()
+        try:
+            with self.on(stream), graph:
+                yield
+        finally:
+            self.told.append("capture ends")
+            torch.set_rng_state(random)
+            graph.undo()
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == "cpu"
 
-    def random_state(self) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    def set_random_state(self, state: torch.Tensor) -> None:
-        torch.set_rng_state(state)
+    def used_on(self, tensor: torch.Tensor, stream: Stream) -> None:
+        self.told.append(f"{tensor.nbytes} bytes are used on {stream.name}")
 
 
 class _Told(TorchDispatchMode):

@@ -36,6 +36,14 @@ def test_random_numbers_and_signatures() -> None:
     claims.signatures_take_turns("cpu")
 
 
+def test_results_live_on_and_operators_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert claims.results_live_on("cpu") == {"warnings": 1, "overwritten": True}
+    assert claims.operators_run_once("cpu") == {"calls": 4, "calls_of_the_host_code": 4}
+    monkeypatch.setattr(CapturedGraph, "try_replay", lambda self, inputs: self._reusing(inputs))
+    with pytest.raises(AssertionError):
+        claims.results_live_on("cpu")
+
+
 def test_times_have_a_spread() -> None:
     found = claims.decoding("cpu", rounds=5)
     assert list(found) == ["eager", "npucompose", "npucompose, detached"]

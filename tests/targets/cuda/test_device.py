@@ -66,6 +66,14 @@ def test_inductor_agrees(prove: Prove) -> None:
     prove("max-autotune agrees with eager: mlp", claims.agrees, "cuda", "mlp", "[]", "max-autotune")
 
 
+def test_results_live_on(prove: Prove) -> None:
+    prove("results live on", claims.results_live_on, "cuda")
+
+
+def test_operators_run_once(prove: Prove) -> None:
+    prove("every operator runs once a call", claims.operators_run_once, "cuda")
+
+
 def test_random_numbers_go_on(prove: Prove) -> None:
     prove("random numbers go on", claims.random_numbers_go_on, "cuda")
 

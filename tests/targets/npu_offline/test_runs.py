@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from targets.npu_offline.needs import offline
 
-from tests.npu.claims import CLAIMS, Claim
+from tests.npu.claims import CLAIMS, REPEATED, REPEATED_CHOICES, Claim
 from tests.npu.place import ROOT, Place
 
 ALWAYS = ("ge[streams]", "configuration[max-autotune]", "configuration[npugraph_ex]")
@@ -67,6 +67,15 @@ def test_npugraph_ex_captures_and_replays_what_a_plan_orders(place: Place) -> No
     addition = next(n for n, line in enumerate(told) if line.startswith("aten.add"))
     event = next(told[n] for n in records if subtraction < n < addition).split()[2]
     assert any(line.startswith(f"wait event {event} ") for line in told[subtraction:addition])
+
+
+@offline
+def test_a_graph_whose_runs_overwrite_one_another_is_told_with_the_option_that_copies(place: Place) -> None:
+    (place.folder / "rows.py").write_text(REPEATED)
+    ran = place.run("mode=npugraph_ex", "pipeline=compile_only", *REPEATED_CHOICES)
+    assert ran.status == 0
+    assert ran.report["graphs"][0]["overwrites"] == {"runs": 3, "option": "compiler.npugraph_ex.clone_output"}
+    assert [graph["overwrites"] for graph in ran.report["graphs"][1:]] == [None] * (len(ran.report["graphs"]) - 1)
 
 
 @offline

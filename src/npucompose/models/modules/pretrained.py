@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, Signature
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 
-class FirstOutput(nn.Module):
-    """Logits of a language model, or whatever tensor a class returns first."""
+class Outputs(nn.Module):
+    """The tensors that a class returns, in its order: the first one, or all of them as a tuple.
 
-    def __init__(self, inner: nn.Module) -> None:
+    `names` are the arguments of the class's forward that are given, in the order in which they may come without names.
+    """
+
+    def __init__(self, inner: nn.Module, names: tuple[str, ...], *, first: bool) -> None:
         super().__init__()
         self.inner = inner
+        self.names = names
+        self.first = first
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.inner(input_ids=input_ids)[0]
+    @property
+    def __signature__(self) -> Signature:
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.names])
+
+    def forward(self, *values: torch.Tensor, **named: torch.Tensor) -> Any:
+        returned = self.inner(**dict(zip(self.names, values, strict=False)), **named)
+        if self.first:
+            return returned[0]
+        return tuple(leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
 
 
 class SentenceEncoder(nn.Module):

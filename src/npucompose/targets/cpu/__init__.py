@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import frozen
 
 from npucompose.errors import CaptureError, ConfigError
-from npucompose.machine import cores, cpu_model, usable_cores
+from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
@@ -19,12 +19,14 @@ from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.schema.partition import Partition
     from npucompose.schema.streams import StreamTimes
     from npucompose.targets.compilation import Backend
     from npucompose.targets.cpu.arena import Arena
 
 ReplayExecutor = Literal["auto", "native", "portable"]
 WhenFull = Literal["eager", "replace"]
+WhenNew = Literal["earned", "at_once"]
 PoolOf = Literal["model", "graph"]
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
@@ -34,6 +36,14 @@ def when_full_option() -> Any:
         "eager",
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
         choices=("eager", "replace"),
+    )
+
+
+def when_new_option() -> Any:
+    return option(
+        "earned",
+        "a new signature after the first two of a graph: recorded when calls have earned it, or at once",
+        choices=("earned", "at_once"),
     )
 
 
@@ -66,6 +76,7 @@ class CpuTarget(Target):
     """
 
     name: ClassVar[str] = "cpu"
+    previews_npu: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
     loaded: ClassVar[tuple[str, ...]] = (
         *TORCH_COMPILE,
@@ -79,6 +90,7 @@ class CpuTarget(Target):
         "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
         choices=("auto", "native", "portable"),
     )
+    when_new: WhenNew = when_new_option()
     when_full: WhenFull = when_full_option()
     pool: PoolOf = pool_option()
     stream_threads: int | None = option(
@@ -110,6 +122,7 @@ class CpuTarget(Target):
             target=self.name,
             mode=mode,
             captures=mode in HONOURED,
+            tries_plans=mode in HONOURED and self.workers_count > 1 and self._replayer() == "native",
             device_model=cpu(usable_cores()),
             profiles=True,
             clock=_clocked if mode in HONOURED and self.executor != "portable" else None,
@@ -145,6 +158,9 @@ class CpuTarget(Target):
         why = self._why_not_native()
         return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
+    def _replayer(self) -> Literal["native", "portable"]:
+        return "portable" if self.executor == "portable" or self._why_not_native() else "native"
+
     def _why_not_native(self) -> str:
         from npucompose.targets.cpu.native import build
 
@@ -164,12 +180,13 @@ class CpuTarget(Target):
                 raise CaptureError(f"target.executor=native: {error}") from None
 
     def identity(self) -> Mapping[str, str]:
-        replayer = "portable" if self.executor == "portable" or self._why_not_native() else "native"
+        quota = cpu_quota()
         return {
             "cpu": cpu_model(),
             "machine": platform.machine(),
             "cores": str(usable_cores()),
-            "replayer": replayer,
+            **({} if quota is None else {"cpu_quota": f"{quota:g}"}),
+            "replayer": self._replayer(),
         }
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
@@ -193,7 +210,11 @@ class CpuTarget(Target):
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         if backend.mode != "max-autotune":
-            return super().compile(backend, graph_module, example_inputs)
+            from npucompose.targets.cpu.as_traced import where_nothing_is_recorded
+
+            known = len(backend.compilations)
+            made = super().compile(backend, graph_module, example_inputs)
+            return where_nothing_is_recorded(graph_module, made, backend.compilations[known:])
         from npucompose.targets.cpu import linears
         from npucompose.targets.inductor import through_inductor
 
@@ -201,13 +222,18 @@ class CpuTarget(Target):
             backend, graph_module, example_inputs, frozen=partial(linears.choose, library=self.linear)
         )
 
+    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
+        from npucompose.targets.cpu.segments import planned
+
+        return planned(graph_module, "cpu") if mode in HONOURED else None
+
     def common_memory(self) -> Arena | None:
         from npucompose.targets.cpu.arena import Arena
 
         return Arena() if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.targets.cpu.graph_cache import GraphCache
+        from npucompose.targets.cpu.graph_cache import GraphCache, lowered
         from npucompose.targets.cpu.threads import Workers
 
         limit, clone = (
@@ -215,11 +241,14 @@ class CpuTarget(Target):
             if request.mode == "npugraph_ex"
             else ("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone")
         )
-        return GraphCache(
+        cache = GraphCache(
             request,
             capture_limit=request.options[limit],
             clone_output=request.options[clone],
             executor="torchscript" if self.executor == "portable" else "native",
             when_full=self.when_full,
+            when_new="at_once" if request.at_once else self.when_new,
             workers=Workers(count=self.workers_count, spin_us=self.stream_spin_us, cores=tuple(self.stream_cores)),
+            partial=request.partial,
         )
+        return lowered(cache, "cpu")

@@ -24,7 +24,7 @@ class Trial:
 
     alone: Alone
     unlike: str = ""
-    """The first operator that gave other bits."""
+    """The first operator that gave other bits, or that nobody may try, and which of the two."""
     _tried: set[str] = field(factory=set)
     _random: torch.Generator = field(factory=lambda: torch.Generator().manual_seed(0))
 
@@ -36,11 +36,17 @@ class Trial:
         if form in self._tried:
             return
         self._tried.add(form)
+        if not traits_of(op).may_be_tried:
+            self.unlike = (
+                f"{op} is not torch's own and is not called a second time, to compare its bits on one thread with "
+                f"those on {torch.get_num_threads()}"
+            )
+            return
         same = self._same(op, args, kwargs, self._made_up)
         if same is None:
             same = self._same(op, args, kwargs, _copied)
         if not same:
-            self.unlike = str(op)
+            self.unlike = f"{op} gives other bits on one thread than on {torch.get_num_threads()}"
 
     def _same(self, op: OpOverload, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> bool | None:
         """None: the kernel does not take these values."""

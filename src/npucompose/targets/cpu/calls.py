@@ -47,6 +47,8 @@ class Calls:
     issue: Issue
     undo: Undo
     trial: Trial | None
+    given: Sequence[Any]
+    """The inputs of the graph."""
     modes: Sequence[TorchDispatchMode]
     """What looks at operators that are not torch's own."""
     steps: list[Step] = field(factory=list)
@@ -54,6 +56,8 @@ class Calls:
     """Constants that a step writes: id(root) -> their bytes before."""
     births: list[tuple[int, Root]] = field(factory=list)
     """(step before which it is made, constant root)."""
+    written_inputs: dict[int, Held] = field(factory=dict)
+    """By index: of each input that a step writes, one tensor that lies in it."""
     pinned: set[int] = field(factory=set)
     from_zero: set[int] = field(factory=set)
     views: int = 0
@@ -69,19 +73,45 @@ class Calls:
         if kwargs:
             real_kwargs = mapped(real, kwargs)
             read += [leaf for leaf in flat(kwargs) if isinstance(leaf, Held)]
+        if not traits.may_be_tried:
+            real_args, real_kwargs = self._owned(traits, args, kwargs)
         written = [] if traits.is_plain else self._before(node, traits, ordered, real_args, real_kwargs)
         if self.trial is not None:
             self.trial.see(op, real_args, real_kwargs)
         result = self._run(node, traits, real_args, real_kwargs)
-        tensors = refusals.checked(node, op, result, bool(read))
-        if traits.is_as_strided:
-            self._count_from_the_storage(read, tensors)
-        if written:
-            return self._mutation(node, traits, ordered, result, written)
+        try:
+            tensors = refusals.checked(node, op, result, bool(read))
+            if traits.is_as_strided:
+                self._count_from_the_storage(read, tensors)
+            if written:
+                return self._mutation(node, traits, ordered, result, written)
+        except refusals.Refused as refusal:
+            refusal.result = result
+            raise
         if not tensors and not (result is None and read):
             return result  # a number that the signature decides
         found = self._in_place(node, traits, ordered, read, result, tensors)
         return self._fresh(node, traits, ordered, result) if found is None else found
+
+    def _owned(self, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """What an operator reads that may keep it: inputs over the caller's storage, which lives as long as needed."""
+        names, written = traits.names, {traits.names[i] for i in traits.written}
+
+        def owned(value: Any) -> Any:
+            if not isinstance(value, Held) or value.root.kind not in ("input", "attribute"):
+                return real(value)
+            root = value.root
+            owner = self.given[root.index] if root.kind == "input" else root.tensor
+            assert owner is not None
+            return value.layout.over(owner.untyped_storage())
+
+        def given(name: str, value: Any) -> Any:
+            return mapped(real if name in written else owned, value)
+
+        return (
+            [given(name, value) for name, value in zip(names, args, strict=False)],
+            {name: given(name, value) for name, value in kwargs.items()},
+        )
 
     def _before(
         self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], args: list[Any], kwargs: dict[str, Any]
@@ -99,6 +129,8 @@ class Calls:
             root = held.root
             if root.kind in ("input", "attribute"):
                 self.undo.about_to_write(held.tensor, traits.op, args)
+                if root.kind == "input":
+                    self.written_inputs[root.index] = held
             elif root.kind == "constant" and not root.written:
                 self.pristine[id(root)] = bytes_of(held.tensor.untyped_storage()).clone()
             root.written = True
@@ -154,6 +186,8 @@ class Calls:
     def _kernel(
         self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any, tensors: list[torch.Tensor]
     ) -> Any:
+        if not traits.may_be_tried:
+            return None
         numbered = self.ledger.numbered(traits, ordered)
         call = self._into_buffers(traits, numbered, tensors)
         if call is None or (call.flattened is not None and numbered[call.flattened].root.kind == "fresh"):

@@ -1,4 +1,4 @@
-"""Run an FX graph once on real values and write down what a replay has to do; inputs and RNG are restored.
+"""Run an FX graph once on real values and write down what a replay has to do.
 
 The walk over the graph: inputs, attributes, arithmetic on numbers, how long each value is needed, the plan at the end.
 What a call of an operator becomes is decided by `calls`.
@@ -6,8 +6,9 @@ What a call of an operator becomes is decided by `calls`.
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,13 +19,14 @@ from torch._ops import OpOverload
 from npucompose.errors import CaptureError
 from npucompose.targets.cpu import refusals, reinplace
 from npucompose.targets.cpu.alone import Alone, Trial
+from npucompose.targets.cpu.as_it_is import go_on
 from npucompose.targets.cpu.calls import Calls
 from npucompose.targets.cpu.inputs import sharing
 from npucompose.targets.cpu.issue import Issue
 from npucompose.targets.cpu.ledger import Held, Ledger, flat
-from npucompose.targets.cpu.memory import alias_of
+from npucompose.targets.cpu.memory import alias_of, laid_over, relative
 from npucompose.targets.cpu.outputs import Outputs
-from npucompose.targets.cpu.plan import CONTAINERS, Buffer, Plan, Root, is_plain, lifetimes, mapped
+from npucompose.targets.cpu.plan import CONTAINERS, Buffer, Layout, Plan, Root, is_plain, lifetimes, mapped
 from npucompose.targets.cpu.traits import traits_of
 from npucompose.targets.cpu.undisturbed import undisturbed
 from npucompose.targets.cpu.undo import Undo
@@ -34,23 +36,65 @@ _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
 
 
 def record(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None) -> Plan:
-    """The plan of `graph_module` for the signature of `inputs`.
+    """The plan of `graph_module` for the signature of `inputs`. Afterwards memory and RNG are as they were.
 
     With `alone` each kernel of a graph with streams is also tried without threads of its own (`Plan.unlike_alone`).
-    Raises CaptureError for what a recording cannot follow. Afterwards memory and RNG are as they were.
+    Raises CaptureError for what a recording cannot follow.
     """
+    with _recorder(graph_module, inputs, alone) as recorder:
+        return recorder.run(inputs)
+
+
+def record_call(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None, *, finish: bool = False
+) -> tuple[Plan, list[Any]]:
+    """`record`, and the results of the run that was recorded, which counts: what it wrote and drew stays so.
+
+    Every operator runs once. The results lie in memory of their own. On CaptureError memory and RNG are as they were;
+    with `finish` the run goes on from a node that was refused, without being recorded: `Refused.outputs`.
+    """
+    inference = torch.is_inference_mode_enabled()
+
+    def returned(values: Sequence[Any]) -> list[Any]:
+        return [_for_inference(value) if inference else value for value in values]
+
+    with _recorder(graph_module, inputs, alone) as recorder:
+        try:
+            plan = recorder.run(inputs)
+        except refusals.Refused as refusal:
+            if finish and refusal.node is not None:
+                refusal.outputs = returned(recorder.finish(refusal, inputs))
+                recorder.keep(inputs)
+            raise
+        results = recorder.results(inputs)
+        recorder.keep(inputs)
+    return plan, returned(results)
+
+
+@contextlib.contextmanager
+def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None) -> Iterator[Recorder]:
+    """What is not kept of a run is undone."""
     for index, value in enumerate(inputs):
         refusals.check_input(index, value)
     with undisturbed() as modes:
         seed = torch.get_rng_state()
         issue, ledger, undo = Issue.of(graph_module.graph), Ledger(), Undo()
         trial = Trial(alone) if alone is not None and issue.has_streams else None
-        calls = Calls(ledger=ledger, issue=issue, undo=undo, trial=trial, modes=modes)
+        calls = Calls(ledger=ledger, issue=issue, undo=undo, trial=trial, given=inputs, modes=modes)
+        recorder = Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
         try:
-            return Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls).run(inputs)
+            yield recorder
         finally:
-            undo.restore()
-            torch.set_rng_state(seed)
+            if not recorder.kept:
+                undo.restore()
+                torch.set_rng_state(seed)
+
+
+def _for_inference(value: Any) -> Any:
+    """A result as inference mode gives it: the same memory, without a history to come."""
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return value
+    return Layout.of(value).over(value.untyped_storage())
 
 
 @define(kw_only=True, eq=False)
@@ -60,6 +104,10 @@ class Recorder:
     issue: Issue
     calls: Calls
     env: dict[fx.Node, Any] = field(factory=dict)
+    returned: list[Any] = field(factory=list)
+    """The values of the graph's outputs, tensors as Held."""
+    kept: bool = False
+    """Whether what the run wrote and drew is to stay."""
 
     def run(self, inputs: Sequence[Any]) -> Plan:
         graph = self.graph_module.graph
@@ -146,7 +194,7 @@ class Recorder:
 
     def _plan(self, node: fx.Node) -> Plan:
         returned = self._known(node.args[0])
-        listed = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        listed = self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         calls = self.calls
         ending = Outputs(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
         outputs = ending.of(node, listed)
@@ -170,6 +218,49 @@ class Recorder:
             constants=sum(1 for root in used if root.kind == "constant"),
             unlike_alone=calls.trial.unlike if calls.trial is not None else "",
         )
+
+    # -- the run itself as a call
+
+    def finish(self, refusal: refusals.Refused, inputs: Sequence[Any]) -> list[Any]:
+        """The results of a run that is recorded no further, from the values that are there."""
+        assert refusal.node is not None
+        if refusal.__cause__ is not None:
+            raise refusal.__cause__  # the model's own error, which eager raises too
+
+        values = {node: mapped(lambda leaf: self._real(leaf, inputs), value) for node, value in self.env.items()}
+        return go_on(self.graph_module, refusal.node, values, refusal.result)
+
+    def _real(self, value: Any, inputs: Sequence[Any]) -> Any:
+        return self._result(value, inputs) if isinstance(value, Held) else value
+
+    def results(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the run returned. A value is one tensor object, however often it is returned."""
+        made: dict[int, Any] = {}
+        for value in self.returned:
+            if id(value) not in made:
+                made[id(value)] = self._real(value, inputs)
+        return [made[id(value)] for value in self.returned]
+
+    def _result(self, value: Held, inputs: Sequence[Any]) -> Any:
+        root, tensor = value.root, value.tensor
+        if value.whole_input is not None:
+            return inputs[value.whole_input]
+        if root.kind == "input":
+            assert root.tensor is not None
+            return laid_over(inputs[root.index], relative(tensor, root.tensor))
+        if root.kind == "attribute":
+            assert root.tensor is not None
+            return root.tensor if Layout.of(root.tensor) == Layout.of(tensor) else tensor
+        # Also where the recording makes a constant anew on every replay: what lies here is nobody else's.
+        return tensor
+
+    def keep(self, inputs: Sequence[Any]) -> None:
+        """Let what was written and drawn stay, and tell autograd of the inputs that changed."""
+        self.kept = True
+        for held in self.calls.written_inputs.values():
+            given = inputs[held.root.index]
+            if not given.is_inference():
+                torch.autograd.graph.increment_version(given)
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -10,13 +10,15 @@ import torch
 from attrs import frozen
 
 from npucompose.targets.cpu import forks
+from npucompose.targets.cpu.held_memory import HeldOutputs, Static
 from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory, laid_over
 from npucompose.targets.cpu.plan import Buffer, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
 
 _InferenceMode = torch._C._InferenceMode
 Front = Callable[[Sequence[Any]], list[Any] | None]
-"""A replay: the outputs, or None, with nothing done, when the inputs do not have the recording's signature."""
+"""A replay: the outputs, or None, with nothing done, when the inputs do not have the recording's signature. Results of
+earlier replays that are still held are left alone, or, for some fronts, overwritten (see `held_memory`)."""
 Maker = Callable[[Sequence[Any], list[Any]], Any]
 
 
@@ -25,8 +27,8 @@ class Output:
     """One output of a replay: `make(inputs, the outputs before it)`. The other fields say the same as data."""
 
     make: Maker
-    tensor: torch.Tensor | None = None
-    """A static buffer: its memory, or with `clone` a copy of it, goes out in a tensor object of the caller's own."""
+    static: Static | None = None
+    """In an output buffer: that memory, or with `clone` a copy of it, goes out in a tensor of the caller's own."""
     clone: bool = False
     same_as_input: int | None = None
     same_as_output: int | None = None
@@ -36,7 +38,9 @@ def outputs_of(plan: Plan, memory: Memory, clone: bool) -> list[Output]:
     made: list[Output] = []
     for output in plan.outputs:
         if isinstance(output, Buffer):
-            made.append(_from_buffer(output.slot.layout.over(memory.storages[id(output.slot.root)]), clone))
+            root = output.slot.root
+            static = Static(memory.buffer_of(root), output.slot.layout).lay(memory.storages[id(root)])
+            made.append(_from_buffer(static, clone))
         elif isinstance(output, SameAsInput):
             i = output.index
             made.append(Output(make=lambda inputs, _, i=i: inputs[i], same_as_input=i))
@@ -50,11 +54,11 @@ def outputs_of(plan: Plan, memory: Memory, clone: bool) -> list[Output]:
     return made
 
 
-def _from_buffer(tensor: torch.Tensor, clone: bool) -> Output:
+def _from_buffer(static: Static, clone: bool) -> Output:
     if clone:
-        return Output(make=lambda _inputs, _outputs: tensor.clone(), tensor=tensor, clone=True)
+        return Output(make=lambda _inputs, _outputs: static.tensor.clone(), static=static, clone=True)
     # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.
-    return Output(make=lambda _inputs, _outputs: tensor.detach(), tensor=tensor)
+    return Output(make=lambda _inputs, _outputs: static.given_out(), static=static)
 
 
 def _view_of_input(output: ViewOfInput) -> Maker:
@@ -66,34 +70,38 @@ def _literally(output: Literally) -> Maker:
 
 
 class PythonFront:
-    """Replays one at a time: admit the inputs, run, give back what was written, make the outputs."""
+    """Replays one at a time: admit inputs, leave what is held, run, give back what was written, make the outputs."""
 
     def __init__(
         self,
         inputs: Inputs,
         run: Callable[[], None],
         outputs: Sequence[Output],
+        held: HeldOutputs,
         turns: AbstractContextManager[Any],
     ) -> None:
         """`turns` are shared with every recording that lies in the same arena."""
         self._inputs = inputs
         self._run = run
         self._makers = [output.make for output in outputs]
+        self._held = held
         self._turns = turns
         self._forks = forks.count()
 
-    def __call__(self, inputs: Sequence[Any]) -> list[Any] | None:
+    def __call__(self, inputs: Sequence[Any], *, reuse: bool = False) -> list[Any] | None:
+        """With `reuse`, results that were given out with `reuse` may be overwritten."""
         if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
             with torch._C._DisableAutocast():
-                return self._replay(inputs)
-        return self._replay(inputs)
+                return self._replay(inputs, reuse)
+        return self._replay(inputs, reuse)
 
-    def _replay(self, inputs: Sequence[Any]) -> list[Any] | None:
+    def _replay(self, inputs: Sequence[Any], reuse: bool) -> list[Any] | None:
         with self._turns:
             # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
             with _InferenceMode(True):
                 if not self._inputs.admit(inputs):
                     return None
+                self._held.leave_held(inputs, reuse)
                 self._run_here()
                 self._inputs.give_back(inputs)
             outputs: list[Any] = []

@@ -2,7 +2,8 @@
 
 An input is *fixed* (parameters, buffers and what the graph pins: its address belongs to the signature), *adopted* (the
 caller's tensor is the buffer; when another comes, the slots are laid over that one) or *private* (copied in on every
-call: because it has so many views that copying is cheaper, or because it lies in this recording's own output buffers).
+call, because it has so many views that copying is cheaper). None ever lies in this recording's own output buffers: a
+result that comes back as an input is held by who brings it, and the front leaves its memory to him.
 """
 
 from __future__ import annotations
@@ -60,7 +61,6 @@ class Inputs:
         fixed: frozenset[int],
         written: frozenset[int],
         from_zero: frozenset[int],
-        outputs: Sequence[Span],
         places: Places,
     ) -> None:
         self.signature = signature(inputs, fixed)
@@ -68,7 +68,6 @@ class Inputs:
         self._fixed = fixed
         self._written = written
         self._from_zero = tuple(from_zero)
-        self._outputs = [span for span in outputs if span[1] > span[0]]
         self._places = places
         self._tensor_at = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self._all_tensors = len(self._tensor_at) == len(inputs)
@@ -161,7 +160,7 @@ class Inputs:
         copied: list[int] = []
         for place, i, address in moved:
             size = self._sizes[i]
-            if self._places.copies_rather(i, size) or self._in_outputs((address, address + size)):
+            if self._places.copies_rather(i, size):
                 self._make_private(i, inputs[i])
                 copied.append(i)
                 continue
@@ -174,7 +173,7 @@ class Inputs:
         return True
 
     def _may_lie(self, addresses: dict[int, int]) -> bool:
-        """Whether inputs may lie at `addresses`: nothing that the graph writes overlaps another input or an output.
+        """Whether inputs may lie at `addresses`: nothing that the graph writes overlaps another input.
 
         (Inputs that overlapped at capture while one is written are fixed: they never come here.) Notes the new spans.
         """
@@ -182,16 +181,11 @@ class Inputs:
         spans.update((i, (address, address + self._sizes[i])) for i, address in addresses.items())
         for i in addresses:
             mine = spans[i]
-            if i in self._written and self._in_outputs(mine):
-                return False
             others = spans if i in self._written else self._written
             if any(j != i and j in spans and _meet(mine, spans[j]) for j in others):
                 return False
         self._spans = spans
         return True
-
-    def _in_outputs(self, span: Span) -> bool:
-        return any(_meet(span, output) for output in self._outputs)
 
     def _make_private(self, i: int, tensor: torch.Tensor) -> None:
         private = Private.like(tensor)

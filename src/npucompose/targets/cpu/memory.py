@@ -7,7 +7,7 @@ Two values share memory only when one is done with before the other begins: in t
 from __future__ import annotations
 
 import torch
-from attrs import define, field
+from attrs import define, field, frozen
 
 from npucompose.targets.cpu.allocation import over, zeros
 from npucompose.targets.cpu.arena import Arena, Slab
@@ -54,6 +54,15 @@ def is_there(tensor: torch.Tensor) -> bool:
     return Layout.of(tensor).span()[1] <= tensor.untyped_storage().nbytes()
 
 
+@frozen(kw_only=True, eq=False)
+class OutputBuffer:
+    """Memory of one output root, and what of the plan lies in it: it can be moved as a whole."""
+
+    nbytes: int
+    members: tuple[Root, ...]
+    """The output root last; before it values that die where it is born."""
+
+
 @define(eq=False, kw_only=True)
 class Memory:
     """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns output buffers, lies in an arena else."""
@@ -61,11 +70,13 @@ class Memory:
     slots: list[Slot]
     tensors: list[torch.Tensor]
     placement: Placement
-    outputs: list[Root]
+    outputs: list[OutputBuffer]
     slabs: list[Slab] = field(repr=False)
     """Those of the arena in which the pool lies; held for as long as this is used."""
     storages: dict[int, torch.UntypedStorage] = field(repr=False)
     """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
+    owners: list[torch.Tensor] = field(repr=False)
+    """What keeps the output buffers alive until a front brings memory of its own (`given_up`)."""
 
     @classmethod
     def of(
@@ -91,12 +102,17 @@ class Memory:
             for root in members:
                 storages[id(root)] = over(address, root.nbytes)
         for root in plan.roots:
-            if root.kind not in ("pool", "fresh"):
+            if root.kind not in ("pool", "fresh", "output"):
                 storages[id(root)] = _storage_of(root)
-        for members in groups:
-            if members[-1].kind == "output":
-                buffer = storages[id(members[-1])]
-                storages.update({id(r): over(buffer.data_ptr(), r.nbytes) for r in members[:-1]})
+        ending = {id(members[-1]): members for members in groups}
+        outputs = [
+            OutputBuffer(nbytes=root.nbytes, members=tuple(ending[id(root)]))
+            for root in plan.roots
+            if root.kind == "output"
+        ]
+        owners = [zeros(buffer.nbytes) for buffer in outputs]
+        for buffer, owner in zip(outputs, owners, strict=True):
+            storages.update({id(r): over(owner.data_ptr(), r.nbytes) for r in buffer.members})
         slots = [slot for slot in plan.slots() if id(slot.root) in storages]
         with torch.inference_mode(True):
             # Note [Slots are inference tensors]: autograd knows nothing of them, so a kernel call is some 5 % cheaper.
@@ -106,15 +122,22 @@ class Memory:
             slots=slots,
             tensors=tensors,
             placement=placement,
-            outputs=[root for root in plan.roots if root.kind == "output"],
+            outputs=outputs,
             slabs=slabs,
             storages=storages,
+            owners=owners,
         )
 
-    def output_spans(self) -> list[tuple[int, int]]:
-        """Where the static output buffers lie: (first address, the one after the last)."""
-        begins = [self.storages[id(root)].data_ptr() for root in self.outputs]
-        return [(begin, begin + root.nbytes) for begin, root in zip(begins, self.outputs, strict=True)]
+    def buffer_of(self, root: Root) -> int:
+        """The number of the output buffer that `root` lies in."""
+        return next(i for i, buffer in enumerate(self.outputs) if buffer.members[-1] is root)
+
+    def given_up(self) -> None:
+        """A front has moved the output buffers to memory of its own: nothing that is known here lies in them now."""
+        self.owners.clear()
+        for buffer in self.outputs:
+            for root in buffer.members:
+                self.storages.pop(id(root), None)
 
 
 @define(eq=False)
@@ -158,8 +181,6 @@ def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
 
 
 def _storage_of(root: Root) -> torch.UntypedStorage:
-    if root.kind == "output":
-        return zeros(root.nbytes).untyped_storage()
     assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
     if root.kind in ("attribute", "input"):
         # Of this plan's execution alone: executors move inputs, and there may be two of one plan.

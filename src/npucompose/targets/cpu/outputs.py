@@ -25,6 +25,7 @@ from npucompose.targets.cpu.plan import (
     Step,
     ViewOfInput,
 )
+from npucompose.targets.cpu.pool import ALIGNMENT
 
 aten = torch.ops.aten
 
@@ -40,7 +41,11 @@ class Outputs:
     births: list[tuple[int, Root]] = field(factory=list)
     """(step before which it is made, constant root)."""
 
+    _copied: dict[int, tuple[Root, int]] = field(factory=dict)
+    """By id(root of registers): the buffer for its values, and the byte of them that it begins at."""
+
     def of(self, node: fx.Node, values: Sequence[Any]) -> list[Output]:
+        self._make_buffers(values)
         outputs: list[Output] = []
         for index, value in enumerate(values):
             earlier = [i for i in range(index) if isinstance(value, Held) and values[i] is value]
@@ -58,7 +63,7 @@ class Outputs:
                 raise refusals.refused(
                     node, "an output that shares memory with an input in a way only its kernel knows."
                 )
-            return self._copied_out(value.register, layout)
+            return self._copied_out(value.register, root, layout)
         if value.whole_input is not None:
             return SameAsInput(index=value.whole_input)
         if root.kind == "input":
@@ -75,10 +80,27 @@ class Outputs:
             root.kind = "output"
         return Buffer(slot=self.ledger.slot(root, layout))
 
-    def _copied_out(self, register: Register, layout: Layout) -> Output:
+    def _make_buffers(self, values: Sequence[Any]) -> None:
+        """Results that share memory go on sharing it: one buffer for all that lie in the same fresh memory."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for value in values:
+            if isinstance(value, Held) and value.register is not None:
+                spans.setdefault(id(value.root), []).append(Layout.of(value.tensor).span())
+        for key, found in spans.items():
+            low, high = min(low for low, _ in found), max(high for _, high in found)
+            # Where one begins within another of wider elements, an offset must be a number of either.
+            begin = low if len(found) == 1 else low - low % ALIGNMENT
+            self._copied[key] = Root(kind="output", nbytes=max(high - begin, 0)), begin
+
+    def _copied_out(self, register: Register, fresh: Root, layout: Layout) -> Output:
+        root, begin = self._copied[id(fresh)]
         low, high = layout.span()
-        layout = Layout(dtype=layout.dtype, shape=layout.shape, stride=layout.stride, offset=0)
-        root = Root(kind="output", nbytes=high - low)
+        layout = Layout(
+            dtype=layout.dtype,
+            shape=layout.shape,
+            stride=layout.stride,
+            offset=(low - begin) // layout.dtype.itemsize if high > low else 0,
+        )
         slot = self.ledger.slot(root, layout)
         flat = layout.collapsed()
         if flat.overlaps_itself():

@@ -37,7 +37,8 @@ class Layout:
         return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        bare = torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload]
+        bare = torch.empty(0, dtype=self.dtype, device=storage.device)
+        bare.set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload]
         if self.conj:
             bare = torch.conj(bare)
         return bare._neg_view() if self.neg else bare

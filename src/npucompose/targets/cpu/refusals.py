@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from npucompose.errors import CaptureError
+from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
 from npucompose.graphs.source import source_line
 from npucompose.targets.cpu.ledger import flat
 from npucompose.targets.cpu.memory import is_there
@@ -17,9 +19,28 @@ _METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storag
 """Operators that answer with a number that only the signature decides."""
 
 
-def refused(node: fx.Node, reason: str) -> CaptureError:
+NOT_RUN: Any = object()
+
+
+class Refused(CaptureError):
+    """A node that a recording cannot hold, or an input: then `index` says which, and `node` is None."""
+
+    def __init__(self, words: str, *, reason: str, node: fx.Node | None = None, index: int = -1) -> None:
+        super().__init__(words)
+        self.reason, self.node, self.index = reason, node, index
+        self.result: Any = NOT_RUN
+        """What the node gave, where it had run before it was refused: it does not run a second time."""
+        self.outputs: list[Any] | None = None
+        """What the whole graph gave, where the run was finished without a recording."""
+
+    def __reduce__(self) -> tuple[type[CaptureError], tuple[str]]:
+        return CaptureError, (str(self),)
+
+
+def refused(node: fx.Node, reason: str) -> Refused:
     """`cannot capture aten.nonzero.default: … model.py:12: idx = mask.nonzero()` (without the line when unknown)."""
-    return CaptureError(f"cannot capture {node.target} (node '{node.name}'): {reason} {source_line(node)}".rstrip())
+    words = f"cannot capture {node.target} (node '{node.name}'): {reason} {source_line(node)}".rstrip()
+    return Refused(words, reason=reason, node=node)
 
 
 def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> None:
@@ -32,8 +53,10 @@ def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> Non
         raise refused(
             node, "it writes its running statistics without saying so; AOTAutograd replaces it by one that does."
         )
+    if is_unsafe(op):
+        raise refused(node, UNSAFE)
     if torch.Tag.data_dependent_output in op.tags:
-        raise refused(node, "it turns data into a Python value, so the graph's control depends on the data.")
+        raise refused(node, TO_PYTHON)
     if torch.Tag.dynamic_output_shape not in op.tags:
         return
     packet = op.overloadpacket
@@ -41,10 +64,10 @@ def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> Non
         indices = args[1] if len(args) > 1 else kwargs["indices"]
         if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
             return
-        raise refused(node, "a mask as an index makes the shape of the result depend on the data.")
+        raise refused(node, MASK)
     if packet is torch.ops.aten.repeat_interleave and kwargs.get("output_size") is not None:
         return
-    raise refused(node, "the shape of its result depends on the data.")
+    raise refused(node, SHAPE)
 
 
 def checked(node: fx.Node, op: OpOverload, returned: Any, reads_tensors: bool) -> list[torch.Tensor]:
@@ -66,13 +89,13 @@ def checked(node: fx.Node, op: OpOverload, returned: Any, reads_tensors: bool) -
         elif result is not None and reads_tensors:
             base = op._schema.name.split("::")[1]
             if not (base in _METADATA or base.startswith("sym_")):
-                raise refused(node, "it turns data into a Python value, so the graph's control depends on the data.")
+                raise refused(node, TO_PYTHON)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def check_target(node: fx.Node) -> None:
     if isinstance(node.target, HigherOrderOperator):
-        raise refused(node, "it is a higher-order operator (control flow or a nested graph), not a kernel.")
+        raise refused(node, HIGHER_ORDER)
     if node.op in ("call_method", "call_module"):
         raise not_a_call(node)
 
@@ -88,12 +111,17 @@ def check_input(index: int, value: Any) -> None:
             raise CaptureError(f"input {index} is symbolic ({value}); capture runs on real values.")
         return
     where = f"input {index} ({value.dtype}[{','.join(map(str, value.shape))}])"
+    odd = ""
+    if isinstance(value, FakeTensor):
+        raise CaptureError(f"{where} is a FakeTensor; capture takes plain tensors with real data.")
     if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise CaptureError(f"{where} is a {type(value).__name__}; capture takes plain tensors with real data.")
-    if value.device.type != "cpu":
-        raise CaptureError(f"{where} is on {value.device}; this target captures CPU graphs only.")
-    if _is_odd(value):
-        raise CaptureError(f"{where} has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured.")
+        odd = f"is a {type(value).__name__}; capture takes plain tensors with real data."
+    elif value.device.type != "cpu":
+        odd = f"is on {value.device}; this target captures CPU graphs only."
+    elif _is_odd(value):
+        odd = f"has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured."
+    if odd:
+        raise Refused(f"{where} {odd}", reason=f"an input of it {odd}", index=index)
     if not is_there(value):
         raise CaptureError(
             f"{where} has {value.untyped_storage().nbytes()} bytes of memory: it was freed or cut short."

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from npucompose.targets.cpu.lent_operands import lending
 from npucompose.targets.cpu.plan import Register, Slot, Step, leaves, mapped
+from npucompose.targets.cpu.traits import traits_of
 
 aten = torch.ops.aten
 
@@ -46,7 +48,8 @@ class StraightLine:
         self._names[f"s{index}"] = tensor
 
     def _lines(self, index: int, step: Step, dying: Sequence[int]) -> list[str]:
-        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op)
+        keeps_nothing = traits_of(step.op).may_be_tried
+        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op)
         parts: list[str] = []
         for position, (declared, value) in enumerate(zip(step.op._schema.arguments, step.args, strict=True)):
             text = self._text(value, f"c{index}_{position}")

@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from npucompose.targets.cpu.plan import Register, Slot, Step
+from npucompose.targets.cpu.traits import traits_of
 
 _ENUMS: dict[Any, int] = {
     torch.contiguous_format: 0,
@@ -73,6 +74,8 @@ class _Builder:
 
     def add(self, step: Step) -> None:
         schema = step.op._schema
+        if not traits_of(step.op).may_be_tried:
+            raise NotExpressible(f"{step.op}: an operator that is not torch's may keep what it is given")
         args = [self._value(value, a, step) for a, value in zip(schema.arguments, step.args, strict=True)]
         node = self.graph.create(schema.name, args, len(schema.returns))
         self.graph.insertNode(node)

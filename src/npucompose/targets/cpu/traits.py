@@ -10,10 +10,11 @@ import torch
 from attrs import frozen
 from torch._ops import OpOverload
 
+from npucompose.graphs.recordable import RESIZING, is_unsafe
+
 aten = torch.ops.aten
 
 _UNINITIALISED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
-_RESIZING = frozenset({"resize_", "resize_as_", "set_", "resize_output_"})
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
 
 
@@ -22,6 +23,8 @@ class Traits:
     op: OpOverload
     of_torch: bool
     """One of torch's own, whose tags can be believed. Operators of others may count, read clocks or talk."""
+    may_be_tried: bool
+    """A second call, to compare two ways of computing, does no harm: of torch's operators and of our references."""
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     tensors: tuple[int, ...]
@@ -44,7 +47,8 @@ class Traits:
     is_plain: bool
     """There is nothing to look at before it runs: it writes, draws from and refuses nothing."""
     may_depend_on_data: bool
-    """A tag says that its result's shape, or a number, may depend on data; or it writes what it does not declare."""
+    """A tag says that its result's shape, or a number, may depend on data, or that it must run each time; or it writes
+    what it does not declare."""
     out: int | None
     """The one argument that a pointwise kernel with an in-place form writes its result into; None for every other."""
 
@@ -70,16 +74,18 @@ def traits_of(op: OpOverload) -> Traits:
         torch.Tag.data_dependent_output in tags
         or torch.Tag.dynamic_output_shape in tags
         or op is aten.native_batch_norm.default
+        or is_unsafe(op)
     )
     return Traits(
         op=op,
         of_torch=of_torch,
+        may_be_tried=of_torch or op.namespace in ("npu", "air"),
         names=tuple(a.name for a in declared),
         defaults=tuple(a.default_value for a in declared),
         tensors=tuple(i for i, a in enumerate(declared) if str(a.type) == "Tensor"),
         written=tuple(i for i, a in enumerate(declared) if a.alias_info is not None and a.alias_info.is_write),
         mutable=mutable,
-        resizes=mutable and name in _RESIZING,
+        resizes=mutable and name in RESIZING,
         draws=draws,
         takes_generator=takes_generator,
         uninitialised=uninitialised,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built, Inputs
+    from npucompose.schema.partition import Partition
     from npucompose.targets.compilation import Backend
     from npucompose.targets.cuda.recording import SharedPool
 
@@ -29,6 +30,7 @@ class CudaTarget(Target):
     """Model and inputs are moved to `cuda:<index>`; times are taken after torch.cuda.synchronize."""
 
     name: ClassVar[str] = "cuda"
+    previews_npu: ClassVar[bool] = True
     device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "eager")
     loaded: ClassVar[tuple[str, ...]] = TORCH_COMPILE
@@ -81,12 +83,13 @@ class CudaTarget(Target):
 
     def place(self, built: Built) -> Built:
         import torch
-        from torch.utils._pytree import tree_map_only
+
+        from npucompose.models.nested import mapped
 
         device = torch.device("cuda", self.index)
 
         def moved(step: int) -> Inputs:
-            return tree_map_only(torch.Tensor, lambda t: t.to(device), dict(built.inputs(step)))
+            return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))
 
         return evolve(built, module=built.module.to(device), inputs=moved)
 
@@ -99,6 +102,11 @@ class CudaTarget(Target):
 
         return through_inductor(backend, graph_module, example_inputs)
 
+    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
+        from npucompose.targets.cpu.segments import planned
+
+        return planned(graph_module, "cuda") if mode == "reduce-overhead" else None
+
     def common_memory(self) -> SharedPool | None:
         from npucompose.targets.cuda.device import Cuda
         from npucompose.targets.cuda.recording import SharedPool
@@ -106,16 +114,19 @@ class CudaTarget(Target):
         return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
+        from npucompose.targets.cpu.graph_cache import lowered
         from npucompose.targets.cuda.cache import CudaCache
         from npucompose.targets.cuda.device import Cuda
 
-        return CudaCache(
+        cache = CudaCache(
             request,
             device=Cuda(self.index),
             capture_limit=request.options["debug.aclgraph.static_capture_size_limit"],
             clone_output=request.options["debug.aclgraph.enable_output_clone"],
             when_full=self.when_full,
+            partial=request.partial,
         )
+        return lowered(cache, "cuda")
 
     def synchronize(self) -> None:
         import torch

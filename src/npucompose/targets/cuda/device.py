@@ -26,16 +26,16 @@ class Device(Protocol):
     def graph(self) -> Any: ...
 
     def capturing(self, graph: Any, pool: Any, stream: Any) -> AbstractContextManager[Any]:
-        """What is called inside on `stream` is recorded and not executed."""
+        """What is called inside on `stream` is recorded and not executed; random numbers stay where they are."""
         ...
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on this device."""
         ...
 
-    def random_state(self) -> torch.Tensor: ...
-
-    def set_random_state(self, state: torch.Tensor) -> None: ...
+    def used_on(self, tensor: torch.Tensor, stream: Any) -> None:
+        """The tensor's memory, once it is freed, goes to nobody else before what `stream` was told by then is done."""
+        ...
 
 
 class Cuda:
@@ -68,8 +68,5 @@ class Cuda:
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.device == self._device
 
-    def random_state(self) -> torch.Tensor:
-        return torch.cuda.get_rng_state(self._device)
-
-    def set_random_state(self, state: torch.Tensor) -> None:
-        torch.cuda.set_rng_state(state, self._device)
+    def used_on(self, tensor: torch.Tensor, stream: Any) -> None:
+        tensor.record_stream(stream)

@@ -29,6 +29,17 @@ class Walk:
     device: Device
     lanes: dict[str, Any] = field(factory=dict)
     """Side streams, by label; the same ones in every run."""
+    at: fx.Node = field(init=False)
+    """The node that a run has come to."""
+
+    def check(self) -> None:
+        """Raise CaptureError for what the graph alone shows that no recording can hold, before anything has run."""
+        for node in self.graph_module.graph.nodes:
+            if node.op == "output":
+                _check_outputs(node)
+            elif node.op != "placeholder":
+                args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
+                _check(node, args, kwargs)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         graph = self.graph_module.graph
@@ -41,6 +52,7 @@ class Walk:
         begin = self.device.event()
         begin.record(home)
         for node in graph.nodes:
+            self.at = node
             current = scopes[-1] if scopes else home
             kind = control(node)
             if kind == "scope_enter":
@@ -82,18 +94,37 @@ class Walk:
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
-            value: Any = self.graph_module
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            return value
-        refusals.check_target(node)
+            return attribute(self.graph_module, node)
         args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
+        _check(node, args, kwargs)
         target: Any = node.target
-        if isinstance(target, OpOverload):
-            refusals.check_operator(node, target, args, kwargs)
-            if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
-                raise refusals.refused(node, "it draws from a generator of its own; CUDA graphs know the default one.")
         return target(*args, **kwargs)
+
+
+def attribute(module: fx.GraphModule, node: fx.Node) -> Any:
+    """What a get_attr names."""
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _check(node: fx.Node, args: Any, kwargs: Any) -> None:
+    refusals.check_target(node)
+    target: Any = node.target
+    if isinstance(target, OpOverload):
+        refusals.check_operator(node, target, args, kwargs)
+        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+            raise refusals.refused(node, "it draws from a generator of its own; CUDA graphs know the default one.")
+
+
+def _check_outputs(output: fx.Node) -> None:
+    for value in _returned(output):
+        made = value.meta.get("val") if isinstance(value, fx.Node) else value
+        if isinstance(made, (list, tuple)):
+            raise refusals.refused(output, "an output that is a list; AOTAutograd returns a flat tuple.")
+        if isinstance(made, torch.Tensor) and made.layout is not torch.strided:
+            raise refusals.refused(output, f"an output of layout {made.layout}; only dense works.")
 
 
 def _returned(output: fx.Node) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.compiler import LEAVES, CompilerOptions
-from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
+from npucompose.schema.leaf import GE, NPUGRAPH_EX, Leaf
 from npucompose.targets.torchair.node_filter import node_filter
 
 PREFIX = "npugraph_ex."
@@ -66,12 +66,17 @@ def npugraph_ex_config(flat: Mapping[str, Any]) -> Any:
     return config
 
 
-def decompositions(names: Sequence[str]) -> dict[Any, Any]:
-    """{operator: torch's own decomposition}; `aten.addmm` stands for all its overloads."""
+def decompositions(names: Sequence[str], mode: str) -> dict[Any, Any]:
+    """{operator: torch's own decomposition}; `aten.addmm` stands for all its overloads.
+
+    For GE also those of `attention.py`, of operators for which TorchAir has no converter.
+    """
     from torch._decomp import decomposition_table
 
+    from npucompose.targets.torchair.attention import convertible
+
     known = {str(operator): operator for operator in decomposition_table if hasattr(operator, "overloadpacket")}
-    found: dict[Any, Any] = {}
+    found: dict[Any, Any] = convertible() if mode == GE else {}
     problems: list[str] = []
     for name in names:
         operators = [op for text, op in known.items() if text == name or text.rpartition(".")[0] == name]

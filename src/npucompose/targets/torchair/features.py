@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, listed
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import NPUGRAPH_EX
 from npucompose.targets.torchair.config import package, read
@@ -15,8 +15,11 @@ from npucompose.targets.torchair.config import package, read
 if TYPE_CHECKING:
     from torch import nn
 
+    from npucompose.models.binding import Bound
     from npucompose.targets.compilation import Backend
 
+OWN_ARGUMENTS = frozenset({"model", "export_path", "export_name", "dynamic", "config"})
+"""What dynamo_export itself takes by keyword (`dynamo_export(*args, model, export_path, …, **kwargs)`)."""
 CACHE_FILE = "compiled_module"
 """What cache_compile calls the file of a compiled function, in a folder of its own (`CompiledModel.FILE`)."""
 PATCHED = (
@@ -48,12 +51,12 @@ class Cached:
             custom_decompositions=decompositions,
         )
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._backend.cache is not None:
-            return self._call(*args)
+            return self._call(*args, **kwargs)
         had, begun = self._saved(), perf_counter()
         self._backend.entered_at.append(begun)
-        result = self._call(*args)
+        result = self._call(*args, **kwargs)
         self._backend.charge(0, perf_counter() - begun)
         loaded = had and not self._backend.compilations
         self._backend.cache = "loaded" if loaded else "saved" if self._saved() else "not saved"
@@ -63,14 +66,20 @@ class Cached:
         return any(self._folder.rglob(CACHE_FILE))
 
 
-def export(backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
+def export(backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
     """torchair.dynamo_export with the experiment's configuration: export_path_dir and export_name say where to."""
     genuine = backend.genuine
     assert genuine is not None
+    if taken := OWN_ARGUMENTS.intersection(call.kwargs):
+        raise ConfigError(
+            f"torchair.dynamo_export has arguments of its own named {listed(sorted(taken))}, so that an input of that "
+            "name cannot reach the model. Rename the parameter of forward, or let it be given by position."
+        )
     begun = perf_counter()
     backend.entered_at.append(begun)
     package("torchair").dynamo_export(
-        *inputs,
+        *call.args,
+        **call.kwargs,
         model=module,
         export_path=read(genuine.config, LEAVES["export.export_path_dir"]),
         export_name=read(genuine.config, LEAVES["export.export_name"]) or "export",

@@ -25,12 +25,15 @@ from npucompose.targets.base import OWN_PROCESS, Genuine, Lowered, LowerRequest,
 if TYPE_CHECKING:
     from torch import fx, nn
 
+    from npucompose.models.binding import Bound
     from npucompose.schema.record import NpuFacts
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
 LOGGERS = ("torchair", "npugraph_ex")
 CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
+CLONE = {ACLGRAPH: "debug.aclgraph.enable_output_clone", NPUGRAPH_EX: "npugraph_ex.clone_output"}
+"""Without it TorchAir 2.13.0 returns the tensors of its capture again (`AclGraph.reconstruct_outputs`)."""
 NOTIFIES = 1024
 """Events between streams that one graph can have at most (GE's document on stream allocation)."""
 UNMARKED_OUTPUTS = {"TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0"}
@@ -82,6 +85,7 @@ class TorchairTarget(Target):
             explicit_events=mode != GE,
             asserts=mode != GE,
             captures=mode in CAPTURING,
+            clone_option=CLONE.get(mode),
             max_events=NOTIFIES,
             frees_early=mode in CAPTURING,
             constants=False,
@@ -161,7 +165,7 @@ class TorchairTarget(Target):
         if backend.mode == "eager":
             return None
         backend.loaded_before = len(LOADED)
-        hooks, custom = PassHooks(backend), made.decompositions(self.decompose)
+        hooks, custom = PassHooks(backend), made.decompositions(self.decompose, backend.mode)
         if backend.mode == NPUGRAPH_EX:
             options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after, backend.folders.files)
             config = made.npugraph_ex_config(options)
@@ -183,26 +187,31 @@ class TorchairTarget(Target):
         with in_our_words(backend), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
         backend.charge(known, perf_counter() - begun)
-        return compiled
+        return _told(compiled, backend) if backend.mode in CAPTURING else compiled
+
+    def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
+        """TorchAir's own and `decompose`, as its backend keeps them."""
+        keywords: Mapping[str, Any] = getattr(backend.genuine.backend, "keywords", {}) if backend.genuine else {}
+        return keywords.get("decompositions", {})
 
     def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
         from npucompose.targets.torchair.config import decompositions
         from npucompose.targets.torchair.features import Cached
 
-        call = Cached(backend, module, decompositions(self.decompose), dynamic)
+        call = Cached(backend, module, decompositions(self.decompose, backend.mode), dynamic)
 
-        def cached(*args: Any) -> Any:
+        def cached(*args: Any, **kwargs: Any) -> Any:
             with in_our_words(backend):
-                return call(*args)
+                return call(*args, **kwargs)
 
         return cached
 
-    def export(self, backend: Backend, module: nn.Module, inputs: Sequence[Any], dynamic: bool | None) -> None:
+    def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
         from npucompose.targets.torchair import features, observe
 
         known = len(observe.LOADED)
         with in_our_words(backend):
-            features.export(backend, module, inputs, dynamic)
+            features.export(backend, module, call, dynamic)
         if len(observe.LOADED) == known:
             raise CompileError("torchair.dynamo_export came back and exported no graph; its log says why.")
 
@@ -290,6 +299,22 @@ def fakes(example_inputs: Sequence[Any]) -> list[Any]:
     return [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
 
 
+def _told(compiled: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    """`compiled`, which captures when it is called; what fails there is told as what fails while compiling."""
+    from npucompose.targets.torchair.failures import sentence
+
+    def called(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except RuntimeError as error:
+            text = sentence(error, backend.mode)
+            if text is None:
+                raise
+            raise CompileError(text) from error
+
+    return called
+
+
 def _backward_now() -> AbstractContextManager[Any]:
     """A backward graph is compiled together with its forward graph, and not when somebody first calls backward."""
     from torch._functorch import config
@@ -312,7 +337,7 @@ def in_our_words(backend: Backend) -> Iterator[None]:
     except Exception as error:
         if backend.refusal is not None:
             raise backend.refusal from None
-        text = sentence(error)
+        text = sentence(error, backend.mode)
         if text is None:
             raise
         raise CompileError(text) from error

@@ -255,14 +255,15 @@ def test_threads_that_replay_one_recording_get_their_own_results() -> None:
 def test_a_process_that_was_forked_after_the_capture_replays_for_itself() -> None:
     inputs = block_inputs(0)
     captured = native(block, *inputs)
-    before = [out.clone() for out in captured.replay(*inputs)]
+    kept = captured.replay(*inputs)
+    before = [out.clone() for out in kept]
     child = os.fork()
     if child == 0:
         other = block_inputs(1)
         os._exit(0 if same(captured.replay(*other), block(*other)) else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert same(captured.last_outputs, before)
+    assert same(kept, before)
 
 
 def test_a_list_that_is_made_anew_and_a_list_that_is_read_come_through() -> None:

@@ -110,7 +110,7 @@ def shuffled(
             StraightLine(steps, memory.slots, memory.tensors).run()
         except UnboundLocalError:
             return ["a register was read before it was filled"]
-    return [bytes_at(memory, root) for root in memory.outputs]
+    return [bytes_at(memory, buffer.members[-1]) for buffer in memory.outputs]
 
 
 def bytes_at(memory: Memory, root: Any) -> torch.Tensor:

@@ -100,6 +100,11 @@ def load() -> ModuleType:
         raise Unavailable(f"the native replayer was built and cannot be loaded: {error}") from error
 
 
+def file() -> Path:
+    """The extension's file, built first where it has to be, and not loaded. Raises Unavailable."""
+    return _built(folder())
+
+
 def folder() -> Path:
     """Where the extension for this torch, Python and source belongs: `…/native/torch-2.13.0+cpu-cp311-x86_64-0a1b…`."""
     if not sys.platform.startswith("linux"):

@@ -32,9 +32,16 @@ class Refused(Exception):
 class NativeFront(Protocol):
     """What replays, in C++; `native/src/front.h` says more."""
 
-    def replayer(self) -> Callable[[Sequence[Any]], list[Any] | None]: ...
+    def replayer(self, reuse: bool) -> Callable[[Sequence[Any]], list[Any] | None]: ...
 
-    def caller(self, held: list[Any], taken: Sequence[tuple[int, int]], result: type | int) -> Call: ...
+    def caller(
+        self,
+        held: list[Any],
+        taken: Sequence[tuple[int, int]],
+        result: type | int,
+        entries: Sequence[tuple[dict[str, Any], str, torch.Tensor]],
+        reuse: bool,
+    ) -> Call: ...
 
 
 class Native:
@@ -68,6 +75,8 @@ class Native:
             if root.kind == "input":
                 assert root.tensor is not None
                 self.recording.set_input(root.index, Layout.of(root.tensor).over(memory.storages[id(root)]))
+        for number, buffer in enumerate(memory.outputs):
+            self.recording.set_output(number, [_bytes(memory.storages[id(root)]) for root in buffer.members])
         dying, kept = (dying_registers(plan.steps), []) if threads is None else threads.dying(plan)
         self.ways = [self._add(step, () if keeps else dying[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
@@ -96,19 +105,22 @@ class Native:
         self,
         given: Sequence[Any],
         inputs: Inputs,
+        memory: Memory,
         outputs: Sequence[Output],
-        spans: Sequence[tuple[int, int]],
         turns: AbstractContextManager[Any],
     ) -> NativeFront:
-        return self._extension.Front(
+        """The output buffers lie in memory of the front from then on."""
+        front = self._extension.Front(
             self.recording,
             [inputs.described(i, value) for i, value in enumerate(given)],
+            [buffer.nbytes for buffer in memory.outputs],
             [_output(output) for output in outputs],
-            list(spans),
             inputs.admit_from,
             inputs.give_back,
             turns,
         )
+        memory.given_up()
+        return front
 
     # -- one step
 
@@ -145,6 +157,11 @@ class Native:
         return value
 
 
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
+
 def _has_register(value: Any) -> bool:
     return any(isinstance(leaf, Register) for leaf in leaves((value,)))
 
@@ -157,8 +174,9 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
 
 
 def _output(output: Output) -> tuple[Any, ...]:
-    if output.tensor is not None:
-        return ("clone" if output.clone else "buffer", output.tensor)
+    if output.static is not None:
+        static = output.static
+        return ("clone" if output.clone else "buffer", static.buffer, static.tensor, static.inference)
     if output.same_as_input is not None:
         return ("input", output.same_as_input)
     if output.same_as_output is not None:

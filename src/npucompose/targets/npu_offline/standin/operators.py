@@ -15,6 +15,7 @@ import yaml
 from torch.fx.node import has_side_effect
 
 from npucompose.ops import attention, fused
+from npucompose.targets.npu_offline.standin import composites, fusion_attention
 from npucompose.targets.npu_offline.standin.modules import module
 
 SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
@@ -35,6 +36,9 @@ def define(root: Path) -> int:
         defined += 1
     _load_meta_functions(root)
     _implement(library)
+    aten = torch.library.Library("aten", "IMPL")
+    _LIBRARIES.append(aten)
+    composites.register(aten)
     return defined
 
 
@@ -66,7 +70,10 @@ def _load_meta_functions(root: Path) -> None:
         module(name, __path__=[])
     module("torch_npu.utils.utils", _is_interactive_command_line=lambda: False)
     _run("torch_npu.utils._error_code", root / "utils" / "_error_code.py")
-    _run("torch_npu.op_plugin.meta._meta_registrations", root / "op_plugin" / "meta" / "_meta_registrations.py")
+    for name in ("_meta_registrations", "_fake_registrations"):
+        file = root / "op_plugin" / "meta" / f"{name}.py"
+        if file.is_file():  # the second came with the operators whose sizes are symbols
+            _run(f"torch_npu.op_plugin.meta.{name}", file)
 
 
 def _run(name: str, path: Path) -> None:
@@ -82,6 +89,7 @@ def _implement(library: torch.library.Library) -> None:
     """The reference kernels of npucompose.ops, and the two forms in which TorchAir calls FIA while it captures."""
     for name, kernel in {**attention.KERNELS, **fused.KERNELS}.items():
         library.impl(name, kernel, "CPU")
+    fusion_attention.register(library)
     library.impl(f"{FIA}.out", _fia_out, "CPU")
     library.impl(f"_{FIA}_get_max_workspace", _fia_workspace, "CPU")
     library.define(SAVE)  # torch_npu defines it in Python, beside its graphs

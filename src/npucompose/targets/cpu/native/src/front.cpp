@@ -1,11 +1,13 @@
 #include "front.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "held_memory.h"
 #include "torch_internal.h"
 
 namespace py = pybind11;
@@ -48,16 +50,36 @@ constexpr size_t kCacheBytes = size_t{1} << 20;
 
 struct Output {
   enum Kind { buffer, clone, input, output, made } kind;
-  at::Tensor tensor;
   Py_ssize_t index = 0;
+  // Of a buffer: what is handed out, and the same for a caller in inference mode.
+  at::Tensor tensor, inference;
   py::object maker;
 };
+
+// What becomes of an earlier result that is still held: it is kept, or, for who asked for that, overwritten.
+enum class Earlier { keep, reuse };
+
+constexpr size_t kIdle = 64;  // replays after which memory that nobody needed is given back
+constexpr char kOverwritten[] =
+    "a result of an earlier call of this handle is still held, and this call overwrites it. Clone what must last, or make "
+    "the handle with detach(..., outputs=\"keep\").";
 
 enum class Row { tuple, list, one };
 
 struct Span {
   uintptr_t begin, end;
   bool meets(const Span& other) const { return begin < other.end && other.begin < end; }
+};
+
+// The mode of the calling thread, beside the arguments, that a graph was made for.
+struct CallMode {
+  bool grad = c10::GradMode::is_enabled(), inference = c10::InferenceMode::is_enabled();
+  bool autocast = at::autocast::is_autocast_enabled(at::kCPU);
+  at::ScalarType dtype = autocast ? at::autocast::get_autocast_dtype(at::kCPU) : at::kFloat;
+
+  bool operator==(const CallMode& other) const {
+    return grad == other.grad && inference == other.inference && autocast == other.autocast && dtype == other.dtype;
+  }
 };
 
 size_t bytes_of(const at::Tensor& t) {
@@ -80,23 +102,26 @@ Given items_of(const py::tuple& row) { return {PySequence_Fast_ITEMS(row.ptr()),
 class Front {
  public:
   Front(
-      std::shared_ptr<Recording> recording, const py::list& inputs, const py::list& outputs, const py::list& spans,
-      py::object admit, py::object give_back, std::shared_ptr<Turns> turns)
+      std::shared_ptr<Recording> recording, const py::list& inputs, const std::vector<size_t>& memory,
+      const py::list& outputs, py::object admit, py::object give_back, std::shared_ptr<Turns> turns)
       : recording_(std::move(recording)), admit_(std::move(admit)), give_back_(std::move(give_back)),
         turns_(std::move(turns)) {
     for (const auto& item : inputs) inputs_.push_back(input_of(item.cast<py::dict>()));
     size_t nbytes = 0;
     for (const Input& input : inputs_) nbytes += input.nbytes;
     cold_ = nbytes > kCacheBytes;
+    for (size_t bytes : memory) memory_.emplace_back(bytes);
+    lent_.assign(memory_.size(), false);
     for (const auto& item : outputs) outputs_.push_back(output_of(item.cast<py::tuple>()));
-    for (const auto& item : spans) spans_.push_back(item.cast<std::pair<uintptr_t, uintptr_t>>());
+    for (size_t i = 0; i < memory_.size(); ++i) recording_->move_output(i, memory_[i].address());
   }
 
   // The outputs, or None, with nothing done: these are not the recording's inputs.
-  py::object replay(const py::tuple& given) {
+  py::object replay(const py::tuple& given, Earlier earlier) {
     const Given inputs = items_of(given);
     const Turns::Turn turn(*turns_);
     if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
+    leave_held(inputs, earlier);
     run();
     if (again_) give_back_(given);
     else note_writes(inputs);
@@ -105,12 +130,13 @@ class Front {
 
   // The same where nobody has to be asked: all outputs in a tuple or a list, or the one that `only` names. None, with
   // nothing done, also where only `admit` could tell.
-  py::object replay_unasked(Given inputs, Row result, size_t only) {
+  py::object replay_unasked(Given inputs, Row result, size_t only, Earlier earlier) {
     const Turns::Turn turn(*turns_);
     if (again_ || !is_known(inputs)) return py::none();
+    leave_held(inputs, earlier);
     run();
     note_writes(inputs);
-    if (result == Row::one) return py::reinterpret_steal<py::object>(check(made_of(outputs_[only], inputs)));
+    if (result == Row::one) return py::reinterpret_steal<py::object>(check(made_of(outputs_[only], inputs, c10::InferenceMode::is_enabled())));
     return outputs_of(inputs, {}, result == Row::tuple ? PyTuple_New(count()) : PyList_New(count()));
   }
 
@@ -146,13 +172,50 @@ class Front {
     return made;
   }
 
-  static Output output_of(const py::tuple& given) {
+  Output output_of(const py::tuple& given) {
     const auto kind = given[0].cast<std::string>();
-    if (kind == "buffer") return {Output::buffer, given[1].cast<at::Tensor>(), 0, {}};
-    if (kind == "clone") return {Output::clone, given[1].cast<at::Tensor>(), 0, {}};
-    if (kind == "input") return {Output::input, {}, given[1].cast<Py_ssize_t>(), {}};
-    if (kind == "output") return {Output::output, {}, given[1].cast<Py_ssize_t>(), {}};
-    return {Output::made, {}, 0, given[1]};
+    if (kind == "made") return {Output::made, 0, {}, {}, given[1]};
+    if (kind == "input") return {Output::input, given[1].cast<Py_ssize_t>(), {}, {}, {}};
+    if (kind == "output") return {Output::output, given[1].cast<Py_ssize_t>(), {}, {}, {}};
+    TORCH_CHECK(kind == "buffer" || kind == "clone", "an output of kind ", kind);
+    // Objects of our own: Python's would count as holders of the memory.
+    const auto place = given[1].cast<size_t>();
+    Output made{kind == "buffer" ? Output::buffer : Output::clone, given[1].cast<Py_ssize_t>(),
+                another_over(given[2].cast<at::Tensor>()), another_over(given[3].cast<at::Tensor>()), {}};
+    memory_.at(place).add(made.tensor);
+    memory_.at(place).add(made.inference);
+    return made;
+  }
+
+  // Note [Held results]: after the inputs are known to be right and before a kernel runs.
+  void leave_held(Given inputs, Earlier earlier) {
+    bool left = false;
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      if (memory_[i].is_held() && (earlier == Earlier::keep || !lent_[i] || is_read(memory_[i], inputs))) {
+        memory_[i].leave();
+        recording_->move_output(i, memory_[i].address());
+        left = spares_ = true;
+      } else if (earlier == Earlier::reuse && !warned_ && memory_[i].is_held()) {
+        warned_ = true;
+        if (PyErr_WarnEx(PyExc_RuntimeWarning, kOverwritten, 1) < 0) throw python_error();
+      }
+      lent_[i] = earlier == Earlier::reuse;
+    }
+    idle_ = left ? 0 : idle_ + 1;
+    if (spares_ && idle_ >= kIdle) {
+      for (HeldMemory& memory : memory_) memory.give_spares_back();
+      spares_ = false;
+    }
+  }
+
+  // Whether an input lies there: a result of an earlier replay that comes back.
+  static bool is_read(const HeldMemory& memory, Given inputs) {
+    return std::any_of(inputs.begin(), inputs.end(), [&](PyObject* object) {
+      if (!THPVariable_Check(object)) return false;
+      const at::Tensor& tensor = THPVariable_Unpack(object);
+      const uintptr_t begin = address_of(*tensor.unsafeGetTensorImpl());
+      return memory.meets(begin, begin + bytes_of(tensor));
+    });
   }
 
   // Whether the call is right as it is, or after moving inputs that may lie anywhere. False: nothing was done.
@@ -211,11 +274,9 @@ class Front {
     return true;
   }
 
-  // Whether input i meets neither our outputs nor an input of which one of the two is written.
+  // Whether input i meets no input of which one of the two is written. Outputs give way to inputs (`leave_held`).
   bool is_free(size_t i) const {
     const Span mine = span_of(inputs_[i]);
-    for (const auto& [begin, end] : spans_)
-      if (mine.meets({begin, end})) return false;
     for (size_t j = 0; j < inputs_.size(); ++j)
       if (j != i && (inputs_[i].written || inputs_[j].written) && mine.meets(span_of(inputs_[j]))) return false;
     return true;
@@ -253,23 +314,28 @@ class Front {
   py::object outputs_of(Given given, py::handle asked, PyObject* row) const {
     const auto made = py::reinterpret_steal<py::object>(check(row));
     PyObject** places = PySequence_Fast_ITEMS(row);
+    const bool inference = c10::InferenceMode::is_enabled();
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Output& output = outputs_[i];
       if (output.kind == Output::made) places[i] = output.maker(asked, made).release().ptr();
-      else places[i] = check(output.kind == Output::output ? Py_NewRef(places[output.index]) : made_of(output, given));
+      else places[i] = check(output.kind == Output::output ? Py_NewRef(places[output.index]) : made_of(output, given, inference));
     }
     return made;
   }
 
-  static PyObject* made_of(const Output& output, Given given) {
+  static PyObject* made_of(const Output& output, Given given, bool inference) {
     if (output.kind == Output::input) return Py_NewRef(given[output.index]);
-    return THPVariable_Wrap(output.kind == Output::clone ? output.tensor.clone() : another_over(output.tensor));
+    if (output.kind == Output::clone) return THPVariable_Wrap(output.tensor.clone());
+    return THPVariable_Wrap(another_over(inference ? output.inference : output.tensor));
   }
 
   std::shared_ptr<Recording> recording_;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
-  std::vector<std::pair<uintptr_t, uintptr_t>> spans_;
+  std::vector<HeldMemory> memory_;
+  std::vector<char> lent_;  // to a handle whose next call overwrites what it gave
+  size_t idle_ = 0;
+  bool spares_ = false, warned_ = false;
   std::vector<std::pair<size_t, uintptr_t>> moved_;
   py::object admit_, give_back_;
   bool again_ = false, cold_ = false;
@@ -281,8 +347,12 @@ class Call {
  public:
   Call(
       std::shared_ptr<Front> front, const py::list& held, std::vector<std::pair<size_t, size_t>> taken,
-      const py::object& result)
-      : front_(std::move(front)), taken_(std::move(taken)) {
+      const py::object& result, const py::list& entries, bool reuse)
+      : front_(std::move(front)), taken_(std::move(taken)), earlier_(reuse ? Earlier::reuse : Earlier::keep) {
+    for (const auto& item : entries) {
+      const auto entry = item.cast<py::tuple>();
+      entries_.push_back({entry[0].cast<py::dict>(), entry[1], entry[2]});
+    }
     for (const auto& item : held) held_.push_back(py::reinterpret_borrow<py::object>(item));
     for (const auto& [input, argument] : taken_) arguments_ = std::max(arguments_, argument + 1);
     for (const py::object& item : held_) held_wants_grad_ |= THPVariable_Check(item.ptr()) && wants_grad(item.ptr());
@@ -293,8 +363,14 @@ class Call {
 
   py::object operator()(const py::tuple& given) const {
     if (given.size() != arguments_) return py::none();
-    const bool grad = c10::GradMode::is_enabled();
+    if (!(CallMode() == mode_)) return py::none();
+    const bool grad = mode_.grad;
     if (grad && held_wants_grad_) return py::none();
+    for (const Entry& entry : entries_)
+      if (PyDict_GetItemWithError(entry.owner.ptr(), entry.name.ptr()) != entry.tensor.ptr()) {
+        if (PyErr_Occurred()) throw python_error();
+        return py::none();
+      }
     c10::SmallVector<PyObject*, 64> inputs;
     for (const py::object& item : held_) inputs.push_back(item.ptr());
     for (const auto& [input, argument] : taken_) {
@@ -302,10 +378,16 @@ class Call {
       if (grad && (!THPVariable_CheckExact(object) || wants_grad(object))) return py::none();
       inputs[input] = object;
     }
-    return front_->replay_unasked(inputs, result_, only_);
+    return front_->replay_unasked(inputs, result_, only_, earlier_);
   }
 
  private:
+  // A parameter or buffer where its module keeps it.
+  struct Entry {
+    py::dict owner;
+    py::object name, tensor;
+  };
+
   static bool wants_grad(PyObject* tensor) { return THPVariable_Unpack(tensor).requires_grad(); }
 
   std::shared_ptr<Front> front_;
@@ -314,6 +396,9 @@ class Call {
   size_t arguments_ = 0, only_ = 0;
   bool held_wants_grad_ = false;
   Row result_ = Row::list;
+  Earlier earlier_;
+  std::vector<Entry> entries_;
+  const CallMode mode_;
 };
 
 // A function of one argument that owns `state`: called without the half microsecond that pybind11 takes.
@@ -331,8 +416,9 @@ py::object function_of(State state) {
   return py::reinterpret_steal<py::object>(check(PyCFunction_New(&method, holder.ptr())));
 }
 
+template <Earlier earlier>
 py::object replay(std::shared_ptr<Front>& front, PyObject* inputs) {
-  return front->replay(py::reinterpret_steal<py::tuple>(check(PySequence_Tuple(inputs))));
+  return front->replay(py::reinterpret_steal<py::tuple>(check(PySequence_Tuple(inputs))), earlier);
 }
 
 py::object call(Call& call, PyObject* arguments) { return call(py::reinterpret_borrow<py::tuple>(arguments)); }
@@ -341,14 +427,16 @@ py::object call(Call& call, PyObject* arguments) { return call(py::reinterpret_b
 
 void add_front(py::module_& module) {
   py::class_<Front, std::shared_ptr<Front>>(module, "Front", py::module_local())
-      .def(py::init<std::shared_ptr<Recording>, const py::list&, const py::list&, const py::list&, py::object, py::object,
-                    std::shared_ptr<Turns>>())
-      .def("replayer", [](std::shared_ptr<Front> self) {
-        return function_of<std::shared_ptr<Front>, replay>(std::move(self));
+      .def(py::init<std::shared_ptr<Recording>, const py::list&, const std::vector<size_t>&, const py::list&, py::object,
+                    py::object, std::shared_ptr<Turns>>())
+      .def("replayer", [](std::shared_ptr<Front> self, bool reuse) {
+        using Self = std::shared_ptr<Front>;
+        return reuse ? function_of<Self, replay<Earlier::reuse>>(std::move(self))
+                     : function_of<Self, replay<Earlier::keep>>(std::move(self));
       })
       .def("caller", [](std::shared_ptr<Front> self, const py::list& held, std::vector<std::pair<size_t, size_t>> taken,
-                        const py::object& result) {
-        return function_of<Call, call>(Call(std::move(self), held, std::move(taken), result));
+                        const py::object& result, const py::list& entries, bool reuse) {
+        return function_of<Call, call>(Call(std::move(self), held, std::move(taken), result, entries, reuse));
       });
 }
 

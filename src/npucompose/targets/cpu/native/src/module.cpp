@@ -107,7 +107,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("move", [](Recording& self, int64_t index, uintptr_t address) {
         self.move(index, reinterpret_cast<const void*>(address));
       })
+      .def("set_output", &Recording::set_output)
       .def("set_streams", &Recording::set_streams)
+      .def("took", [](Recording& self, int64_t rounds) {
+        const py::gil_scoped_release release;
+        const c10::InferenceMode inference(true);
+        return self.took(rounds);
+      })
       .def("spans", [](Recording& self, int64_t rounds) {
         const py::gil_scoped_release release;
         const c10::InferenceMode inference(true);

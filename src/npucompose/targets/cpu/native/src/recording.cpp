@@ -3,6 +3,7 @@
 #include <chrono>
 #include <optional>
 
+#include "lent_operands.h"
 #include "torch_internal.h"
 
 namespace npucompose {
@@ -15,18 +16,34 @@ class Boxed final : public Kernel {
       Recording& owner, c10::OperatorHandle op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
       std::vector<int> dying)
       : owner_(owner), op_(std::move(op)), args_(std::move(args)), filled_(std::move(filled)),
-        results_(std::move(results)), dying_(std::move(dying)) {}
+        results_(std::move(results)), dying_(std::move(dying)), of_others_(is_of_others(op_)) {}
 
   void run() override {
     stack_.assign(args_.begin(), args_.end());
     for (const Filled& filled : filled_) stack_[filled.position] = value_of(filled);
-    op_.callBoxed(stack_);
+    if (of_others_) call_with_lent_operands();
+    else op_.callBoxed(stack_);
     for (size_t i = 0; i < results_.size(); ++i) keep(results_[i], stack_[i]);
     stack_.clear();
     for (int number : dying_) owner_.registers[number] = c10::IValue();
   }
 
  private:
+  // Torch's own, and the references that npucompose brings, keep nothing of what they are given.
+  static bool is_of_others(const c10::OperatorHandle& op) {
+    const auto& name = op.operator_name().name;
+    for (const char* own : {"aten::", "prims::", "npu::", "air::"})
+      if (name.rfind(own, 0) == 0) return false;
+    return true;
+  }
+
+  void call_with_lent_operands() {
+    LentOperands lent;
+    for (c10::IValue& value : stack_) lent.lend(value);
+    op_.callBoxed(stack_);
+    lent.take_back();
+  }
+
   c10::IValue value_of(const Filled& filled) const {
     if (!filled.is_list) return owner_.registers[filled.registers[0]];
     auto type = op_.schema().arguments()[filled.position].type();
@@ -56,6 +73,7 @@ class Boxed final : public Kernel {
   std::vector<Filled> filled_;
   std::vector<Result> results_;
   std::vector<int> dying_;
+  bool of_others_;
 };
 
 // A BLAS call for as long as torch would make the same one.
@@ -117,16 +135,28 @@ void Recording::follow(Kernel& kernel, const Stack& args) {
 
 void Recording::follow(Kernel& kernel, const at::Tensor& operand) {
   if (!operand.defined()) return;
-  const auto found = inputs_by_storage_.find(operand.storage().unsafeGetStorageImpl());
-  if (found == inputs_by_storage_.end()) return;
-  auto& users = found->second->users;
+  const auto found = users_by_storage_.find(operand.storage().unsafeGetStorageImpl());
+  if (found == users_by_storage_.end()) return;
+  Users& users = *found->second;
   if (users.empty() || users.back() != &kernel) users.push_back(&kernel);
 }
 
 void Recording::set_input(int64_t index, const at::Tensor& whole) {
   Input& input = inputs_[index];
   input = Input{whole, static_cast<int64_t>(whole.storage_offset() * whole.element_size()), {}};
-  inputs_by_storage_[whole.storage().unsafeGetStorageImpl()] = &input;
+  users_by_storage_[whole.storage().unsafeGetStorageImpl()] = &input.users;
+}
+
+void Recording::set_output(size_t number, const std::vector<at::Tensor>& wholes) {
+  Output& output = outputs_[number];
+  output = Output{wholes, {}};
+  for (const at::Tensor& whole : wholes) users_by_storage_[whole.storage().unsafeGetStorageImpl()] = &output.users;
+}
+
+void Recording::move_output(size_t number, void* address) {
+  Output& output = outputs_.at(number);
+  for (const at::Tensor& whole : output.wholes) move_storage(*whole.storage().unsafeGetStorageImpl(), address);
+  for (Kernel* kernel : output.users) kernel->moved();
 }
 
 void Recording::move(int64_t index, const void* address) {
@@ -180,6 +210,16 @@ void Recording::run_steps(std::vector<Span>* spans) {
     }
   }
   for (int number : kept_) registers[number] = c10::IValue();
+}
+
+std::vector<int64_t> Recording::took(int64_t rounds) {
+  std::vector<int64_t> nanoseconds;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t begun = now_ns();
+    run();
+    nanoseconds.push_back(now_ns() - begun);
+  }
+  return nanoseconds;
 }
 
 std::vector<std::vector<Span>> Recording::spans(int64_t rounds) {

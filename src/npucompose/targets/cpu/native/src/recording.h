@@ -1,4 +1,4 @@
-// The steps of a plan in order, and the memory of its inputs, which may be moved.
+// The steps of a plan in order, and the memory of its inputs and outputs, which may be moved.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,10 @@ class Recording {
   void set_input(int64_t index, const at::Tensor& whole);
   void move(int64_t index, const void* address);
 
+  // What lies in the memory of output buffer `number`, each from its first byte on, and where that memory is from now on.
+  void set_output(size_t number, const std::vector<at::Tensor>& wholes);
+  void move_output(size_t number, void* address);
+
   // From now on the steps run on several threads: `threads[i]` are those of thread i, in order, and `waits[step]` are the
   // steps of other threads that have to be done before. Every wait is for a step that was added earlier. Registers in
   // `kept` are emptied when all is done.
@@ -48,6 +52,9 @@ class Recording {
       std::vector<int> kept, int64_t spin_ns, std::vector<int> cores);
 
   void run();
+
+  // Nanoseconds of each of `rounds` replays.
+  std::vector<int64_t> took(int64_t rounds);
 
   // When each step began and ended in each of `rounds` replays, in nanoseconds since the replay began.
   std::vector<std::vector<Span>> spans(int64_t rounds);
@@ -60,14 +67,19 @@ class Recording {
   std::vector<c10::IValue> registers;
 
  private:
+  using Users = std::vector<Kernel*>;
   struct Input {
     at::Tensor whole;
     int64_t offset = 0;
-    std::vector<Kernel*> users;
+    Users users;
+  };
+  struct Output {
+    std::vector<at::Tensor> wholes;
+    Users users;
   };
 
   void run_steps(std::vector<Span>* spans);
-  // Have `kernel` told when an input moves in which one of its operands lies.
+  // Have `kernel` told when an input or output buffer moves in which one of its operands lies.
   void follow(Kernel& kernel, const torch::jit::Stack& args);
   void follow(Kernel& kernel, const at::Tensor& operand);
 
@@ -77,7 +89,8 @@ class Recording {
   std::unique_ptr<Streams> streams_;
   std::vector<int> kept_;
   std::unordered_map<int64_t, Input> inputs_;
-  std::unordered_map<const c10::StorageImpl*, Input*> inputs_by_storage_;
+  std::unordered_map<size_t, Output> outputs_;
+  std::unordered_map<const c10::StorageImpl*, Users*> users_by_storage_;
 };
 
 }  // namespace npucompose

@@ -1,0 +1,94 @@
+"""Calls without a recording run Dynamo's graph itself: the way through AOTAutograd is only worth a replay.
+
+AOTAutograd's wrapper looks at every input, and its graph calls, from Python, a kernel for each small step of what the
+model calls at once: a tenth to a third of a call that takes a millisecond. Dynamo's graph calls what the model calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npucompose.targets.compilation import Compilation, is_parameter_or_buffer
+from npucompose.targets.cpu.graph_cache import GraphCache
+from npucompose.targets.cpu.watching import watching
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+def where_nothing_is_recorded(
+    traced: fx.GraphModule, compiled: Callable[..., Any], compilations: Sequence[Compilation]
+) -> Callable[..., Any]:
+    """`compiled`, or for calls without a recording the graph that it was compiled of.
+
+    Only where one graph was made of it, and no pass was allowed to change its results.
+    """
+    if len(compilations) != 1:
+        return compiled
+    (made,) = compilations
+    if not isinstance(made.lowered, GraphCache) or not all(record.exact for record in made.passes):
+        return compiled
+    moving = [i for i, source in enumerate(made.sources) if not is_parameter_or_buffer(source)]
+    return AsTraced(compiled, traced.forward, made.lowered, moving)
+
+
+class AsTraced:
+    """`call(*inputs)` of Dynamo's graph: `compiled(*inputs)`, or `traced(*inputs)` where `cache` would record nothing.
+
+    Both give the same bits: whoever makes one of these has seen to that.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        traced: Callable[..., Any],
+        cache: GraphCache,
+        moving: Sequence[int],
+    ) -> None:
+        """`moving`: the inputs of Dynamo's graph that are no parameters or buffers."""
+        self._compiled, self._traced, self._cache = compiled, traced, cache
+        self._moving = tuple(moving)
+        self._recorded: set[Hashable] = set()
+        self._some_are_not = False
+        self._last: Any = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not self._some_are_not:
+            outputs = self._compiled(*inputs)
+            if self._cache.last is not self._last:  # not for each call that meets the recording of the one before
+                self._note(self._at_a_glance(inputs))
+            return outputs
+        if self._cache.segmented is not None:  # its parts have recordings
+            self._some_are_not = False
+            return self._compiled(*inputs)
+        glance = self._at_a_glance(inputs)
+        if glance in self._recorded:
+            outputs = self._compiled(*inputs)
+            self._note(glance)
+            return outputs
+        if self._cache.would_record(glance, inputs):
+            with watching():  # what is due now is recorded, whatever the cache's own glance at it may be
+                outputs = self._compiled(*inputs)
+            self._note(glance)
+            return outputs
+        begun = perf_counter()
+        outputs = self._traced(*inputs)
+        self._cache.ran_eagerly(glance, perf_counter() - begun)
+        return outputs
+
+    def _note(self, glance: Hashable) -> None:
+        """Whether the call that is over had a recording."""
+        self._last = self._cache.last
+        if self._last is None:
+            self._some_are_not = self._cache.segmented is None
+            self._recorded.discard(glance)
+        else:
+            self._recorded.add(glance)
+
+    def _at_a_glance(self, inputs: tuple[Any, ...]) -> Hashable:
+        values = [inputs[i] for i in self._moving]
+        return tuple([value.shape if isinstance(value, torch.Tensor) else value for value in values])

@@ -1,0 +1,201 @@
+"""Operators that write their arguments, made functional by AOTAutograd, written in place again.
+
+`new = auto_functionalized_v2(op, _x_base_index=0, _all_bases=[x])` is a program that copies x and calls `op` on the
+copy. A graph that says so itself, `clone(x)` and `op`, can be recorded; where nobody needs the old x, without the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch import fx
+from torch._higher_order_ops import auto_functionalize
+from torch._ops import HigherOrderOperator, OpOverload
+
+from npucompose.graphs import Aliases
+from npucompose.graphs.effects import is_getitem, nodes_in
+
+aten = torch.ops.aten
+_V1 = "auto_functionalized"
+_V2 = "auto_functionalized_v2"
+
+
+def write_in_place(graph_module: fx.GraphModule) -> int:
+    """Take apart every such call that can be, in place; the number of calls.
+
+    before:  a = auto_functionalized_v2(op, y=y, _x_base_index=0, _all_bases=[x]);  copy_(x, a[1]);  return a[1] + 1
+    after:   op(x=x, y=y);  return x + 1        or, where the old x is read later, with `clone(x)` in its place
+    """
+    calls = [node for node in graph_module.graph.nodes if is_functional_call(node)]
+    done = sum(_Call(graph_module.graph, node).take_apart() for node in calls)
+    if done:
+        graph_module.graph.lint()
+        graph_module.recompile()
+    return done
+
+
+def is_functional_call(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, HigherOrderOperator) and target.name() in (_V1, _V2)
+
+
+@define(eq=False)
+class _Call:
+    graph: fx.Graph
+    node: fx.Node
+    bases: list[fx.Node | None] = field(init=False)
+    """What the operator writes, in the order in which the new values are returned."""
+
+    def take_apart(self) -> bool:
+        op = self.node.args[0]
+        if not isinstance(op, OpOverload) or (op._schema.arguments and any(a.is_out for a in op._schema.arguments)):
+            return False
+        if any(not is_getitem(user) for user in self.node.users):
+            return False
+        found = self._written(op)
+        if found is None:
+            return False
+        arguments, self.bases = found
+        places = self._places(arguments)
+        if places is None:
+            return False
+        with self.graph.inserting_before(self.node):
+            kwargs = {name: self._argument(value, places) for name, value in arguments.items()}
+            made = self.graph.call_function(op, (), kwargs)
+        made.meta = {key: value for key, value in self.node.meta.items() if key not in ("val", "eager_input_vals")}
+        self._replace(op, made, places)
+        return True
+
+    def _written(self, op: OpOverload) -> tuple[dict[str, Any], list[fx.Node | None]] | None:
+        """The operator's own arguments, each that it writes as a _View of one of the bases; None: another form."""
+        kwargs = dict(self.node.kwargs)
+        names, types = auto_functionalize.get_mutable_args(op)
+        if self.node.target.name() == _V1:  # type: ignore[union-attr]
+            given = [kwargs[name] for name in names]
+            if not all(isinstance(value, (fx.Node, type(None))) for value in given):
+                return None
+            arguments = {**kwargs, **{n: _View(i) for i, (n, v) in enumerate(zip(names, given, strict=True)) if v}}
+            return arguments, given  # type: ignore[return-value]
+        bases: Any = kwargs.pop("_all_bases")
+        views = auto_functionalize.read_view_information_from_args(names, types, kwargs, bases)
+        for name in names:
+            view: Any = views[name]
+            made = [_View.of(one) for one in view] if isinstance(view, list) else _View.of(view)
+            kwargs[name] = made  # type: ignore[assignment]
+        return kwargs, list(bases)
+
+    def _places(self, arguments: dict[str, Any]) -> list[fx.Node | None] | None:
+        """Where each base is written: in itself, or in a copy of it; None where it cannot be copied as it lies."""
+        read = list(nodes_in([value for value in arguments.values() if not isinstance(value, _View)]))
+        places: list[fx.Node | None] = []
+        copied: list[tuple[int, fx.Node]] = []
+        for at, base in enumerate(self.bases):
+            if base is None or self._is_free(base, read):
+                places.append(base)
+                continue
+            if not _is_plain(base.meta.get("val")):
+                return None
+            places.append(None)
+            copied.append((at, base))
+        for at, base in copied:
+            with self.graph.inserting_before(self.node):
+                places[at] = copy = self.graph.call_function(aten.clone.default, (base,))
+            copy.meta = {"val": base.meta["val"].clone(), "stack_trace": self.node.meta.get("stack_trace")}
+        return places
+
+    def _is_free(self, base: fx.Node, read: Sequence[fx.Node]) -> bool:
+        """Whether nobody, not even this call by another argument, needs what lies in `base` after this call.
+
+        An input of the graph is the caller's: it may be written only where the graph copies its last value back.
+        """
+        aliases = Aliases.of(self.graph)
+        mine = aliases.keys[base]
+        others = [other for other in (*read, *self.bases) if other is not None and other is not base]
+        if any(aliases.keys[other] & mine for other in others) or self.bases.count(base) > 1:
+            return False
+        written_back = False
+        after = False
+        for node in self.graph.nodes:
+            if node is self.node:
+                after = True
+            elif after and (touching := [n for n in node.all_input_nodes if aliases.keys[n] & mine]):
+                whole = node.target is aten.copy_.default and node.args[0] is base and touching == [base]
+                if not whole or node.args[1] is base:
+                    return False
+                written_back = True
+        owned = all(node.op == "call_function" for node, keys in aliases.keys.items() if keys & mine)
+        return written_back and base.op == "placeholder" if not owned else True
+
+    def _argument(self, value: Any, places: Sequence[fx.Node | None]) -> Any:
+        if isinstance(value, list) and any(isinstance(one, _View) for one in value):
+            return [self._argument(one, places) for one in value]
+        if not isinstance(value, _View):
+            return value
+        place = places[value.base]
+        if place is None or value.operator is None:
+            return place
+        made = self.graph.call_function(value.operator, (place, *value.rest))
+        made.meta["val"] = value.operator(*fx.map_arg(made.args, lambda node: node.meta["val"]))
+        return made
+
+    def _replace(self, op: OpOverload, made: fx.Node, places: Sequence[fx.Node | None]) -> None:
+        """Readers of the call's results read the operator's, or what it wrote."""
+        count = len(op._schema.returns)
+        results = max(1, count)
+        value: Any = self.node.meta.get("val")
+        if value is not None:
+            made.meta["val"] = None if count == 0 else value[0] if count == 1 else tuple(value[:count])
+        for user in list(self.node.users):
+            index: Any = user.args[1]
+            if index >= results:
+                _substitute(user, places[index - results])
+            elif count == 1:
+                user.replace_all_uses_with(made)
+            elif count > 1:
+                user.args = (made, index)
+                continue
+            self.graph.erase_node(user)
+        self.graph.erase_node(self.node)
+
+
+@define
+class _View:
+    """Of base number `base`."""
+
+    base: int
+    operator: OpOverload | None = None
+    """What makes it of the base and the `rest`; None for the base itself."""
+    rest: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, info: Any) -> _View | None:
+        if info is None:
+            return None
+        if isinstance(info, auto_functionalize.AsStridedViewInfo):
+            return cls(info.base_index, aten.as_strided.default, (info.size, info.stride, info.storage_offset))
+        if isinstance(info, auto_functionalize.SliceViewInfo):
+            return cls(info.base_index, aten.slice.Tensor, (info.dim, info.start, info.end))
+        if isinstance(info, auto_functionalize.AliasViewInfo):
+            return cls(info.base_index, aten.alias.default)
+        return cls(info.base_index)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether `clone` keeps its strides and as_strided means the same of the clone."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    offset: Any = value.storage_offset()
+    return isinstance(offset, int) and offset == 0 and value.clone().stride() == value.stride()
+
+
+def _substitute(user: fx.Node, place: fx.Node | None) -> None:
+    """A copy of a value into itself has nothing left to do."""
+    if place is None:
+        return
+    user.replace_all_uses_with(place)
+    for copy in [node for node in place.users if node.target is aten.copy_.default and node.args == (place, place)]:
+        copy.replace_all_uses_with(place)
+        copy.graph.erase_node(copy)

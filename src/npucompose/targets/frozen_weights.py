@@ -1,0 +1,246 @@
+"""Weights that Inductor has frozen into a graph are watched: a graph whose weights have changed is not called again.
+
+Knows Dynamo's guards and its lists of versions; how a graph is compiled is the business of others.
+
+# Note [A guard of ours, and a token that it hangs on]
+A frozen graph is right for the weights as they were. Dynamo guards which objects they are and nothing else of them, so
+each frozen graph gets one more guard, asked after all others: does its `Watch` hold? Where it does not, Dynamo traces
+again and asks the backend, which lets go of the token of the old watch: Dynamo drops a version of a function together
+with any object that it is guarded by (so it drops the versions of a module that is gone), and with it the packed
+weights. What remains is an empty place in Dynamo's list of versions, which counts for its limit of recompilations;
+`FrozenWeights.make_room` clears a full list, between two calls.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from operator import attrgetter
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import define, field
+
+from npucompose.errors import FrozenWeightError
+from npucompose.targets.weights import Weight, modules_at_hand, weights_of
+
+if TYPE_CHECKING:
+    from torch import fx, nn
+
+_VERSION = attrgetter("_version")
+_ADDRESS = torch.Tensor.data_ptr
+
+
+class _Token:
+    """Lives as long as a version of a function may be called."""
+
+
+class Watch:
+    """The weights of one frozen graph. `holds` is asked before each call of the graph, and takes a few µs.
+
+    It lives as long as the code of the graph, which holds it.
+    """
+
+    def __init__(self, weights: Sequence[Weight]) -> None:
+        self.weights = tuple(weights)
+        self._tensors = [weight.tensor for weight in weights]
+        self._layouts = _layouts(self._tensors)
+        self._token: _Token | None = _Token()
+        self.code: CodeType | None = None
+        """Whose versions Dynamo counts."""
+        self.let_go: list[Callable[[], None]] = []
+        """What to do when the graph is dropped."""
+        gone = _releasing(self)
+        self._roots = [weakref.ref(root, gone) for root in {w.root() for w in weights if w.root is not None} if root]
+        self.froze({id(tensor) for tensor in self._tensors})
+
+    def froze(self, kept: set[int]) -> None:
+        """All weights but those with these ids are constants of the graph; the others are read at every call."""
+        for weight in self.weights:
+            weight.frozen = id(weight.tensor) not in kept
+        frozen = [weight for weight in self.weights if weight.frozen]
+        self._frozen = [weight.tensor for weight in frozen]
+        self._versions, self._addresses = [w.version for w in frozen], [w.address for w in frozen]
+        self._samples = [weight.sample for weight in frozen if weight.sample is not None]
+        self._sampled = b"".join(weight.sampled for weight in frozen)
+
+    @property
+    def has_frozen(self) -> bool:
+        """A weight is a constant of the graph."""
+        return bool(self._frozen)
+
+    def holds(self) -> bool:
+        """What the graph was compiled for has not changed since. A sample is read where its address still holds."""
+        if (
+            list(map(_VERSION, self._frozen)) == self._versions
+            and list(map(_ADDRESS, self._frozen)) == self._addresses
+            and self._layouts.check(*self._tensors)
+            and b"".join(self._samples) == self._sampled
+        ):
+            return True
+        if self.change() is not None:
+            return False
+        # Torch's check of layouts looks at more than layouts: requires_grad, and whether inference mode is on.
+        self._layouts = _layouts(self._tensors)
+        return True
+
+    def change(self) -> str | None:
+        """`fc.weight was written to`, of the first weight that has changed; None where none has."""
+        return next((change for weight in self.weights if (change := weight.change())), None)
+
+    def concerns(self, modules: Sequence[nn.Module], weights: Sequence[Weight]) -> bool:
+        """It watches weights of one of these modules, or one of these weights."""
+        mine = {id(root()) for root in self._roots} | {id(tensor) for tensor in self._tensors}
+        return not mine.isdisjoint({*map(id, modules), *(id(weight.tensor) for weight in weights)})
+
+    def install(self) -> None:
+        """Have Dynamo make the guard when it finishes the version under way; nothing where it is not tracing."""
+        from torch._dynamo.source import GlobalStateSource
+        from torch._guards import TracingContext
+
+        context = TracingContext.try_get()
+        if context is not None:
+            context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(self._guard))
+
+    def _guard(self, builder: Any, _: Any) -> None:
+        """Dynamo keeps a guard as long as the weights are there: it may not hold the watch, which holds them."""
+        known = weakref.ref(self)
+
+        def holds(_: Any) -> bool:
+            watch = known()
+            return watch is not None and watch.holds()
+
+        self.code = builder.f_code
+        builder.id_ref(self._token, "the state of its frozen weights")
+        builder.guard_manager.root.add_epilogue_lambda_guard(holds, ["no frozen weight has changed"], None)
+
+    def release(self) -> None:
+        """Dynamo drops the version that this watch belongs to, and with it goes what it was made of."""
+        self._token = None
+        while self.let_go:
+            self.let_go.pop()()
+
+
+def _releasing(watch: Watch) -> Callable[[Any], None]:
+    """For the end of a model, whose weights shall not live on in a watch."""
+    known = weakref.ref(watch)
+
+    def release(_: Any) -> None:
+        if (still := known()) is not None:
+            still.release()
+
+    return release
+
+
+def _layouts(tensors: Sequence[torch.Tensor]) -> Any:
+    """Torch's own check of dtype, device, sizes and strides, in C++."""
+    from torch._C._dynamo.guards import TensorGuards
+
+    make: Any = TensorGuards
+    return make(
+        *tensors,
+        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+    )
+
+
+@define(eq=False, slots=False)
+class FrozenWeights:
+    """The watches of one compiled model. `policy` says what becomes of a change: `refreeze` or `error`."""
+
+    policy: str
+    shared: bool = False
+    """Of whatever models come, not of one: only what concerns the model at hand is looked at."""
+    watches: weakref.WeakValueDictionary[int, Watch] = field(factory=weakref.WeakValueDictionary)
+    """{number: watch}, in the order of compilation."""
+    worn: set[CodeType] = field(factory=set[CodeType])
+    """Code whose list of versions has empty places."""
+    uncounted: bool = False
+    """A version was dropped since the lists were counted."""
+    full: bool = False
+    """One of the lists is full: what changes next would meet Dynamo's limit."""
+    _count: Iterator[int] = field(factory=count)
+
+    def __attrs_post_init__(self) -> None:
+        _ALL.add(self)
+
+    def watch(self, graph_module: fx.GraphModule) -> Watch | None:
+        """A watch over the tensors that Dynamo made constants of this graph; None where it made none.
+
+        What was frozen before and has changed since is dealt with first: let go, with one warning, or refused with a
+        FrozenWeightError.
+        """
+        weights = weights_of(graph_module)
+        self._settle(weights)
+        if not weights:
+            return None
+        watch = Watch(weights)
+        self.watches[next(self._count)] = watch
+        watch.install()
+        return watch
+
+    def _settle(self, weights: Sequence[Weight]) -> None:
+        at_hand = modules_at_hand()
+        watches = [w for w in list(self.watches.values()) if not self.shared or w.concerns(at_hand, weights)]
+        changes = {watch: change for watch in watches if (change := watch.change()) is not None}
+        if changes:
+            self._drop(changes)
+
+    def _drop(self, changes: Mapping[Watch, str]) -> None:
+        first = next((change for watch, change in changes.items() if watch.has_frozen), None)
+        if first is not None and self.policy == "error":
+            raise FrozenWeightError(
+                f"a frozen weight has changed: {first}. Compile the model again for its new weights; with "
+                "inductor.frozen_weights=refreeze that happens by itself, with inductor.freezing=false weights may "
+                "change freely."
+            )
+        for watch in changes:
+            watch.release()
+            self.worn |= {watch.code} if watch.code is not None else set()
+        self.uncounted = True
+        if first is None:
+            return
+        warnings.warn(
+            f"frozen weights have changed ({first}): they are frozen anew, and the graph is compiled again. "
+            "With inductor.freezing=false weights may change freely.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def count_places(self) -> None:
+        """After a call in which a version was dropped: is a list full that has empty places?"""
+        self.uncounted, self.full = False, any(map(_is_full, self.worn))
+
+    def make_room_for_changes(self) -> None:
+        """Before a call that finds changed weights where a list is full, and Dynamo would refuse one version more."""
+        changes = {watch: change for watch in list(self.watches.values()) if (change := watch.change()) is not None}
+        if changes:
+            self._drop(changes)
+            self.make_room()
+
+    def make_room(self) -> bool:
+        """Between two calls: clear the lists of versions that are full and have empty places; whether one was."""
+        from torch._dynamo.eval_frame import remove_from_cache
+
+        full = set(filter(_is_full, self.worn))
+        for watch in [watch for known in list(_ALL) for watch in list(known.watches.values()) if watch.code in full]:
+            watch.release()
+        for code in full:
+            remove_from_cache(code)
+        self.worn -= full
+        self.uncounted = self.full = False
+        return bool(full)
+
+
+_ALL: weakref.WeakSet[FrozenWeights] = weakref.WeakSet()
+"""Models of one class have their versions in one list."""
+
+
+def _is_full(code: CodeType) -> bool:
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+    from torch._dynamo import config
+
+    return len(_debug_get_cache_entry_list(code)) >= config.recompile_limit

@@ -1,0 +1,89 @@
+"""Dynamo makes a few versions of one function, then refuses: what comes after them is served, not refused.
+
+# Note [Beyond Dynamo's versions]
+torch keeps `torch._dynamo.config.recompile_limit` (8) versions of one function. The call for which it would make one
+more raises under fullgraph, before anything of the function has run. From then on the function is compiled as under
+shapes=auto: what changes from call to call becomes a symbol, and one version serves the shapes that are left, with a
+recording for each signature where the mode records. A function that makes a version of its own all the same for every
+call (its code reads a size, or a number) runs eagerly when as many versions again are made.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+from torch.utils._pytree import tree_flatten
+
+_UNLIMITED = 1 << 30
+_MOST_REMEMBERED = 4096
+"""Calls that are known to be beyond all versions. A call that is forgotten costs a try (some ms), nothing else."""
+
+
+class Versions:
+    """`call(*args, **kwargs)` is `compiled(*args, **kwargs)`; see Note [Beyond Dynamo's versions].
+
+    `with_symbols()` compiles the function anew with dynamic=None, `eager` is the function itself.
+    """
+
+    def __init__(
+        self, compiled: Callable[..., Any], *, with_symbols: Callable[[], Callable[..., Any]], eager: Callable[..., Any]
+    ) -> None:
+        self._compiled = compiled
+        self._with_symbols: Callable[[], Callable[..., Any]] | None = with_symbols
+        self._eager = eager
+        self._left = 0
+        """Versions beyond torch's limit that may be made yet."""
+        self._beyond: set[Any] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._beyond and _form(args, kwargs) in self._beyond:
+            return self._eager(*args, **kwargs)
+        try:
+            return self._compiled(*args, **kwargs)
+        except FailOnRecompileLimitHit:
+            pass  # handled outside, so that what is raised there does not carry this one along
+        return self._another(args, kwargs)
+
+    def _another(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._with_symbols is not None:
+            self._compiled, self._with_symbols = self._with_symbols(), None
+            self._left = config.recompile_limit
+        if self._left > 0:
+            self._left -= 1
+            try:
+                with config.patch(recompile_limit=_UNLIMITED, accumulated_recompile_limit=_UNLIMITED):
+                    return self._compiled(*args, **kwargs)
+            except TorchDynamoException as error:
+                why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if str(error).strip() else ""
+        else:
+            why = "every call wants a version of its own"
+        self._warn(why)
+        if len(self._beyond) == _MOST_REMEMBERED:
+            self._beyond.clear()
+        self._beyond.add(_form(args, kwargs))
+        return self._eager(*args, **kwargs)
+
+    def _warn(self, why: str) -> None:
+        if not self._beyond:
+            warnings.warn(
+                f"torch.compile has made all the versions of one function that it keeps ({why}): calls that fit none "
+                "of them run eagerly from now on. TORCH_LOGS=recompiles shows what changes between the calls.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a version may depend on, roughly: two calls of one form may still want two versions."""
+    leaves, spec = tree_flatten((args, kwargs))
+    return spec, tuple(
+        (leaf.dtype, leaf.device, leaf.shape, leaf.stride())
+        if isinstance(leaf, torch.Tensor)
+        else (type(leaf), leaf if isinstance(leaf, (int, float, str, bytes)) else None)
+        for leaf in leaves
+    )

@@ -1,0 +1,63 @@
+"""What a summary says of a plan that was tried: both times beside the prediction, or why there was no trial."""
+
+from __future__ import annotations
+
+import attrs
+
+from airflow_free.assemble import _tried
+from npucompose.report.words import plan_words
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import StreamFacts
+from npucompose.schema.streams import Verdict
+
+PLAN = StreamFacts(
+    streams=2, events=8, nodes={"mm": "default", "abs": "stream1"}, predicted_us=873.7, serial_us=704.5,
+    why="objective makespan, predicted gain -24.0%, to be tried at capture",
+)  # fmt: skip
+FASTER = Verdict(applied=True, turns=40, plan_us=251, plan_p90_us=268, one_stream_us=302, one_stream_p90_us=330)
+SLOWER = attrs.evolve(FASTER, applied=False, plan_us=310, plan_p90_us=350)
+TIMES = "against 302.0 µs (p90 330.0 µs) on one stream, p10 of 40 turns"
+
+
+def tried(*verdicts: Verdict) -> StreamFacts:
+    return _tried(PLAN, [{"streams": 2, "trial": facts_of(verdict)} for verdict in verdicts])
+
+
+def test_a_plan_that_was_faster_is_applied_and_both_times_stand_beside_the_prediction() -> None:
+    plan = tried(FASTER)
+    assert (plan.applied, plan.streams, plan.events, plan.trials) == (True, 2, 8, (FASTER,))
+    assert plan_words(plan) == (
+        f"plan applied: measured 251.0 µs (p90 268.0 µs) {TIMES}, predicted 873.7 µs against 704.5 µs"
+    )
+
+
+def test_a_plan_that_was_slower_leaves_one_stream() -> None:
+    plan = tried(SLOWER)
+    assert (plan.applied, plan.streams, plan.events) == (False, 1, 0)
+    assert set(plan.nodes.values()) == {"default"}
+    assert plan_words(plan) == (
+        f"plan not applied: measured 310.0 µs (p90 350.0 µs) {TIMES}, predicted 873.7 µs against 704.5 µs"
+    )
+
+
+def test_a_plan_that_was_not_tried_says_why() -> None:
+    plan = tried(Verdict(applied=False, why="not tried: aten.rand.default draws random numbers"))
+    assert plan_words(plan) == (
+        "plan not applied: not tried: aten.rand.default draws random numbers, predicted 873.7 µs against 704.5 µs"
+    )
+
+
+def test_several_recordings_are_counted_and_their_times_added() -> None:
+    plan = tried(FASTER, SLOWER)
+    assert plan_words(plan) == (
+        "plan applied in 1 of 2 recordings: measured 561.0 µs (p90 618.0 µs) against 604.0 µs (p90 660.0 µs) on one "
+        "stream, p10 of 40 turns, predicted 873.7 µs against 704.5 µs"
+    )
+
+
+def test_a_plan_that_nobody_tried_is_told_as_before() -> None:
+    assert plan_words(attrs.evolve(PLAN, applied=True)) == ""
+    assert plan_words(attrs.evolve(PLAN, applied=False, why="predicted gain -24.0%")) == (
+        "plan not applied: predicted gain -24.0%"
+    )
+    assert _tried(PLAN, [{"streams": 2, "threads": 2}]) == PLAN

@@ -1,0 +1,25 @@
+"""What is expected of a random program, in the tests and in `tools/fuzz_programs.py`."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+from tests.semantics.harness import Verdict, run, verdict
+from tests.semantics.programs import Program
+from tests.semantics.ways import as_traced
+
+SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def judged(program: Program) -> Verdict:
+    """The verdict; a refusal of something that aot_eager runs is as wrong as a wrong number."""
+    row = program.row()
+    found = verdict(row, program.way)
+    if found.kind == "refused" and run(row, as_traced).refusal is None:
+        return Verdict("wrong", f"refused, and aot_eager runs it: {found.words}")
+    return found
+
+
+def complaint(program: Program) -> str | None:
+    found = judged(program)
+    return found.words if found.kind == "wrong" else None

@@ -1,0 +1,48 @@
+"""What limits a process's time on the cores that it sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npucompose.machine import THREAD_VARIABLES, cpu_quota, thread_settings
+
+
+def groups(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "quota"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/a/b", {"cpu.max": "max 100000", "a/cpu.max": "100000 100000", "a/b/cpu.max": "800000 100000"}, 1.0),
+        ("0::/../../of/the/host", {"cpu.max": "50000 100000"}, 0.5),
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("0::/", {}, None),
+        ("3:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"}, 2.0),
+        ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("5:cpuset:/a", {"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_the_tightest_limit_of_a_control_group_counts(
+    own: str, files: dict[str, str], quota: float | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "own"
+    file.write_text(own + "\n")
+    assert cpu_quota(groups(tmp_path / "groups", files), file) == quota
+
+
+def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path, tmp_path / "none") is None
+
+
+def test_only_settings_of_threads_that_are_set_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    assert thread_settings() == {"MKL_NUM_THREADS": "3"}

@@ -1,0 +1,124 @@
+"""Many random programs against eager: `python -m tools.fuzz_programs [--programs 20000] [--seed 14] [--workers 2]`.
+
+The programs are those of tests/semantics/programs.py, in chunks; chunk number k is made from the seed and k alone, in a
+process of its own, and noted in the result file when it is done: started again, the script goes on where it stopped. A
+program that fails is shrunk and printed, and its source is kept in the file. The file belongs to one seed and to one
+state of the sources; with others it is begun anew only when `--afresh` says so. Exit status 1 where any program failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "fuzz_programs.json"
+CHUNK = 100
+
+
+def sources() -> str:
+    """A digest of what the verdicts depend on: the library, and what writes and judges programs."""
+    digest = hashlib.sha256()
+    folders = [ROOT / "src" / "npucompose", ROOT / "tests" / "semantics"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".cpp", ".h")]
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def chunk(task: tuple[int, int]) -> dict[str, Any]:
+    """What became of the programs of one chunk: how many, how many different ones, the verdicts, the first failure."""
+    seed, number = task
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from hypothesis import given, settings
+    from hypothesis import seed as seeded
+
+    from npucompose import ops
+    from tests.semantics.fuzzing import SETTINGS, judged
+    from tests.semantics.programs import Program, programs
+
+    ops.define()
+    verdicts: Counter[str] = Counter()
+    different: set[str] = set()
+    failed: list[dict[str, str]] = []
+
+    @seeded(seed * 1_000_003 + number)
+    @settings(SETTINGS, max_examples=CHUNK)
+    @given(program=programs())
+    def check(program: Program) -> None:
+        found = judged(program)
+        if not failed:  # once one has failed, Hypothesis is shrinking it
+            verdicts[found.kind] += 1
+            different.add(repr(program))
+        if found.kind == "wrong":
+            failed[:] = [{"words": found.words, "source": repr(program)}]
+        assert found.kind != "wrong"
+
+    try:
+        check()
+    except AssertionError:
+        assert failed, "the harness itself failed"
+    return {"chunk": number, "programs": verdicts.total(), "different": len(different), **verdicts, "failed": failed}
+
+
+def begun(path: Path, seed: int, afresh: bool) -> dict[str, Any]:
+    """The result file so far; SystemExit where it belongs to another seed or other sources."""
+    import torch
+
+    head = {"seed": seed, "chunk": CHUNK, "sources": sources(), "torch": torch.__version__}
+    if afresh or not path.is_file():
+        return {**head, "chunks": []}
+    found = json.loads(path.read_text())
+    other = [key for key in head if found[key] != head[key]]
+    if other:
+        raise SystemExit(f"{path} was made with another {', '.join(other)}: --afresh begins it anew.")
+    return found
+
+
+def totals(chunks: list[dict[str, Any]]) -> dict[str, int]:
+    counted = ("programs", "different", "right", "as traced", "refused", "wrong")
+    return {name: sum(done.get(name, 0) for done in chunks) for name in counted}
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """One line for each chunk, so that a diff can be read; whole or not at all."""
+    results["chunks"].sort(key=lambda done: done["chunk"])
+    head = {key: value for key, value in results.items() if key != "chunks"} | {"totals": totals(results["chunks"])}
+    lines = ",\n".join(f"  {json.dumps(done)}" for done in results["chunks"])
+    text = f'{json.dumps(head, indent=1)[:-2]},\n "chunks": [\n{lines}\n ]\n}}\n'
+    beside = path.with_suffix(".part")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=14)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--afresh", action="store_true", help="forget what the file holds")
+    given = parser.parse_args()
+    results = begun(given.out, given.seed, given.afresh)
+    done = {entry["chunk"] for entry in results["chunks"]}
+    tasks = [(given.seed, k) for k in range(-(-given.programs // CHUNK)) if k not in done]
+    # A process for each chunk: what torch.compile keeps of a thousand programs would be memory for nothing.
+    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
+        for finished in pool.imap_unordered(chunk, tasks):
+            results["chunks"].append(finished)
+            write(given.out, results)
+            print(f"{totals(results['chunks'])}", flush=True)
+            for failure in finished["failed"]:
+                print(f"\nchunk {finished['chunk']}: {failure['words']}\n{failure['source']}\n", flush=True)
+    return int(totals(results["chunks"])["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

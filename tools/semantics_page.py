@@ -1,0 +1,129 @@
+"""Write docs/semantics.md, what is compared with eager theme by theme: `python -m tools.semantics_page`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.semantics.harness import CALLS
+from tests.semantics.refused import INDUCTORS_OWN, REFUSED, SENTENCES
+from tests.semantics.rows import __name__ as ROWS_PACKAGE
+from tests.semantics.rows import all_rows
+from tests.semantics.ways import WAYS
+from tools.fuzz_programs import RESULTS, totals
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "semantics.md"
+
+HEAD = """# What is compared with eager
+
+Written by `python -m tools.semantics_page` from the tests themselves.
+
+A program that is compiled does what it does in eager, or is refused with a sentence. `tests/semantics/` holds
+{rows} small programs to that, written as users write them: {calls} calls each on fresh inputs, whose results,
+inputs afterwards, state (modules, buffers, lists, attributes), printed text and random numbers are compared.
+Results of some calls are held and looked at once more when all calls are over. Each program runs in {ways} ways:
+
+{way_lines}
+
+`reduce-overhead` is compared bit for bit; where torch's tracing alone (`aot_eager`) differs from eager in the last
+bits, the replay has to equal the traced graph. `max-autotune` makes kernels of its own and is compared with a
+tolerance for each dtype. `make test` runs {fast} of the programs, `make test-full` all of them in all ways.
+
+| theme | programs | in `make test` | |
+|---|---|---|---|
+{theme_lines}
+
+## What is refused
+
+{refused}
+
+## What Inductor does otherwise
+
+With `mode=max-autotune` these programs do what torch's Inductor alone makes of them (`backend="inductor"`, torch
+{torch}), and that is not what eager does. In the other modes they are right.
+
+{inductors_own}
+
+## Random programs
+
+`tests/semantics/programs.py` writes programs at random: helpers that are reached several times, graph breaks,
+results that are kept, fed back, written or returned as views, custom operators with state, weights and shapes that
+change, two threads. `make test` runs a few, `make test-full` a thousand, and `python -m tools.fuzz_programs` as
+many as are asked for, from a stored seed; stopped, it goes on where it was. {fuzzed}
+
+With the look at who holds results taken out, the same programs find overwritten results within a few tries; a test
+of `make test-full` holds them to that.
+
+## Many threads
+
+Eight threads call one module, {fronts}; each result is compared at once and again after more calls. `make test-
+threads-sanitized` does the same with our native library built for the thread sanitizer (g++ or clang++ with
+libtsan), and prints every report with a frame of ours. `tools/thread_sanitizer.supp` suppresses nothing of ours.
+"""
+
+
+def page() -> str:
+    rows = all_rows()
+    counts, fast = Counter(row.theme for row in rows.values()), Counter(row.theme for row in rows.values() if row.fast)
+    named = [(name, name.replace("_", " ")) for name in sorted(counts)]
+    themes = (f"| {shown} | {counts[name]} | {fast[name]} | {about(name)} |" for name, shown in named)
+    return HEAD.format(
+        torch=version("torch"),
+        rows=len(rows),
+        calls=CALLS,
+        ways=len(WAYS),
+        way_lines="\n".join(f"- {line}" for line in ways()),
+        fast=fast.total(),
+        theme_lines="\n".join(themes),
+        refused=refused(),
+        inductors_own=inductors_own(),
+        fuzzed=fuzzed(),
+        fronts='through `torch.compile`, through `npucompose.compile` and detached with `outputs="keep"`',
+    )
+
+
+def about(theme: str) -> str:
+    """The first sentence of the theme's file."""
+    return (importlib.import_module(f"{ROWS_PACKAGE}.{theme}").__doc__ or "").splitlines()[0].rstrip(".")
+
+
+def ways() -> list[str]:
+    fronts = {"backend": 'torch.compile(f, backend="npucompose")', "compile": "npucompose.compile(f)"}
+    return [
+        f"`{fronts[way.front]}`, `mode={way.mode}`" + (f", `target.executor={way.executor}`" if way.executor else "")
+        for way in WAYS
+    ]
+
+
+def refused() -> str:
+    if not REFUSED:
+        return "Nothing."
+    lines = [f"- `{name}`: {SENTENCES[name]}" for name in REFUSED]
+    return "\n".join(["aot_eager runs none of these either.", "", *lines])
+
+
+def inductors_own() -> str:
+    return "\n".join(f"- `{name}`: {words}" for name, words in INDUCTORS_OWN.items())
+
+
+def fuzzed() -> str:
+    if not RESULTS.is_file():
+        return ""
+    found = json.loads(RESULTS.read_text())
+    sums = totals(found["chunks"])
+    return (
+        f"Seed {found['seed']}, torch {found['torch']}: {sums['programs']} programs, {sums['different']} different; "
+        f"{sums['wrong']} wrong. {sums['as traced']} did bit for bit what torch's tracing alone makes of them, and "
+        "that is not what eager does."
+    )
+
+
+def main() -> None:
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
