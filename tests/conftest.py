@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,13 @@ def operators() -> None:
     from npucompose import ops
 
     ops.define()
+
+
+@pytest.fixture(autouse=True)
+def torch_logs_of_their_own() -> Iterator[None]:
+    """A script that ran here may have turned on a log of torch; what pytest keeps of it would hold models and weights."""
+    yield
+    logging = sys.modules.get("torch._logging._internal")
+    if logging is not None and (logging.log_state.artifact_names or logging.log_state.log_qname_to_level):
+        logging.set_logs()
+        logging.trace_log.handlers.clear()
