@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The claims about an NPU are gathered in the process that controls the session."""
+    """The claims about an NPU are gathered in the process that controls the session.
+
+    A shell that starts a command in the background has it ignore Ctrl-C, and its children with it: some tests press it.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     pytest.register_assert_rewrite("tests.npu.claims")
     if not hasattr(config, "workerinput"):
         from tests.npu.results import Results

@@ -74,6 +74,7 @@ def test_calls_that_do_not_fit_are_refused_and_leave_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_varies_its_numbers_by_itself_is_counted_as_in_a_process_of_its_own(tmp_path: Path) -> None:
     """The comparison compiled for times 3, 4 and 5 already; the declared call with 5 is still one more."""
     status, report, error = run(

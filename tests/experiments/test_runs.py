@@ -140,6 +140,7 @@ def test_a_killed_worker_is_crashed_and_the_next_run_resumes_after_its_records(t
     assert set(after) == {"compile", "capture", "replay", "benchmark"}
 
 
+@pytest.mark.slow
 def test_a_hanging_worker_is_a_timeout(tmp_path: Path) -> None:
     (tmp_path / "hang").touch()
     done = launch(tmp_path, "pipeline.time_limit_s=40")

@@ -124,6 +124,7 @@ def run(folder: Path, *overrides: str) -> tuple[subprocess.CompletedProcess[str]
     return done, json.loads((folder / "out" / "report.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_times_every_mode_in_the_same_rounds_and_each_report_says_who_won(tmp_path: Path) -> None:
     done, report = run(tmp_path, "model=mlp", AGAINST)
     facts = report["stages"]["modes"]

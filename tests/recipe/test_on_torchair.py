@@ -20,6 +20,7 @@ SCRIPT = Path(__file__).with_name("on_torchair.py")
 
 
 @offline
+@pytest.mark.slow
 def test_a_script_with_gears_and_a_filter_gives_the_configuration_and_the_graph_of_the_experiment(
     tmp_path: Path,
 ) -> None:

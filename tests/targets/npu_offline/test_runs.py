@@ -17,7 +17,7 @@ from targets.npu_offline.needs import offline
 from tests.npu.claims import CLAIMS, REPEATED, REPEATED_CHOICES, Claim
 from tests.npu.place import ROOT, Place
 
-ALWAYS = ("ge[streams]", "configuration[max-autotune]", "configuration[npugraph_ex]")
+ALWAYS = ("ge[streams]", "configuration[npugraph_ex]")
 
 
 @pytest.fixture
