@@ -74,7 +74,7 @@ def operators() -> None:
 
 @pytest.fixture(autouse=True)
 def torch_logs_of_their_own() -> Iterator[None]:
-    """A script that ran here may have turned on a log of torch; what pytest keeps of it would hold models and weights."""
+    """A script that ran here may have turned on a log of torch; what pytest keeps of it holds weights."""
     yield
     logging = sys.modules.get("torch._logging._internal")
     if logging is not None and (logging.log_state.artifact_names or logging.log_state.log_qname_to_level):
