@@ -37,10 +37,9 @@ def chunk(task: tuple[int, int]) -> dict[str, Any]:
     """What became of the programs of one chunk: how many, how many different ones, the verdicts, the first failure."""
     seed, number = task
     os.environ["OMP_NUM_THREADS"] = "1"
+    import torch._dynamo.guards
     from hypothesis import given, settings
     from hypothesis import seed as seeded
-
-    import torch._dynamo.guards
 
     from npucompose import ops
     from tests.semantics.fuzzing import SETTINGS, judged
