@@ -1,6 +1,6 @@
 """200 shapes called twice: what every setting costs against eager, captures included, compilation told apart.
 
-    python benchmarks/shapes.py [--models block,mlp] [--rounds 3] [--order rounds|pairs]
+    python benchmarks/shapes.py [--models wide,block,mlp] [--rounds 3] [--order rounds|pairs]
 
 Eager and the compiled model take turns shape by shape, on one thread; times are the thread's own, so that other work on
 the machine counts as little as it can. A call in which torch compiles is left out of the ratio and its time stands in a
@@ -52,6 +52,7 @@ def _mlp() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "wide": (lambda: Block(768, 12), lambda n: torch.randn(1, n, 768)),
     "block": (Block, lambda n: torch.randn(1, n, 256)),
     "mlp": (_mlp, lambda n: torch.randn(n, 256)),
 }
