@@ -209,8 +209,7 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
 
     argv = ["debug=true" if word == DEBUG else word for word in argv]
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
-    arguments, unknown = get_args_parser().parse_known_intermixed_args(list(argv))
-    argv = [*(word for word in argv if word not in arguments.overrides), *arguments.overrides]
+    arguments, unknown = get_args_parser().parse_known_intermixed_args(argv)
     if unknown:
         return _told(
             ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own."), debug=False
@@ -220,24 +219,26 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
 
     def act() -> int:
         if asks_hydra:
+            composer = _composer(arguments)
             if not arguments.shell_completion:
-                _look_first(arguments)
-            return _hydra(argv, program, lambda _: None)
+                _look_first(arguments, composer)
+            return _hydra(arguments, program, composer, lambda _: None)
         if arguments.multirun:
-            return _sweep(argv, program, arguments)
-        return _single(argv, program, arguments)
+            return _sweep(arguments, program)
+        return _single(arguments, program)
 
     return _status_of(act, debug=debug)
 
 
-def _single(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
+def _single(arguments: argparse.Namespace, program: str) -> int:
     from airflow_free.experiment import Job
 
-    job = Job.of(_composer(arguments).compose(arguments.overrides))
+    composer = _composer(arguments)
+    job = Job.of(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
     ends: list[int | NpuComposeError] = []
-    refused = _hydra(argv, program, lambda _: ends.append(_end_of(lambda: _run_here(job))))
+    refused = _hydra(arguments, program, composer, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
         return refused
     if isinstance(ends[0], NpuComposeError):
@@ -262,16 +263,17 @@ def _bug(error: Exception) -> NpuComposeError:
     return told
 
 
-def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> int:
+def _sweep(arguments: argparse.Namespace, program: str) -> int:
     """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
     from airflow_free.sweep.command import planned
 
-    sweep = planned(arguments.overrides, _composer(arguments))
+    composer = _composer(arguments)
+    sweep = planned(arguments.overrides, composer)
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
     ends: list[int | NpuComposeError] = []
     sweep.act = lambda act: ends.append(_end_of(act))
-    refused = _hydra(argv, program, sweep)
+    refused = _hydra(arguments, program, composer, sweep)
     if not ends:
         return refused
     if isinstance(ends[0], NpuComposeError):
@@ -279,9 +281,9 @@ def _sweep(argv: Sequence[str], program: str, arguments: argparse.Namespace) -> 
     return ends[0]
 
 
-def _look_first(arguments: argparse.Namespace) -> None:
-    """Hydra answers by loading the files that are named: not before they were looked at."""
-    problems = _composer(arguments).compose(arguments.overrides).problems
+def _look_first(arguments: argparse.Namespace, composer: Composer) -> None:
+    """What is wrong is told in our words before Hydra answers."""
+    problems = composer.compose(arguments.overrides).problems
     if problems:
         raise ConfigError(*problems)
 
@@ -297,17 +299,14 @@ def _composer(arguments: argparse.Namespace) -> Composer:
     return Composer(config_dirs=dirs, config_name=arguments.config_name or "config")
 
 
-def _hydra(argv: Sequence[str], program: str, task: Callable[[Any], None]) -> int:
-    """hydra.main around `task`: it makes the run folder, .hydra/ and run.log."""
-    import hydra
-
-    from npucompose.compose.conf import conf_dir
-    from npucompose.compose.overrides import for_hydra
+def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
+    """Hydra around `task`: it makes the run folder, .hydra/ and run.log."""
+    from npucompose.compose.application import run_application
 
     before = sys.argv
-    sys.argv = [program.split()[0], *for_hydra(argv)]
+    sys.argv = [program.split()[0], *sys.argv[1:]]  # Hydra's help says it
     try:
-        hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(task)()
+        run_application(arguments, composer, task)
     except SystemExit as end:
         return 0 if end.code in (None, 0) else ConfigError.exit_status  # Hydra says 1 of what it refuses
     finally:

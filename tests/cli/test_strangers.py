@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,139 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
         ["--config-name", "mine"],
         ["mine: a file may not hold hydra.*"],
     ),
+    "hydra by a package that begins with _global_": (
+        {"experiment/evil.yaml": "# @package _global_.hydra\njob: {env_set: {PYTHONPATH: theirs}}\n"},
+        ["experiment=evil"],
+        ["its package may be _global_, experiment, not '_global_.hydra'"],
+    ),
+    "hydra by a package with a key before it": (
+        {"experiment/evil.yaml": "# @package seed._global_.hydra\nrun: {dir: ../outside}\n"},
+        ["experiment=evil"],
+        ["its package may be _global_, experiment, not 'seed._global_.hydra'"],
+    ),
+    "a header after others": (
+        {"experiment/evil.yaml": "# theirs\n\n#  @package _global_.hydra.run\ndir: ../outside\n"},
+        ["experiment=evil"],
+        ["not '_global_.hydra.run'"],
+    ),
+    "a package of several words": (
+        {"experiment/evil.yaml": "# @package _global_ hydra\nseed: 1\n"},
+        ["experiment=evil"],
+        ["not '_global_ hydra'"],
+    ),
+    "hydra by the package of a defaults entry": (
+        {
+            "experiment/evil.yaml": "# @package _global_\ndefaults:\n  - /x@_global_.hydra: b\n",
+            "x/b.yaml": "job_logging: {handlers: {file: {filename: victim}}}\n",
+        },
+        ["experiment=evil"],
+        ["the defaults list may not name '/x@_global_.hydra'"],
+    ),
+    "hydra by the package of a harmless group": (
+        {
+            "experiment/evil.yaml": "# @package _global_\ndefaults:\n  - /model@_global_.hydra: b\n",
+            "model/b.yaml": "run: {dir: ../outside}\n",
+        },
+        ["experiment=evil"],
+        ["the defaults list may not name '/model@_global_.hydra'"],
+    ),
+    "a group that is not npucompose's": (
+        {"theirs/a.yaml": "name: add\n"},
+        ["+theirs=a"],
+        ["theirs/a: 'theirs' is no group of npucompose"],
+    ),
+    "a key that is not npucompose's": (
+        {"experiment/evil.yaml": "# @package _global_\nsecrets: {a: 1}\n"},
+        ["experiment=evil"],
+        ["experiment/evil: unknown key 'secrets'"],
+    ),
+    "a resolver whose name is another value": (
+        {
+            "experiment/evil.yaml": (
+                "# @package _global_\ntracker:\n  experiment: oc.env\n"
+                "pipeline:\n  name: '${${tracker.experiment}:SECRET}'\n"
+            )
+        },
+        ["experiment=evil"],
+        ["'pipeline.name' uses a resolver (${${tracker.experiment}:SECRET})"],
+    ),
+    "a reference made of references": (
+        {"experiment/evil.yaml": "# @package _global_\nseed: '${${mode.name}}'\n"},
+        ["experiment=evil"],
+        ["'seed' is not understood (${${mode.name}})"],
+    ),
+    "a resolver made by joining two values": (
+        {
+            "experiment/evil.yaml": (
+                "# @package _global_\ntracker: {experiment: '$'}\n"
+                "pipeline: {name: '${tracker.experiment}{oc.env:SECRET}'}\nmode: {name: '${pipeline.name}'}\n"
+            )
+        },
+        ["experiment=evil"],
+        ["'name' must be one of max-autotune", "'${oc.env:SECRET}' @ mode"],
+    ),
+    "a value that refers to itself": (
+        {"experiment/evil.yaml": "# @package _global_\nseed: ${strict}\nstrict: ${seed}\n"},
+        ["experiment=evil"],
+        ["refers to itself: seed -> strict -> seed"],
+    ),
+    "references that grow": (
+        {
+            "experiment/evil.yaml": "# @package _global_\nlogs:\n  levels:\n    a0: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+            + "".join(f"    a{n + 1}:\n" + f"      - ${{logs.levels.a{n}}}\n" * 10 for n in range(12))
+        },
+        ["experiment=evil"],
+        ["holds more than 200,000 values, its references followed"],
+    ),
+    "text that grows by references": (
+        {
+            "experiment/evil.yaml": "# @package _global_\nlogs:\n  levels:\n    a0: xxxxxxxxxx\n"
+            + "".join(f"    a{n + 1}: '{f'${{logs.levels.a{n}}}' * 10}'\n" for n in range(12))
+        },
+        ["experiment=evil"],
+        ["has more than 1,000,000 characters, its references followed"],
+    ),
+    "a key given twice": (
+        {"experiment/evil.yaml": "# @package _global_\nseed: 1\nstrict: all\nseed: 2\n"},
+        ["experiment=evil"],
+        ["evil.yaml, line 4: the key 'seed' stands in line 2 already"],
+    ),
+    "files that include one another": (
+        {"passes/a.yaml": "defaults: [b]\n", "passes/b.yaml": "defaults: [a]\n"},
+        ["passes=a"],
+        ["lead from file to file without end: passes/a -> passes/b -> passes/a"],
+    ),
+    "defaults lists that double": (
+        {f"passes/p{n}.yaml": f"defaults: [p{n + 1}, p{n + 1}]\n" for n in range(30)}
+        | {"passes/p30.yaml": "cse: {}\n"},
+        ["passes=p0"],
+        ["its defaults lists name more than 1,000 files in all"],
+    ),
+    "an escape character": (
+        {"experiment/evil.yaml": '# @package _global_\npipeline: {name: "\\e]0;x"}\n'},
+        ["experiment=evil"],
+        ["line 2: the text holds \\x1b"],
+    ),
+    "text that is shown in another order": (
+        {"experiment/evil.yaml": "# @package _global_\npipeline: {name: 'a\u202eb'}\n"},
+        ["experiment=evil"],
+        ["the text holds \\u202e"],
+    ),
+    "a number of 5,000 digits": (
+        {"experiment/evil.yaml": f"# @package _global_\nseed: {'9' * 5000}\n"},
+        ["experiment=evil"],
+        ["line 2: 999999999999… (5,000 characters) is no int that can be held"],
+    ),
+    "an alias of itself": (
+        {"experiment/evil.yaml": "# @package _global_\nlogs: &a {levels: *a}\n"},
+        ["experiment=evil"],
+        ["*a stands for nothing that was read before it"],
+    ),
+    "two documents": (
+        {"model/evil.yaml": "name: add\n---\nname: mlp\n"},
+        ["model=evil"],
+        ["line 2: a second document begins"],
+    ),
     "trust in a file": (
         {"experiment/evil.yaml": "# @package _global_\ntrust: true\n"},
         ["experiment=evil", "model=python", "model.factory=os:getcwd"],
@@ -97,7 +231,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a path with .. in a defaults list": (
         {"experiment/evil.yaml": "# @package _global_\ndefaults:\n  - override /model: ../../secret\n"},
         ["experiment=evil"],
-        ["lies outside of the folder"],
+        ["the defaults list may not name '../../secret'"],
     ),
     "a link out of the folder": (
         {"model/link.yaml": "->../../secret.yaml"},
@@ -141,7 +275,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a Python object": (
         {"model/evil.yaml": "name: !!python/object/apply:os.system ['touch executed']\n"},
         ["model=evil"],
-        ["could not determine a constructor"],
+        ["line 1: the tag tag:yaml.org,2002:python/object/apply:os.system is not read"],
     ),
     "a resolver on the command line": ({}, ["seed=${oc.env:SECRET}"], ["uses a resolver"]),
     "another search path": ({}, ["hydra.searchpath=[file:///tmp]"], ["add a folder of choices with --config-dir"]),
@@ -184,6 +318,7 @@ def test_a_hostile_configuration_is_refused_and_nothing_is_executed(
     assert status == 2, told
     for word in words:
         assert word in told.err
+    assert "internal error" not in told.err
     assert "Traceback" not in told.err
     assert "hunter2" not in told.err + told.out
     assert sorted(p.name for p in elsewhere.iterdir()) == ["secret.yaml", "theirs"]
@@ -228,3 +363,13 @@ def test_a_harmless_folder_is_taken(elsewhere: Path, capsys: pytest.CaptureFixtu
     checked = check(compose(["experiment=mine"], config_dirs=[str(folder)]))
     assert (checked.experiment.seed, checked.experiment.benchmark.min_calls) == (3, 3)
     assert "min_calls: 3" in capsys.readouterr().out
+
+
+def test_hydra_is_handed_the_finished_tree(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is left in it that OmegaConf could resolve, and no file is opened a second time."""
+    written(elsewhere / "theirs", {"benchmark/mine.yaml": "warmup: ${seed}\nmin_calls: 7\n"})
+    opened: list[str] = []
+    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+    assert run(["--config-dir", "theirs", "benchmark=mine", "seed=3", "--cfg", "job"], program="run.py") == 0
+    assert "warmup: 3\n" in capsys.readouterr().out
+    assert len([path for path in opened if path.endswith("mine.yaml")]) == 1

@@ -1,4 +1,4 @@
-"""Where Hydra finds YAML: conf/ and the folders that a person adds, each file read once and guarded."""
+"""Where Hydra finds YAML: conf/, installed extensions, and folders that a person adds, of which it gets plain data."""
 
 from __future__ import annotations
 
@@ -8,76 +8,152 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npucompose.compose.conf import conf_dir
-from npucompose.compose.overrides import words
-from npucompose.compose.strangers import check_content, check_text
+from npucompose.compose.foreign import read_foreign
+from npucompose.compose.references import escaped, resolved
 from npucompose.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-NOT_OMEGACONFS = (OSError, TypeError, AttributeError, KeyError, IndexError, OverflowError, RecursionError)
-"""What OmegaConf lets through of a text that is YAML and no mapping of plain values."""
+MOST_FILES = 1_000
+"""Of one defaults list, a file counted each time that it is named."""
+DEEPEST = 50
 
 
 def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
-    """Hydra's loader over conf/ and `config_dirs`, beside any that a running Hydra application holds."""
+    """Hydra's loader over conf/ and `config_dirs`, beside any that a running Hydra application holds.
+
+    What it loads holds no reference any more but Hydra's own, below `hydra`.
+    """
     from hydra import version
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.utils import create_config_search_path
     from hydra.core.config_search_path import SearchPathQuery
+    from hydra.types import RunMode
 
-    # A running hydra.main has set the version base already; setting it again to the same value is harmless.
+    class FinishingLoader(ConfigLoaderImpl):
+        def load_configuration(
+            self,
+            config_name: str | None,
+            overrides: list[str],
+            run_mode: RunMode,
+            from_shell: bool = True,
+            validate_sweep_overrides: bool = True,
+        ) -> Any:
+            config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+            _finish(config, follow=run_mode is RunMode.RUN)
+            return config
+
     version.setbase("1.3")
     search_path = create_config_search_path(str(conf_dir()))
     for folder in config_dirs:
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
-    loader = ConfigLoaderImpl(config_search_path=search_path)
-    loader.repository = _guarded(search_path)
+    loader = FinishingLoader(config_search_path=search_path)
+    loader.repository = _guarded(search_path, config_dirs)
     return loader
 
 
-def _guarded(search_path: Any) -> Any:
-    from hydra._internal.config_repository import ConfigRepository
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+def plain(config: Any, *, but: str = "") -> dict[str, Any]:
+    """The values of a DictConfig as they are written, its references not followed; the key `but` left out."""
     from omegaconf import OmegaConf
 
-    class GuardedFiles(FileConfigSource):
-        """The YAML below one folder that is not ours."""
+    nodes = {str(key): config._get_node(key) for key in config if key != but}
+    return {
+        key: OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node._value()
+        for key, node in nodes.items()
+    }
+
+
+def _finish(config: Any, *, follow: bool) -> None:
+    """Our values in the place of what OmegaConf would resolve. The base of a sweep lacks what its points say, which may
+    be what is referred to: there the references stay, as text."""
+    from omegaconf import flag_override
+
+    tree = plain(config, but="hydra")
+    tree = escaped(resolved(tree) if follow else tree)
+    with flag_override(config, ["struct", "readonly"], [False, False]):
+        for key, value in tree.items():
+            config[key] = value
+
+
+def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
+    from hydra._internal.config_repository import ConfigRepository
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
+    theirs = {str(folder) for folder in config_dirs}
+
+    class ForeignFiles(FileConfigSource):
+        """The YAML below one folder that did not come with the package."""
+
+        def __init__(self, provider: str, path: str, repository: GuardedRepository) -> None:
+            super().__init__(provider, path)
+            self.repository = repository
 
         def load_config(self, config_path: str) -> Any:
             root = Path(self.path).resolve()
             file = (root / self._normalize_file_name(config_path)).resolve()
             if not file.is_relative_to(root):
                 raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
-            if file.is_file():
-                check_text(file)
-            try:
-                result = super().load_config(config_path)
-            except NOT_OMEGACONFS as error:
-                raise ConfigError(f"{file.name} is no configuration: {words(error)}") from error
-            content = OmegaConf.to_container(result.config, resolve=False)
-            check_content(config_path, content, result.header.get("package"))
-            return result
+            read = read_foreign(file, config_path, self.repository.is_known_group)
+            return ConfigResult(
+                config=OmegaConf.create(read.content),
+                path=f"{self.scheme()}://{self.path}",
+                provider=self.provider,
+                header={"package": read.package},
+            )
 
     class GuardedRepository(ConfigRepository):
         """Reads each file once; what it hands out is a copy, because Hydra changes what it is given."""
 
         def __init__(self) -> None:
             super().__init__(search_path)
-            self.sources = [
-                GuardedFiles(source.provider, source.path)
-                if source.scheme() == "file" and Path(source.path) != conf_dir()
-                else source
-                for source in self.sources
-            ]
+            self.ours = [s for s in self.sources if s.scheme() != "file" or s.path not in theirs]
+            self.sources = [s if s in self.ours else ForeignFiles(s.provider, s.path, self) for s in self.sources]
             self.read: dict[str, Any] = {}
+            self.counted: dict[str, int] = {}
 
         def __deepcopy__(self, memo: Any) -> GuardedRepository:
             return self  # Hydra copies a repository before it adds hydra.searchpath, which nobody here may set
 
+        def is_known_group(self, group: str) -> bool:
+            """Of the package or an installed extension."""
+            return any(source.is_group(group) for source in self.ours)
+
         def load_config(self, config_path: str) -> Any:
+            if theirs:
+                self._count(config_path, ())
+            return copy.deepcopy(self._loaded(config_path))
+
+        def _loaded(self, config_path: str) -> Any:
             if config_path not in self.read:
                 self.read[config_path] = super().load_config(config_path)
-            return copy.deepcopy(self.read[config_path])
+            return self.read[config_path]
+
+        def _count(self, config_path: str, above: tuple[str, ...]) -> int:
+            """How many files the defaults list of one asks for; Hydra would follow it without end."""
+            if config_path in above or len(above) > DEEPEST:
+                way = " -> ".join([*above[-3:], config_path])
+                raise ConfigError(f"the defaults lists lead from file to file without end: {way}.")
+            if config_path not in self.counted:
+                inside = [self._count(path, (*above, config_path)) for path in self._named_by(config_path)]
+                self.counted[config_path] = 1 + sum(inside)
+            if self.counted[config_path] > MOST_FILES:
+                raise ConfigError(f"{config_path}: its defaults lists name more than {MOST_FILES:,} files in all.")
+            return self.counted[config_path]
+
+        def _named_by(self, config_path: str) -> list[str]:
+            result = self._loaded(config_path)
+            group = config_path.rpartition("/")[0]
+            named: list[str] = []
+            for one in (result.defaults_list if result is not None else None) or ():
+                if hasattr(one, "group"):
+                    where = one.group[1:] if one.group.startswith("/") else f"{group}/{one.group}".lstrip("/")
+                    choices = one.value if isinstance(one.value, list) else [one.value]
+                    named += [f"{where}/{choice}" for choice in choices if isinstance(choice, str)]
+                elif isinstance(path := getattr(one, "path", None), str) and path != "_self_":
+                    named.append(path[1:] if path.startswith("/") else f"{group}/{path}".lstrip("/"))
+            return named
 
     return GuardedRepository()

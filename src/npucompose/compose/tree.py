@@ -22,8 +22,9 @@ from npucompose.compose.overrides import (
     parsed_overrides,
     value_problem,
 )
-from npucompose.compose.sources import loader_of
-from npucompose.compose.strangers import RESOLVER
+from npucompose.compose.references import parsed as parsed_references
+from npucompose.compose.references import resolved
+from npucompose.compose.sources import loader_of, plain
 from npucompose.schema.setting import COMMAND_LINE, DEFAULT
 
 if TYPE_CHECKING:
@@ -117,8 +118,11 @@ class Composer:
             return [told]
         if self.is_group(o):
             return group_problems(self.loader, o)
-        if not o.is_hydra_override() and RESOLVER.search(str(o.input_line)):
-            return [f"'{o.input_line}' uses a resolver; a value may only refer to another one: ${{model.size}}."]
+        if not o.is_hydra_override():
+            try:
+                parsed_references(str(o.input_line))
+            except ValueError as error:
+                return [f"'{o.input_line}' is refused: {error}."]
         return []
 
     def _combination(self, chosen: Sequence[Override]) -> _Combination:
@@ -174,14 +178,14 @@ class _Combination:
         for path in OPEN:
             if OmegaConf.is_dict(node := OmegaConf.select(config, path)):
                 OmegaConf.set_struct(node, False)
-        unresolved = OmegaConf.to_container(config, resolve=False)
+        unresolved = plain(config)
         refers = any(isinstance(value, str) and "$" in value for value in _values(unresolved))
-        plain = None if refers else _texts(unresolved)
+        data = None if refers else unresolved
         return _Combination(
             config=config,
-            plain=plain,
+            plain=data,
             origins=origins,
-            provenance=_provenance(plain or {}, origins),
+            provenance=_provenance(data or {}, origins),
             problems=tuple(problems),
         )
 
@@ -206,9 +210,8 @@ class _Combination:
         return tree, provenance
 
     def _merged(self, values: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Hydra's own way."""
+        """Hydra's own way; references are then followed by us."""
         from hydra._internal.config_loader_impl import ConfigLoaderImpl
-        from omegaconf import OmegaConf
 
         config, origins = copy.deepcopy(self.config), dict(self.origins)
         ConfigLoaderImpl._apply_overrides_to_config(list(values), config)
@@ -217,7 +220,7 @@ class _Combination:
                 for path in [p for p in origins if p.startswith(f"{o.key_or_group}.")]:
                     origins[path] = COMMAND_LINE
                 origins[o.key_or_group] = COMMAND_LINE
-        tree = _texts(OmegaConf.to_container(config, resolve=True))
+        tree = resolved(plain(config))
         return tree, _provenance(tree, origins)
 
 
@@ -236,10 +239,6 @@ def _is_replacement(tree: Mapping[str, Any], o: Override) -> bool:
             return False
         node = node[part]
     return not isinstance(node, dict)
-
-
-def _texts(tree: Any) -> dict[str, Any]:
-    return {str(k): v for k, v in tree.items()}
 
 
 def _values(tree: Any) -> Iterator[Any]:
