@@ -77,10 +77,11 @@ def test_the_page_names_what_is_not_exact() -> None:
 
 
 def test_the_page_that_is_stored_is_made_from_the_results_that_are_stored() -> None:
-    from huggingface import results
+    from huggingface import CLASSES, results
     from huggingface_page import PAGE, page, wrong
 
     stored = results()
+    assert {result["class"] for result in stored} == set(CLASSES)
     assert PAGE.read_text() == page(stored)
     assert not wrong(stored)
 
