@@ -9,10 +9,10 @@ import attrs
 
 from airflow_free.expectations import judged, missed
 from airflow_free.keys import Ingredients
+from airflow_free.outcome import Outcome
 from airflow_free.runner import Finished
 from airflow_free.stage import Stage
 from airflow_free.store import Store
-from airflow_free.worker import Outcome
 from npucompose.compose.check import Checked
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
@@ -67,6 +67,7 @@ def assembled(
         key=ingredients.key,
         status="ok",
         last_lines=outcome.last_lines if outcome is not None else (),
+        log_cut_bytes=outcome.log_cut_bytes if outcome is not None else 0,
         reused=len(finished) == len(order) and all(f.reused for f in finished),
         experiment=ingredients.values,
         provenance=checked.provenance,
@@ -188,7 +189,7 @@ def _environment(finished: Sequence[Finished], store: Store) -> Environment | No
 
 
 def _status(outcome: Outcome | None, report: Report) -> Status:
-    if outcome is not None and outcome.status in ("failed", "crashed", "timeout"):
+    if outcome is not None and outcome.status in ("failed", "crashed", "timeout", "memory_limit"):
         return outcome.status
     if report.numerics is not None and not report.numerics.passed:
         return "numerics_failed"

@@ -17,16 +17,17 @@ from airflow_free import expectations, tracking
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
+from airflow_free.outcome import Limits, Outcome
 from airflow_free.runner import Finished, Runner
 from airflow_free.stage import Stage, Tell, silent
 from airflow_free.stages import STAGES, ablation, modes
 from airflow_free.stages.ablation import Ablation
 from airflow_free.stages.modes import Modes
 from airflow_free.store import Store
-from airflow_free.worker import Outcome, run_in_worker
+from airflow_free.worker import run_in_worker
 from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.report import html as report_html
@@ -132,6 +133,11 @@ class Job:
         return any(stage.measures for stage in self.order)
 
     @property
+    def limits(self) -> Limits:
+        pipeline = self.checked.experiment.pipeline
+        return Limits.of_mib(pipeline.log_limit_mb, pipeline.memory_limit_mb)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What a person should know before it runs, a line each."""
         warning = torch_warning(self.ingredients.versions.get("torch"))
@@ -200,6 +206,7 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent
             begun.payload,
             time_limit_s=job.checked.experiment.pipeline.time_limit_s,
             log_path=run_dir / LOG,
+            limits=job.limits,
             on_event=tell,
             env=job.checked.target.environment(),
         )
@@ -212,12 +219,14 @@ class Begun:
 
     job: Job
     run_dir: Path
+    place: Path
+    """Where that is, links followed."""
     store: Store
     finished: tuple[Finished, ...]
 
     @staticmethod
     def of(job: Job, run_dir: Path, store: Store) -> Begun:
-        return Begun(job=job, run_dir=run_dir, store=store, finished=_from_store(job, store))
+        return Begun(job=job, run_dir=run_dir, place=run_dir.resolve(), store=store, finished=_from_store(job, store))
 
     @property
     def needs_worker(self) -> bool:
@@ -241,6 +250,7 @@ class Begun:
         """
         if outcome is not None and outcome.status == "config_error":
             raise ConfigError(*(outcome.problems or (outcome.error or "",)))
+        self._find_the_folder()
         finished = self.finished if outcome is None else _after_worker(self.job, self.store, self.finished)
         job = self.job
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
@@ -254,6 +264,17 @@ class Begun:
         if report.exit_status in LOCKED:
             Locked.of(job.ingredients, report).write(self.run_dir)
         return report
+
+    def _find_the_folder(self) -> None:
+        """Somebody, the job say, may have taken it away or put another in its place."""
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NpuComposeError(f"the folder of the run cannot be made again: {error}.") from error
+        if self.run_dir.resolve() != self.place:
+            raise NpuComposeError(
+                f"{self.run_dir} leads elsewhere now, to {self.run_dir.resolve()}: nothing was written."
+            )
 
 
 def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_free.experiment import LOG
 from airflow_free.keys import plain
+from airflow_free.outcome import Limits
 from airflow_free.stage import Tell
 from airflow_free.worker import run_in_worker
 from npucompose.compose.check import Checked, check
@@ -39,12 +40,14 @@ def in_worker(composed: Composed, entry: str, also: Callable[[Checked], None] = 
     if checked.experiment.mode.name == "eager":
         raise ConfigError("mode=eager compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
     also(checked)
+    pipeline = checked.experiment.pipeline
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
         outcome = run_in_worker(
             entry,
             {"tree": dict(composed.tree), "provenance": dict(composed.provenance)},
-            time_limit_s=checked.experiment.pipeline.time_limit_s,
+            time_limit_s=pipeline.time_limit_s,
             log_path=Path(folder) / LOG,
+            limits=Limits.of_mib(pipeline.log_limit_mb, pipeline.memory_limit_mb),
             env=checked.target.environment(),
         )
     if outcome.status == "config_error":

@@ -37,16 +37,16 @@ def act(arguments: argparse.Namespace) -> int:
 
     A dry run of rules that reject a node ends as the run itself would: 3.
     """
-    from rich.console import Console
+    from npucompose.console import console
 
     if arguments.adapt and arguments.options:
         raise ConfigError("explain takes one of --options and --adapt.")
     if arguments.options:
-        return _options(arguments, Console())
+        return _options(arguments, console())
     if arguments.under:
         raise ConfigError("--under is for --options.")
     if arguments.adapt:
-        return _dry_run(arguments, Console())
+        return _dry_run(arguments, console())
 
     from npucompose.report.explain import as_json, render
 
@@ -54,7 +54,7 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(as_json(explanation))
     else:
-        render(explanation, Console())
+        render(explanation, console())
     return 0
 
 

@@ -1,12 +1,14 @@
-"""A process that has torch loaded and forks one worker for each order. Runs no job itself and touches no device.
+"""A process that has torch loaded and forks a supervisor, and that a worker, for each order. Runs no job itself and
+touches no device.
 
-Started by `airflow_free.pool`, with which it talks in lines of JSON over a socket; the files of an order (its text, the
-pipe of its words, its log) come along as file descriptors. One thread only: a fork of more would copy held locks. When
-the other end of the socket is gone, so is everybody who wanted a result: it kills what it forked and ends.
+Started by `airflow_free.pool`, which sends the files of an order over a socket: its text, the pipe of its words, its
+log, the socket of its supervisor. One thread only: a fork of more would copy held locks. When the other end of the
+socket is gone, so is everybody who wanted a result: it waits for its supervisors, who see the same, and ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -16,13 +18,17 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
-from airflow_free.inside import die_with, leave_a_trace, obey
+from airflow_free.inside import leave_a_trace, obey
+from airflow_free.outcome import Limits
+from airflow_free.processes import below
+from airflow_free.supervisor import ENDING_S, adopt_orphans, supervise
 
-FILES_OF_AN_ORDER = 3
-"""Its text, the pipe for its words, its log."""
+FILES_OF_AN_ORDER = 4
+"""Its text, the pipe for its words, its log, the socket of its supervisor."""
 
 
 def main() -> None:
@@ -38,90 +44,77 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is loaded stays shared with the workers: the collector would touch, and so copy, every page
     _Server(connection).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # what it has loaded needs no taking down, and somebody waits
 
 
 class _Server:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.workers: dict[int, int] = {}
-        """{pid: number of the job}; a worker stays here until it is reaped, so that its pid is nobody else's."""
-        self.buffer = b""
-        self.files: list[int] = []
+        self.supervisors: set[int] = set()
         self.bell_out, self.bell_in = os.pipe()
         for end in (self.bell_out, self.bell_in):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self.bell_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the default would ring no bell
+        adopt_orphans()
 
     def serve(self) -> None:
-        self._say({"word": "ready", "pid": os.getpid()})
-        selector = selectors.DefaultSelector()
+        self.connection.sendall(b"ready\n")
+        selector = selectors.PollSelector()
         selector.register(self.connection, selectors.EVENT_READ)
         selector.register(self.bell_out, selectors.EVENT_READ)
         try:
             while True:
                 ready = {key.fd for key, _ in selector.select()}
                 if self.bell_out in ready:
-                    os.read(self.bell_out, 4096)
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.bell_out, 4096)
                     self._reap()
                 if self.connection.fileno() in ready and not self._listen():
                     return
-        except BrokenPipeError:
-            return
         finally:
-            for pid in self.workers:
-                _signal_group(pid, signal.SIGKILL)
+            self._wait_for_all()
 
     def _listen(self) -> bool:
-        """Follow what was told; False when nobody is there any more."""
-        text, files, _, _ = socket.recv_fds(self.connection, 65536, 16)
-        if not text:
+        """Follow an order; False when nobody is there any more. The files of each come with a byte of its own."""
+        try:
+            text, files, _, _ = socket.recv_fds(self.connection, 1, FILES_OF_AN_ORDER)
+        except OSError:
             return False
-        self.files += files
-        *lines, self.buffer = (self.buffer + text).split(b"\n")
-        for line in lines:
-            told = json.loads(line)
-            if told["do"] == "fork":
-                own, self.files = self.files[:FILES_OF_AN_ORDER], self.files[FILES_OF_AN_ORDER:]
-                self._fork(told, own)
-            else:
-                self._signal(told)
-        return True
+        if len(files) == FILES_OF_AN_ORDER:
+            self._fork(*files)
+        return bool(text)
 
-    def _fork(self, told: dict[str, Any], files: list[int]) -> None:
-        server = os.getpid()
+    def _fork(self, order: int, pipe: int, log: int, control: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        pid = None
+        try:
+            pid = os.fork()
+        except OSError:
+            traceback.print_exc()  # too many processes: the job's socket closes without a word of a beginning
         if pid == 0:
-            self._be_a_worker(told, files, server)
-        for file in files:
+            self._be_a_supervisor(order, pipe, log, control)
+        for file in (order, pipe, log, control):
             os.close(file)
-        self.workers[pid] = told["job"]
-        self._say({"word": "forked", "job": told["job"], "pid": pid})
+        if pid is not None:
+            self.supervisors.add(pid)
 
-    def _be_a_worker(self, told: dict[str, Any], files: list[int], server: int) -> NoReturn:
+    def _be_a_supervisor(self, order: int, pipe: int, log: int, control: int) -> NoReturn:
         """Never returns into the server's loop, whatever happens."""
         status = 1
         try:
-            order, pipe, log = files
-            os.setsid()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for handle in (self.bell_out, self.bell_in):
                 os.close(handle)
             self.connection.close()
-            for number in (1, 2):
-                os.dup2(log, number)
-            os.close(log)
-            die_with(server)
-            os.environ.update(told["env"])
             with open(order, encoding="utf-8") as text:
                 what = json.load(text)
-            obey(what, pipe)
+            limits = Limits(**what["limits"])
+            supervise(lambda: _be_a_worker(what, pipe), pipe, socket.socket(fileno=control), log, limits)
             status = 0
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
         finally:
@@ -129,34 +122,42 @@ class _Server:
             sys.stderr.flush()
             os._exit(status)
 
-    def _signal(self, told: dict[str, Any]) -> None:
-        number = signal.Signals[told["signal"]]
-        for pid, job in self.workers.items():
-            if job == told["job"] and told["group"]:
-                _signal_group(pid, number)
-            elif job == told["job"]:
-                os.kill(pid, number)
-
     def _reap(self) -> None:
-        """What a worker that ended leaves behind in its group ends too; only then is its pid given back."""
-        for pid in list(self.workers):
-            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        """When a supervisor was killed, what it watched comes here, and ends."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
             if ended is None:
-                continue
-            _signal_group(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            job = self.workers.pop(pid)
-            self._say({"word": "ended", "job": job, "returncode": os.waitstatus_to_exitcode(status)})
+                break
+            os.waitpid(ended.si_pid, 0)
+            self.supervisors.discard(ended.si_pid)
+        strays = [one for one in below(os.getpid()) if one.parent == os.getpid() and one.pid not in self.supervisors]
+        for stray in strays:
+            for process in (stray, *below(stray.pid)):
+                process.kill(with_group=process.session != os.getsid(0))
 
-    def _say(self, word: dict[str, Any]) -> None:
-        self.connection.sendall(json.dumps(word).encode() + b"\n")
+    def _wait_for_all(self) -> None:
+        deadline = time.monotonic() + ENDING_S
+        while time.monotonic() < deadline:
+            self._reap()
+            if not below(os.getpid()):
+                return
+            time.sleep(0.005)
 
 
-def _signal_group(pid: int, number: signal.Signals) -> None:
+def _be_a_worker(what: dict[str, Any], pipe: int) -> NoReturn:
+    status = 1
     try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        # not yet leader of its group, or only the dead leader is left in it
-        if number is not signal.SIGKILL:
-            return
-        os.kill(pid, number)
+        os.environ.update(what["env"])
+        obey(what, pipe)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,4 +1,4 @@
-"""What runs in a worker's process, cold or forked: the order, the entry that it names, its events and one last word."""
+"""What runs in a worker's process: the order, the entry that it names, its events and one last word."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ from airflow_free.words import paragraph
 from npucompose.errors import NpuComposeError
 
 PR_SET_PDEATHSIG = 1
-
-
-def main() -> None:
-    """A cold worker: reads its order from stdin, calls the entry, sends one last word. Called by BOOT."""
-    leave_a_trace()
-    order = json.load(sys.stdin)
-    die_with(order["parent"])
-    obey(order, int(sys.argv[2]))
 
 
 def obey(order: dict[str, Any], pipe: int) -> None:

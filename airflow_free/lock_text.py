@@ -8,7 +8,7 @@ from typing import Any
 from airflow_free.lock import Locked
 from airflow_free.verify import DECIDING, Verdict
 from npucompose.schema.record import Numerics
-from npucompose.untrusted import visible
+from npucompose.visible import visible
 
 CHOICES = ("mode", "shapes", "tiling", "streams", "target", "model")
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,14 @@ from attrs import frozen
 
 from airflow_free.stage import Event, Tell
 from npucompose.errors import ConfigError
+from npucompose.visible import visible
 
-OutcomeStatus = Literal["done", "failed", "crashed", "timeout", "config_error"]
+OutcomeStatus = Literal["done", "failed", "crashed", "timeout", "memory_limit", "config_error"]
 
+MIB = 2**20
+AT_ONCE = MIB
+"""Bytes of one worker that are read before others are asked."""
+LONGEST_WORD = 256 * MIB
 LAST_LINES = 20
 LAST_BYTES = 16_384
 GRACE_S = 3.0
@@ -27,6 +33,19 @@ GRACE_S = 3.0
 STACK_S = 0.5
 """How long a worker that hangs gets to write its stack to the log."""
 STACK_SIGNAL = signal.SIGUSR1
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What a job may use beside its time."""
+
+    log_bytes: int = 64 * MIB
+    memory_bytes: int | None = None
+    """Of all processes of the job together: memory that belongs to no file."""
+
+    @staticmethod
+    def of_mib(log_mib: float, memory_mib: float | None) -> Limits:
+        return Limits(log_bytes=int(log_mib * MIB), memory_bytes=None if memory_mib is None else int(memory_mib * MIB))
 
 
 @frozen(kw_only=True)
@@ -44,62 +63,144 @@ class Outcome:
     """What a command line that ran nothing else should end with."""
     exit_signal: str | None = None
     last_lines: tuple[str, ...] = ()
+    log_cut_bytes: int = 0
+    """What the worker printed beyond pipeline.log_limit_mb and its last lines."""
     seconds: float = 0.0
 
 
 class Hearing:
-    """The reading end of a worker's pipe."""
+    """The reading end of a worker's pipe. Whatever comes through it, `read` raises nothing."""
 
     def __init__(self, pipe: int) -> None:
         os.set_blocking(pipe, False)
         self.pipe = pipe
         self.ended = False
         """No process holds the other end any more."""
-        self.last_word: dict[str, Any] | None = None
-        self._buffer = b""
+        self.last_word: LastWord | None = None
+        self.broken: str | None = None
+        """What the worker did instead of answering, as the end of a sentence; nothing after it is read."""
+        self._begun: list[bytes] = []
+        self._length = 0
 
     def read(self, on_event: Tell) -> None:
-        """Pass on everything that is in the pipe now; a line without its end waits for the rest."""
+        """Pass on what is in the pipe now, or AT_ONCE of it; a line without its end waits for the rest."""
+        taken = 0
         with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self.pipe, 65536):
-                self._buffer += chunk
-            self.ended = True
-        *lines, self._buffer = self._buffer.split(b"\n")
-        for line in lines:
-            word: dict[str, Any] = json.loads(line)
-            if word["word"] == "event":
-                on_event(Event.of_dict(word["event"]))
-            else:
+            while taken < AT_ONCE and self.broken is None:
+                chunk = os.read(self.pipe, 65536)
+                if not chunk:
+                    self.ended = True
+                    return
+                taken += len(chunk)
+                self._take(chunk, on_event)
+
+    def _take(self, chunk: bytes, on_event: Tell) -> None:
+        head, *more = chunk.split(b"\n")
+        self._begun.append(head)
+        self._length += len(head)
+        for rest in more:
+            line = b"".join(self._begun)
+            self._begun, self._length = [rest], len(rest)
+            try:
+                word = _word(line)
+            except (ValueError, RecursionError):
+                self.broken = f"wrote {_shortly(line)} where it answers npucompose"
+                return
+            if isinstance(word, Event):
+                on_event(word)
+            elif self.last_word is None:
                 self.last_word = word
+        if self._length > LONGEST_WORD:
+            self.broken = f"wrote more than {LONGEST_WORD} bytes in one line where it answers npucompose"
 
     def close(self) -> None:
         os.close(self.pipe)
 
 
-def outcome_of(word: dict[str, Any] | None, returncode: int, time_limit_s: float | None) -> Outcome:
-    """From the last word, the return code (negative: the signal) and the time limit, if that was reached."""
-    if word is not None and word["word"] == "result":
-        return Outcome(status="done", result=word["result"])
-    if word is not None:
-        return Outcome(
-            status="config_error" if word["exit_status"] == ConfigError.exit_status else "failed",
-            error=word["message"],
-            error_type=word["type"],
-            problems=tuple(word["problems"]),
-            rejected=tuple(word["rejected"]),
-            exit_status=word["exit_status"],
+@frozen
+class LastWord:
+    """A result, or the error in its place."""
+
+    result: dict[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+def _word(line: bytes) -> Event | LastWord:
+    """ValueError for a line that `airflow_free.inside` would not write."""
+    match json.loads(line, parse_constant=_refuse):
+        case {"word": "event", "event": dict(event), **none} if not none:
+            return Event.of_dict(event)
+        case {"word": "result", "result": dict(result), **none} if not none:
+            return LastWord(result=result)
+        case {
+            "word": "error", "type": str(), "message": str(), "exit_status": int(),
+            "problems": list(problems), "rejected": list(rejected), **none,
+        } as error if not none and all(isinstance(one, str) for one in (*problems, *rejected)):  # fmt: skip
+            return LastWord(error=error)
+        case _:
+            raise ValueError
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _shortly(line: bytes) -> str:
+    return repr(line if len(line) <= 40 else line[:40] + b"...")
+
+
+@frozen(kw_only=True)
+class Account:
+    """How a worker's process ended, as its supervisor tells it."""
+
+    returncode: int | None
+    """Negative: the signal; None where the supervisor was killed with it."""
+    memory: int | None = None
+    """Bytes in use when the limit was passed."""
+    cut: int = 0
+    """Bytes that the worker printed and that are not in its log."""
+
+
+def outcome_of(hearing: Hearing, account: Account, limits: Limits, time_limit_s: float | None) -> Outcome:
+    """From what it said, how it ended, and the time limit, if that was reached."""
+    word, returncode = hearing.last_word, account.returncode
+    if hearing.broken is not None and time_limit_s is None:
+        words = f"the worker {visible(hearing.broken)}, and was ended."
+        return Outcome(status="crashed", error=words, exit_status=3)
+    if word is not None and word.result is not None:
+        return Outcome(status="done", result=word.result)
+    if word is not None and word.error is not None:
+        return _failure(word.error)
+    exit_signal = _signal_name(-returncode) if returncode is not None and returncode < 0 else None
+    if account.memory is not None:
+        words = (
+            f"the worker was killed: it used {account.memory / MIB:.0f} MiB, and pipeline.memory_limit_mb is "
+            f"{(limits.memory_bytes or 0) / MIB:g}."
         )
-    exit_signal = _signal_name(-returncode) if returncode < 0 else None
+        return Outcome(status="memory_limit", error=words, exit_status=3, exit_signal=exit_signal)
     if time_limit_s is not None:
         words = f"the worker was killed at its time limit of {time_limit_s:g} s."
         return Outcome(status="timeout", error=words, exit_status=3, exit_signal=exit_signal)
-    if exit_signal is None:
+    if returncode is None:
+        words = "the process that watches the worker was killed, and the worker with it."
+    elif exit_signal is None:
         words = f"the worker ended with exit status {returncode} and sent no result."
     else:
         words = f"the worker died of {exit_signal} and sent no result."
         if exit_signal == "SIGKILL":
             words += " Somebody killed it, or the system did because memory ran out."
     return Outcome(status="crashed", error=words, exit_status=3, exit_signal=exit_signal)
+
+
+def _failure(error: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        status="config_error" if error["exit_status"] == ConfigError.exit_status else "failed",
+        error=visible(error["message"]),
+        error_type=visible(error["type"]),
+        problems=tuple(map(visible, error["problems"])),
+        rejected=tuple(map(visible, error["rejected"])),
+        exit_status=error["exit_status"],
+    )
 
 
 def _signal_name(number: int) -> str:
@@ -110,9 +211,12 @@ def _signal_name(number: int) -> str:
 
 
 def last_lines(log_path: Path, start: int) -> tuple[str, ...]:
-    """The end of what this worker wrote."""
-    with log_path.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(start, size - LAST_BYTES))
-        text = log.read().decode(errors="replace")
-    return tuple(text.splitlines()[-LAST_LINES:])
+    """The end of what this worker wrote, as it may be shown; nothing where a job took its log away."""
+    try:
+        with log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(start, size - LAST_BYTES))
+            text = log.read(LAST_BYTES).decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(visible(line) for line in text.splitlines()[-LAST_LINES:])

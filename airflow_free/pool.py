@@ -1,4 +1,4 @@
-"""Jobs in forked processes: ordered, watched in one loop that sleeps, ended with their children. Knows no stage.
+"""Jobs in forked processes: ordered, watched in one loop that sleeps, ended with all that they started. Knows no stage.
 
     with Pool(folder) as pool:
         pool.start(Order(number=0, entry="module:function", payload={}, time_limit_s=60, log_path=log))
@@ -6,7 +6,8 @@
             for number, news in pool.news():        # Event or Outcome
                 …
 
-Orders with other needs before `import torch` get a fork server of their own.
+Orders with other needs before `import torch` get a fork server of their own. A job is not trusted: whatever it writes,
+closes, stops or kills, it is one job that ends badly.
 """
 
 from __future__ import annotations
@@ -26,14 +27,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 
-from airflow_free.outcome import GRACE_S, STACK_S, STACK_SIGNAL, Hearing, Outcome, last_lines, outcome_of
-from airflow_free.stage import Event
+from airflow_free import cgroup
+from airflow_free.outcome import GRACE_S, STACK_S, Account, Hearing, Limits, Outcome, last_lines, outcome_of
+from airflow_free.stage import Event, Tell
+from airflow_free.supervisor import ENDING_S, KILL, STACK, TERM
 from npucompose.errors import NpuComposeError
 
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
+"""Instead of `-m airflow_free.forkserver`: that would need this package on the path before the path could be set."""
 FOREVER = float("inf")
+MOST_STARTS = 3
+START_S = 60.0
+"""How long a fork server that is ready may take to fork; one that was stopped takes forever."""
+LINGER_S = ENDING_S + GRACE_S
+"""How long a supervisor that was told to end its job may take before it is killed itself."""
 
 News = Event | Outcome
 
@@ -47,6 +56,7 @@ class Order:
     payload: Mapping[str, Any]
     time_limit_s: float
     log_path: Path
+    limits: Limits = field(factory=Limits)
     env: Mapping[str, str] = field(factory=dict[str, str])
     """Variables that must be there before torch is loaded."""
     loaded: tuple[str, ...] = ()
@@ -74,24 +84,16 @@ class Pool:
         try:
             self._end_gently()
         finally:
+            for job in self.running.values():
+                job.close()
             for server in self.servers.values():
                 server.close()
-            for job in self.running.values():
-                job.hearing.close()
             self.selector.close()
 
     def start(self, order: Order) -> None:
         """Have the job forked; its time limit counts from then. Returns at once."""
-        server = self._server(order)
         order.log_path.parent.mkdir(parents=True, exist_ok=True)
-        read_end, write_end = os.pipe()
-        job = _Job(order, server, Hearing(read_end))
-        self.running[order.number] = job
-        self.selector.register(read_end, selectors.EVENT_READ, job)
-        try:
-            server.fork(order, write_end)
-        finally:
-            os.close(write_end)
+        self._start(order)
 
     def news(self, longest_s: float = FOREVER) -> list[tuple[int, News]]:
         """Sleep until something happened (or `longest_s` is over) and tell it; an Outcome is a job's last news."""
@@ -100,13 +102,31 @@ class Pool:
         told: list[tuple[int, News]] = []
         for key, _ in self.selector.select(timeout):
             if isinstance(key.data, _Server):
-                told += self._from_server(key.data)
-            elif self.running.get(key.data.order.number) is key.data:  # it may have ended a moment ago, above
-                told += self._from_job(key.data)
-        for job in self.running.values():
+                self._from_server(key.data)
+                continue
+            job, source = key.data
+            if self.running.get(job.order.number) is job:  # it may have ended a moment ago, above
+                told += self._heard(job) if source == job.hearing.pipe else self._accounted(job)
+        for job in list(self.running.values()):
             if job.next_step_at <= time.monotonic():
-                job.next_step()
+                self._next_step(job)
         return told
+
+    def _start(self, order: Order, starts: int = 1) -> None:
+        server = self._server(order)
+        ours, theirs = socket.socketpair()
+        read_end, write_end = os.pipe()
+        job = _Job(order, server, Hearing(read_end), ours, starts)
+        self.running[order.number] = job
+        for source in job.sources:
+            self.selector.register(source, selectors.EVENT_READ, (job, source))
+        try:
+            server.fork(order, write_end, theirs.fileno())
+        finally:
+            os.close(write_end)
+            theirs.close()
+        if server.ready:
+            job.next_step_at = time.monotonic() + START_S
 
     def _server(self, order: Order) -> _Server:
         key = json.dumps([sorted(order.env.items()), order.loaded])
@@ -116,60 +136,95 @@ class Pool:
             self.selector.register(server.connection, selectors.EVENT_READ, server)
         return self.servers[key]
 
-    def _from_job(self, job: _Job) -> Iterator[tuple[int, News]]:
+    def _heard(self, job: _Job) -> Iterator[tuple[int, News]]:
+        """What the worker itself says."""
         events: list[Event] = []
         job.hear(events.append)
-        if job.hearing.ended:
+        if job.hearing.ended or job.hearing.broken:
             self.selector.unregister(job.hearing.pipe)
         yield from ((job.order.number, event) for event in events)
 
-    def _from_server(self, server: _Server) -> Iterator[tuple[int, News]]:
-        for word in server.words():
-            job = self.running.get(word["job"]) if "job" in word else None
-            if word["word"] == "ready":
-                server.ready = True
-            elif word["word"] == "forked" and job is not None:
-                job.was_forked()
-            elif word["word"] == "ended" and job is not None:
-                yield from self._ended(job, word["returncode"])
-            elif word["word"] == "gone":
-                yield from self._gone(server)
-
-    def _ended(self, job: _Job, returncode: int) -> Iterator[tuple[int, News]]:
-        """The last of what it said, then its outcome."""
-        if not job.hearing.ended:
-            yield from self._from_job(job)
+    def _accounted(self, job: _Job) -> Iterator[tuple[int, News]]:
+        """What its supervisor says: that it began; how it ended."""
+        account = job.account()
+        if account is None:
+            return
+        if not job.has_begun and self._start_again(job):
+            return
+        events: list[Event] = []
+        job.drain(events.append)
         self._forget(job)
-        yield job.order.number, job.outcome(returncode)
+        yield from ((job.order.number, event) for event in events)
+        yield job.order.number, job.outcome(account)
+
+    def _start_again(self, job: _Job) -> bool:
+        """Whether it was: its server ended, killed by a neighbour say, before it could fork this job."""
+        server = job.server
+        if not server.has_ended():
+            return False
+        if not server.ready:
+            raise self._unstartable(server)
+        self._drop(server)
+        if job.starts >= MOST_STARTS:
+            return False
+        self._forget(job)
+        self._start(job.order, job.starts + 1)
+        return True
 
     def _forget(self, job: _Job) -> None:
-        if not job.hearing.ended:
-            self.selector.unregister(job.hearing.pipe)
-        job.hearing.close()
+        for source in job.sources:
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(source)
+        job.close()
         del self.running[job.order.number]
 
-    def _gone(self, server: _Server) -> Iterator[tuple[int, News]]:
-        """A fork server died; with it, by the kernel's hand, its jobs."""
-        self.selector.unregister(server.connection)
-        returncode = server.close()
-        self.servers = {key: other for key, other in self.servers.items() if other is not server}
-        jobs = [job for job in self.running.values() if job.server is server]
-        if not server.ready:
-            for job in jobs:
-                self._forget(job)
-            raise NpuComposeError(
-                f"the process that forks the jobs could not be started: {' '.join(last_lines(self.log_path, 0)[-1:])} "
-                f"({self.log_path} has the rest)."
-            )
-        for job in jobs:
-            for number, news in self._ended(job, -signal.SIGKILL):
-                words = f"the process that forks the jobs ended (exit status {returncode}), and this job with it."
-                yield number, evolve(news, error=words) if isinstance(news, Outcome) else news
+    def _next_step(self, job: _Job) -> None:
+        if job.has_begun:
+            job.next_step()
+        else:
+            job.next_step_at = FOREVER
+            job.server.process.kill()  # stopped, or worse: what waits for it is started anew when its sockets close
+
+    def _from_server(self, server: _Server) -> None:
+        """Its jobs, each with a supervisor, go on without it."""
+        if not server.listen():
+            waiting = any(job.server is server and not job.has_begun for job in self.running.values())
+            if not server.ready and waiting:
+                raise self._unstartable(server)
+            self._drop(server)
+        elif server.ready:
+            for job in self.running.values():
+                if job.server is server and not job.has_begun and job.next_step_at == FOREVER:
+                    job.next_step_at = time.monotonic() + START_S
+
+    def _drop(self, server: _Server) -> None:
+        if server in self.servers.values():
+            self.selector.unregister(server.connection)
+            self.servers = {key: other for key, other in self.servers.items() if other is not server}
+            server.close()
+
+    def _unstartable(self, server: _Server) -> NpuComposeError:
+        self._drop(server)
+        for job in [job for job in self.running.values() if job.server is server]:
+            self._forget(job)
+        words = " ".join(last_lines(self.log_path, 0)[-1:])
+        return NpuComposeError(
+            f"the process that forks the jobs could not be started: {words} ({self.log_path} has the rest)."
+        )
 
     def _end_gently(self) -> None:
+        for job in list(self.running.values()):
+            if job.has_begun:
+                job.ask(TERM)
+            else:
+                self._forget(job)
+        self._wait(GRACE_S)
         for job in self.running.values():
-            job.server.signal(job.order.number, signal.SIGTERM, group=True)
-        deadline = time.monotonic() + GRACE_S
+            job.end()
+        self._wait(LINGER_S)
+
+    def _wait(self, longest_s: float) -> None:
+        deadline = time.monotonic() + longest_s
         while self.running and time.monotonic() < deadline:
             self.news(deadline - time.monotonic())
 
@@ -177,39 +232,109 @@ class Pool:
 class _Job:
     """One running job and when something has to be done about it."""
 
-    def __init__(self, order: Order, server: _Server, hearing: Hearing) -> None:
-        self.order, self.server, self.hearing = order, server, hearing
+    def __init__(self, order: Order, server: _Server, hearing: Hearing, control: socket.socket, starts: int) -> None:
+        self.order, self.server, self.hearing, self.control, self.starts = order, server, hearing, control, starts
+        self.has_begun = False
         self.next_step_at = FOREVER
         self.began = time.monotonic()
         self.timed_out = False
+        self.told_to_end = False
         self.log_start = order.log_path.stat().st_size if order.log_path.exists() else 0
+        self.supervisor: int | None = None
+        """A handle of that process."""
+        self.pen: str | None = None
+        self.text = b""
 
-    def was_forked(self) -> None:
-        self.began = time.monotonic()
-        self.next_step_at = self.began + self.order.time_limit_s
+    @property
+    def sources(self) -> tuple[int, int]:
+        return self.hearing.pipe, self.control.fileno()
 
-    def hear(self, on_event: Any) -> None:
-        had_word = self.hearing.last_word is not None
+    def hear(self, on_event: Tell) -> None:
+        had_word, had_ended = self.hearing.last_word is not None, self.hearing.ended
         self.hearing.read(on_event)
-        if self.hearing.last_word is not None and not had_word:
+        if self.hearing.broken is not None:
+            self.end()
+        elif not self.told_to_end and (
+            (self.hearing.last_word is not None and not had_word) or (self.hearing.ended and not had_ended)
+        ):
             self.next_step_at = time.monotonic() + GRACE_S
 
+    def drain(self, on_event: Tell) -> None:
+        """What is still in the pipe of a worker that has ended: never more than a pipe holds."""
+        if not self.hearing.ended:
+            self.hearing.read(on_event)
+
+    def account(self) -> Account | None:
+        """How it ended; None while it runs."""
+        try:
+            text = self.control.recv(65536)
+        except ConnectionResetError:
+            text = b""
+        *lines, self.text = (self.text + text).split(b"\n")
+        for word in map(json.loads, lines):
+            if "ended" in word:
+                return Account(returncode=word["ended"], memory=word["memory"], cut=word["cut"])
+            self._begin(word)
+        if text:
+            return None
+        if self.pen is not None:  # its supervisor was killed
+            cgroup.kill(self.pen)
+            cgroup.remove(self.pen)
+        return Account(returncode=None)
+
+    def _begin(self, word: Mapping[str, Any]) -> None:
+        self.has_begun = True
+        self.began = time.monotonic()
+        self.next_step_at = self.began + self.order.time_limit_s
+        self.pen = word["pen"]
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self.supervisor = os.pidfd_open(word["supervisor"])
+
     def next_step(self) -> None:
-        """At the time limit its stack, then its end; after a result that is not followed by an end, the end."""
-        number = self.order.number
-        if self.hearing.last_word is None and not self.timed_out:
+        """At the time limit its stack, then its end; after a result that is not followed by an end, the end. A
+        supervisor that does not even end it was stopped: it is killed, and its worker dies with it."""
+        if self.told_to_end:
+            self.next_step_at = FOREVER
+            self._signal(signal.SIGKILL)
+        elif self.timed_out or self.hearing.last_word is not None:
+            self.end()
+        elif self.hearing.ended:
+            self.hearing.broken = "closed the pipe through which it answers npucompose"
+            self.end()
+        else:
             self.timed_out = True
             self.next_step_at = time.monotonic() + STACK_S
-            self.server.signal(number, STACK_SIGNAL, group=False)
-            return
-        self.next_step_at = FOREVER
-        self.server.signal(number, signal.SIGKILL, group=True)
+            self.ask(STACK)
 
-    def outcome(self, returncode: int) -> Outcome:
+    def end(self) -> None:
+        self.told_to_end = True
+        self.next_step_at = time.monotonic() + LINGER_S
+        self.ask(KILL)
+        self._signal(signal.SIGCONT)
+
+    def ask(self, order: str) -> None:
+        with contextlib.suppress(OSError):  # its end shows when the socket is read
+            self.control.sendall(order.encode() + b"\n")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.supervisor is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.supervisor, number)
+
+    def outcome(self, account: Account) -> Outcome:
         limit = self.order.time_limit_s if self.timed_out and self.hearing.last_word is None else None
-        outcome = outcome_of(self.hearing.last_word, returncode, limit)
+        outcome = outcome_of(self.hearing, account, self.order.limits, limit)
         lines = () if outcome.status == "done" else last_lines(self.order.log_path, self.log_start)
-        return evolve(outcome, last_lines=lines, seconds=time.monotonic() - self.began)
+        seconds = time.monotonic() - self.began
+        return evolve(outcome, last_lines=lines, log_cut_bytes=account.cut, seconds=seconds)
+
+    def close(self) -> None:
+        """Hang up: its supervisor ends it, if that is still there."""
+        self.hearing.close()
+        self.control.close()
+        if self.supervisor is not None:
+            os.close(self.supervisor)
 
 
 class _Server:
@@ -218,7 +343,6 @@ class _Server:
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self.process, self.connection = process, connection
         self.ready = False
-        self.buffer = b""
 
     @staticmethod
     def start(env: Mapping[str, str], loaded: tuple[str, ...], log_path: Path) -> _Server:
@@ -237,33 +361,39 @@ class _Server:
             )
         return _Server(process, ours)
 
-    def fork(self, order: Order, pipe: int) -> None:
+    def fork(self, order: Order, pipe: int, control: int) -> None:
         with tempfile.TemporaryFile("w+", encoding="utf-8") as text, order.log_path.open("ab") as log:
-            json.dump({"entry": order.entry, "payload": order.payload}, text, allow_nan=False)
+            told = {"entry": order.entry, "payload": order.payload, "env": dict(order.late_env)}
+            json.dump({**told, "limits": asdict(order.limits)}, text, allow_nan=False)
             text.flush()
             text.seek(0)
-            line = json.dumps({"do": "fork", "job": order.number, "env": dict(order.late_env)}).encode() + b"\n"
-            # its death shows when the socket is read
-            with contextlib.suppress(BrokenPipeError):
-                socket.send_fds(self.connection, [line], [text.fileno(), pipe, log.fileno()])
+            # its death shows when the socket of the job is read
+            with contextlib.suppress(OSError):
+                socket.send_fds(self.connection, [b"\n"], [text.fileno(), pipe, log.fileno(), control])
 
-    def signal(self, job: int, number: signal.Signals, *, group: bool) -> None:
-        line = json.dumps({"do": "signal", "job": job, "signal": number.name, "group": group}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):
-            self.connection.sendall(line)
-
-    def words(self) -> list[dict[str, Any]]:
-        """What it said; `gone` last when it has ended."""
+    def listen(self) -> bool:
+        """Whether it is there; the one thing that it says is that it is ready."""
         try:
-            text = self.connection.recv(65536)
-        except ConnectionResetError:
-            text = b""
-        *lines, self.buffer = (self.buffer + text).split(b"\n")
-        words: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        return words if text else [*words, {"word": "gone"}]
+            text = self.connection.recv(65536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.ready = self.ready or bool(text)
+        return bool(text)
+
+    def has_ended(self) -> bool:
+        """A process closes its files a moment before it has ended."""
+        try:
+            self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return False
+        while self.connection.fileno() >= 0 and self.listen():
+            pass
+        return True
 
     def close(self) -> int:
-        """Hang up: it kills what it forked and ends. Its exit status."""
+        """Hang up: it ends what it forked, and itself. Its exit status."""
         self.connection.close()
         try:
             return self.process.wait(GRACE_S)

@@ -29,9 +29,9 @@ class Progress:
     def _bars(self) -> bars.Progress:
         return bars.Progress(
             bars.SpinnerColumn(finished_text=" "),
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(bar_width=24),
-            bars.TextColumn("{task.fields[words]}"),
+            bars.TextColumn("{task.fields[words]}", markup=False),
             bars.TimeElapsedColumn(),
             console=self.console,
             transient=True,

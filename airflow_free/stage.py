@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import attrs
 from attrs import frozen
+
+from npucompose.visible import visible
 
 Live = TypeVar("Live")
 Facts = Mapping[str, Any]
@@ -31,7 +34,18 @@ class Event:
 
     @staticmethod
     def of_dict(data: Mapping[str, Any]) -> Event:
-        return Event(**data)
+        """The inverse of `as_dict`, its texts as they may be shown; ValueError for anything else."""
+        numbers = (data.get("fraction", 0.0), data.get("seconds", 0.0))
+        texts = (data.get("stage", ""), data.get("text", ""))
+        if (
+            data.get("kind") not in get_args(Kind)
+            or not set(data) <= {one.name for one in attrs.fields(Event)}
+            or not all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
+            or not all(isinstance(one, str) for one in texts)
+        ):
+            raise ValueError("no event")
+        shown: dict[str, Any] = {name: visible(v) if isinstance(v, str) else v for name, v in data.items()}
+        return Event(**shown)
 
 
 Tell = Callable[[Event], None]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from airflow_free.store import Store
 from airflow_free.sweep.ledger import Ledger
 from airflow_free.sweep.plan import Plan, Point, expanded
@@ -17,6 +15,7 @@ from airflow_free.sweep.told import Told
 from airflow_free.sweep.view import SweepView
 from npucompose.compose.overrides import in_our_words
 from npucompose.compose.tree import Composer
+from npucompose.console import console
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.structure import structure
 
@@ -62,15 +61,15 @@ class Sweep(Task):
                 yield f"  {self.plan.name(point)}: {problem}"
 
     def _run(self, folder: Path, name: Name) -> int:
-        console = Console()
+        terminal = console()
         store = Store.default()
         for warning in dict.fromkeys(w for point in self.plan.points if point.job for w in point.job.warnings):
-            Console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
+            console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
         total = len({point.key for point in self.plan.points})
-        with Ledger.open(store.root) as ledger, SweepView(console, total, self.plan.name) as view:
+        with Ledger.open(store.root) as ledger, SweepView(terminal, total, self.plan.name) as view:
             told = Told(view.listen)
             ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=told.listen)
-        console.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
+        terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
         told.print_problems(store.root)
         return exit_status(list(ends.values()))
 

@@ -47,6 +47,11 @@ class PointFolder:
             write_atomically(inside / name, yaml.dump(content, Dumper=_dumper(), sort_keys=False, allow_unicode=True))
         return self.path
 
+    def keep(self, job: Job) -> None:
+        """Make it again where somebody, the job say, took it away."""
+        if not (self.path / SUBFOLDER).is_dir():
+            self.make(job)
+
     def take_back(self) -> None:
         """Nothing was run: remove what `make` made, and the log; folders that hold something else stay."""
         shutil.rmtree(self.path / SUBFOLDER, ignore_errors=True)

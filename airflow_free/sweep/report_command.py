@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from airflow_free.sweep.gather import Gathered, gather, with_reports
+from npucompose.console import console
 from npucompose.errors import ConfigError
 from npucompose.report import compare, comparison, differences, winner
 from npucompose.report import json as report_json
@@ -48,9 +47,9 @@ def report(arguments: argparse.Namespace) -> int:
         print(compare.as_csv(found.lines), end="")
         return 0
     else:
-        console = Console()
-        console.print(compare.as_table(found.lines))
-        console.print(_summary(found), highlight=False)
+        terminal = console()
+        terminal.print(compare.as_table(found.lines))
+        terminal.print(_summary(found), highlight=False)
     if sentence := _verdict(found):
         print(f"\n{sentence}")
     if len(places) == 2 and all(_is_one_run(place) for place in places):
@@ -108,4 +107,4 @@ def _print_differences(found: tuple[differences.Difference, ...], arguments: arg
     elif arguments.markdown:
         print(differences.difference_markdown(found), end="")
     else:
-        Console().print(differences.difference_text(found), end="", soft_wrap=True)
+        console().print(differences.difference_text(found), end="", soft_wrap=True)

@@ -20,13 +20,14 @@ from airflow_free.sweep.crew import Crew, crew_of
 from airflow_free.sweep.folder import PointFolder
 from airflow_free.sweep.ledger import Entry, Ledger
 from airflow_free.sweep.plan import Plan, Point
-from npucompose.errors import ConfigError
+from airflow_free.words import paragraph
 from npucompose.report.files import write_atomically
 from npucompose.schema.figures import Figures
 from npucompose.schema.record import EXIT_STATUS
+from npucompose.visible import visible
 
 POINTS = "points.json"
-RUN_AGAIN = ("failed", "crashed", "timeout")
+RUN_AGAIN = ("failed", "crashed", "timeout", "memory_limit")
 """What retry=failed repeats."""
 
 NewsKind = Literal["started", "stage", "ended", "kept"]
@@ -153,8 +154,12 @@ class Loop:
         if not self.crew.has_room(point.job):
             return False
         folder = self.folder_of(point)
-        begun = Begun.of(point.job, folder.make(point.job), self.store)
         self.listen(News(kind="started", point=point))
+        try:
+            begun = Begun.of(point.job, folder.make(point.job), self.store)
+        except OSError as error:
+            source.tell(point, self._ended(point, _broken(point, f"its folder cannot be made: {error}.")))
+            return True
         if begun.needs_worker:
             self.running[point.number] = (point, begun, folder)
             self.crew.start(point.number, begun)
@@ -175,10 +180,14 @@ class Loop:
         """First the report, whole, then the ledger: killed in between, the point is run again from the store."""
         began = time.monotonic()
         try:
+            folder.keep(begun.job)
             report = begun.finish(outcome)
-        except ConfigError as error:
-            folder.take_back()
-            entry = evolve(illegal(point), error="; ".join(error.problems))
+        except Exception as error:  # noqa: BLE001  whatever a job left behind, it is the end of one point only
+            if outcome is not None and outcome.status == "config_error":
+                folder.take_back()
+                entry = evolve(illegal(point), error="; ".join(outcome.problems or (outcome.error or "",)))
+            else:
+                entry = _broken(point, f"what it left cannot be made a report: {paragraph(error)}")
         else:
             entry = Entry(
                 key=point.key,
@@ -190,7 +199,14 @@ class Loop:
                 seconds=outcome.seconds if outcome is not None else time.monotonic() - began,
                 figures=Figures.of(report),
             )
+        return self._ended(point, entry)
+
+    def _ended(self, point: Point, entry: Entry) -> Entry:
         self.ledger.write([entry])
         self.ends[point.key] = entry
         self.listen(News(kind="ended", point=point, entry=entry))
         return entry
+
+
+def _broken(point: Point, words: str) -> Entry:
+    return Entry(key=point.key, status="crashed", overrides=point.overrides, error=visible(words))

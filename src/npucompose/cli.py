@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError
 
 if TYPE_CHECKING:
@@ -30,9 +31,14 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script."""
+    with guarded():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:
-        return run(argv[1:], program="npucompose run")
+        return _run(argv[1:], program="npucompose run")
     if argv[:2] == ["completion", "candidates"]:
         return _candidates(argv[2:])
     words = [word for word in argv if word != DEBUG]
@@ -205,6 +211,11 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     """`python run.py …`: compose and check first, then let Hydra make the folder and run. Returns the exit status."""
+    with guarded():
+        return _run(argv, program)
+
+
+def _run(argv: Sequence[str], program: str) -> int:
     from hydra._internal.utils import get_args_parser
 
     argv = ["debug=true" if word == DEBUG else word for word in argv]
@@ -317,25 +328,25 @@ def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task
 def _run_here(job: Any) -> int:
     """Inside Hydra's task: run the job in the folder that Hydra made, print the summary, say the exit status."""
     from hydra.core.hydra_config import HydraConfig
-    from rich.console import Console
 
     from airflow_free import tracking
     from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
+    from npucompose.console import console
     from npucompose.report.terminal import render
 
-    console = Console()
+    terminal = console()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     for warning in job.warnings:
-        Console(stderr=True).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
+        console(stderr=True).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
     try:
-        with Progress(console) as progress:
+        with Progress(terminal) as progress:
             report = run_experiment(job, run_dir, store=Store.default(), tell=progress.show)
     except ConfigError:
         _leave_no_folder()
         raise
-    render(report, console, run_dir / "report.json")
+    render(report, terminal, run_dir / "report.json")
     for problem in tracking.tell_of(job.checked.experiment.tracker, [run_dir], Store.default().root):
         print(PREFIX + problem, file=sys.stderr)
     if report.error and report.exit_status:

@@ -48,8 +48,3 @@ def load_yaml(path: Path) -> Any:
 def plain_yaml(text: str, name: str) -> Any:
     """The data in a text that is called `name` where it is refused."""
     return plain_data(text, name, RECIPE)
-
-
-def visible(text: str) -> str:
-    """Without what a terminal would obey: `\\x1b` for an escape character; lines stay lines."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -178,14 +178,22 @@ def be_a_pool(folder: Path) -> None:
 
 
 def look_at_the_fork(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """What the fork server had loaded when this was forked."""
+    """What the fork server, the parent of this worker's supervisor, had loaded when this was forked."""
     torch: Any = sys.modules.get("torch")
+    server = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
     return {
         "torch": torch is not None,
         "dynamo": "torch._dynamo" in sys.modules,
         "cuda": torch is not None and torch.cuda.is_initialized(),
-        "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
+        "threads": len(os.listdir(f"/proc/{server}/task")),
     }
+
+
+def wait_for_a_file(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    tell(Event(kind="note", text="waiting"))
+    while not Path(payload["file"]).exists():
+        time.sleep(0.02)
+    return {}
 
 
 def tell_pid_and_hang(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:

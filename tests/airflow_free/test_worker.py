@@ -140,7 +140,7 @@ def test_a_result_that_is_no_json_is_failed(run: Run) -> None:
 
 
 def test_a_worker_that_lingers_after_its_result_is_done(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_free.worker.GRACE_S", 0.2)
+    monkeypatch.setattr("airflow_free.pool.GRACE_S", 0.2)
     stayed = run("answer_and_stay")
     assert (stayed.status, stayed.result) == ("done", {"answer": 42})
 
@@ -208,7 +208,7 @@ def test_the_parent_sleeps_while_the_worker_works(run: Run, monkeypatch: pytest.
 
     monkeypatch.setattr(selectors.DefaultSelector, "select", counted)
     assert run("misbehave", fault="hang", time_limit_s=1.0).status == "timeout"
-    assert len(woken) <= 5
+    assert len(woken) <= 8
 
 
 def test_no_handle_stays_open(run: Run) -> None:

@@ -17,7 +17,7 @@ from attrs import field, frozen
 
 from airflow_free import experiment
 from airflow_free.experiment import FILES, LOG, Begun, Job, vendor_files
-from airflow_free.outcome import Outcome
+from airflow_free.outcome import Limits, Outcome
 from airflow_free.stage import Tell
 from airflow_free.store import Record, Store
 from airflow_free.worker import run_in_worker
@@ -37,6 +37,7 @@ class Order:
     time_limit_s: float
     env: Mapping[str, str]
     surroundings: Mapping[str, Mapping[str, str]]
+    limits: Limits = field(factory=Limits)
     records: tuple[str, ...] = ()
     """Stages that are finished already, each as the text of its record."""
 
@@ -49,6 +50,7 @@ class Order:
             time_limit_s=job.checked.experiment.pipeline.time_limit_s,
             env={**thread_settings(), **job.checked.target.environment()},
             surroundings=job.ingredients.surroundings,
+            limits=job.limits,
             records=tuple(record.text() for record in found if record is not None),
         )
 
@@ -101,6 +103,7 @@ def fulfil(order: Order) -> Delivery:
             },
             time_limit_s=order.time_limit_s,
             log_path=log,
+            limits=order.limits,
             env=order.env,
         )
         records = [record for record in store.records() if record.key not in before]
@@ -124,6 +127,7 @@ def fulfil_here(order: Mapping[str, Any]) -> dict[str, Any]:
         order["payload"],
         time_limit_s=order["time_limit_s"],
         log_path=Path(order["log_path"]),
+        limits=Limits(**order["limits"]),
         env=order["env"],
     )
     return attrs.asdict(outcome)

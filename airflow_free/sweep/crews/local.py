@@ -64,6 +64,7 @@ def order_of(number: int, begun: Begun, late_env: dict[str, str]) -> Order:
         payload=begun.payload,
         time_limit_s=checked.experiment.pipeline.time_limit_s,
         log_path=begun.run_dir / LOG,
+        limits=begun.job.limits,
         env=checked.target.environment(),
         loaded=(*checked.target.loaded, *LOADED),
         late_env=late_env,

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from attrs import asdict
+
 from airflow_free.experiment import LOG, Begun, Job
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
@@ -63,6 +65,7 @@ class SlurmCrew(Crew):
             },
             "time_limit_s": order.time_limit_s,
             "env": dict(order.env),
+            "limits": asdict(order.limits),
             "log_path": str((begun.run_dir / LOG).resolve()),
         }
         with _undisturbed():

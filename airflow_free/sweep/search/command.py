@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from airflow_free.store import Store
 from airflow_free.sweep.command import Task
 from airflow_free.sweep.ledger import Ledger
@@ -16,6 +14,7 @@ from airflow_free.sweep.search.study import Study
 from airflow_free.sweep.told import Told
 from airflow_free.sweep.view import SweepView
 from npucompose.compose.tree import Composer
+from npucompose.console import console
 from npucompose.schema.search import Optuna
 
 MOST_SHOWN = 10
@@ -30,17 +29,17 @@ class SearchTask(Task):
         return SearchTask(Question.of(options, overrides, composer))
 
     def _run(self, folder: Path, name: Name) -> int:
-        console = Console()
+        terminal = console()
         store = Store.default()
         with Ledger.open(store.root) as ledger:
             told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
             total = max(0, self.question.options.trials - told)
-            with SweepView(console, total, self.question.varying) as view:
+            with SweepView(terminal, total, self.question.varying) as view:
                 heard = Told(view.listen)
                 ends, study = run_search(self.question, folder, name, store=store, ledger=ledger, listen=heard.listen)
-        console.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
+        terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
         for line in best_lines(study):
-            console.print(line, soft_wrap=True, highlight=False)
+            terminal.print(line, soft_wrap=True, highlight=False)
         heard.print_problems(store.root)
         # A point that is illegal was pruned, as asked; only where nothing else was found is that an answer.
         ran = [entry for entry in ends.values() if entry.status != "illegal"]

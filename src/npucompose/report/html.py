@@ -23,6 +23,7 @@ from npucompose.report.words import (
     as_count,
     as_time,
     is_wrong,
+    log_words,
     numerics_notes,
     overwrites_words,
     partition_words,
@@ -102,6 +103,8 @@ def _sections(report: Report, figures: Figures, timelines: Timelines) -> Iterato
 def _trouble(report: Report) -> Iterator[Html]:
     if report.error:
         yield tag("p", report.error, class_="bad")
+    if words := log_words(report):
+        yield tag("p", words)
     if report.last_lines:
         yield tag("pre", "\n".join(report.last_lines))
     if report.numerics is not None and report.numerics.problems:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
+from npucompose.console import console
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema import inductor
 from npucompose.schema.compiler import LEAVES, VERSION
@@ -213,6 +214,4 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def console_for_tables() -> Console:
     """A console as wide as the terminal; wide enough for a table where the output goes to a file or a pipe."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    return console(width=None if sys.stdout.isatty() else 200, highlight=False)

@@ -27,6 +27,7 @@ from npucompose.report.words import (
     as_count,
     as_time,
     is_wrong,
+    log_words,
     numerics_notes,
     overwrites_words,
     partition_words,
@@ -101,6 +102,8 @@ def _choice(experiment: Mapping[str, Any], group: str) -> str:
 def _trouble(report: Report) -> Iterator[Row]:
     if report.error and report.status != "expect_failed":
         yield "error", Text(report.error, style="red")
+    if words := log_words(report):
+        yield "log", Text(words, style="yellow")
     if report.last_lines:
         yield "log ends", Text("\n".join(report.last_lines), style="dim")
     for expectation in report.expectations:

@@ -14,6 +14,7 @@ STATUS_WORDS: Mapping[Status, str] = {
     "illegal": "illegal configuration",
     "failed": "failed",
     "timeout": "timeout",
+    "memory_limit": "memory limit",
     "crashed": "crashed",
 }
 STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "expect_failed": "bold yellow"}
@@ -26,6 +27,12 @@ CAUSE_WORDS: Mapping[Cause | None, str] = {
     "replay": "wrong results",
     None: "wrong results",
 }
+
+
+def log_words(report: Report) -> str | None:
+    """`run.log was cut: 4.1 GiB beyond pipeline.log_limit_mb are not kept`."""
+    cut = report.log_cut_bytes
+    return f"run.log was cut: {as_bytes(cut)} beyond pipeline.log_limit_mb are not kept" if cut else None
 
 
 def status_words(report: Report) -> str:

@@ -84,6 +84,16 @@ class Pipeline:
     name: str = option("bench", "the choice of conf/pipeline this is")
     stages: tuple[str, ...] = option(factory=tuple, doc="stages that are wanted; what they need runs too")
     time_limit_s: float = option(1800.0, "the worker is killed after so many seconds: status `timeout`", gt=0)
+    log_limit_mb: float = option(
+        64.0, "MiB of run.log that are kept, and the last lines; the rest is cut", gt=0, le=2**20
+    )
+    memory_limit_mb: float | None = option(
+        None,
+        "the worker is killed when it and what it started use more MiB: status `memory_limit`; null: no limit",
+        gt=0,
+        le=2**30,
+        optional=True,
+    )
 
 
 @frozen(kw_only=True)

@@ -26,7 +26,7 @@ from npucompose.schema.timing import Candidate, Timing
 SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
 
-Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "crashed"]
+Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "memory_limit", "crashed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EXIT_STATUS: Mapping[Status, int] = {
     "ok": 0,
@@ -35,6 +35,7 @@ EXIT_STATUS: Mapping[Status, int] = {
     "illegal": 2,
     "failed": 3,
     "timeout": 3,
+    "memory_limit": 3,
     "crashed": 3,
 }
 """What the command line ends with."""
@@ -376,6 +377,8 @@ class Report:
     status: Status
     error: str | None = None
     last_lines: tuple[str, ...] = ()
+    log_cut_bytes: int = 0
+    """What the worker printed beyond `pipeline.log_limit_mb`, its last lines excepted: it is not kept."""
     reused: bool = False
     experiment: Mapping[str, Any]
     provenance: Mapping[str, str] = field(factory=dict[str, str])

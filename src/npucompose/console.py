@@ -1,0 +1,87 @@
+"""What goes to a terminal goes through here: text that others chose moves no cursor and sets no colour.
+
+`console()` is the one way to a rich console; `guarded()` is around a whole command and covers what is printed
+otherwise, by argparse, Hydra, `warnings` and tracebacks too.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from npucompose.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(**options: Any) -> Console:
+    """A rich console that obeys its own styles and nothing that stands in a text, rich's own marks
+    included. `options` are rich's."""
+    return _kind()(**{"markup": False, "emoji": False, **options})
+
+
+@cache
+def _kind() -> type[Console]:
+    """Made when it is first asked for: not every command loads rich."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Guarded(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    return Guarded
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Whatever is written to stdout and stderr meanwhile is made visible first."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", _Visible(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Visible(io.TextIOBase):
+    """A text stream in front of another. A rich console writes to that other one, with its own escape sequences."""
+
+    def __init__(self, stream: TextIO) -> None:
+        while isinstance(stream, _Visible):
+            stream = stream.rich_proxied_file
+        self.rich_proxied_file = stream
+
+    def write(self, text: str, /) -> int:
+        self.rich_proxied_file.write("\t".join(map(visible, text.split("\t"))))
+        return len(text)
+
+    def flush(self) -> None:
+        self.rich_proxied_file.flush()
+
+    def isatty(self) -> bool:
+        return self.rich_proxied_file.isatty()
+
+    def fileno(self) -> int:
+        return self.rich_proxied_file.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.rich_proxied_file.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.rich_proxied_file.errors
+
+    @property
+    def buffer(self) -> Any:
+        return self.rich_proxied_file.buffer
