@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from npucompose.errors import ConfigError
 from npucompose.recipe import import_script, node_filters
 from npucompose.schema.compiler import CompilerOptions
 from tests.recipe.importing import compiler, experiment_of, read
@@ -252,3 +254,40 @@ def test_bad_files_are_told_in_one_paragraph(
     assert captured.out == ""
     assert words in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+OPTIONS = "import torchair\ncfg = torchair.CompilerConfig()\n"
+CALLS = "def f0(c):\n    c.mode = 'reduce-overhead'\n" + "".join(
+    f"def f{n}(c):\n    f{n - 1}(c)\n    f{n - 1}(c)\n" for n in range(1, 40)
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (CALLS + OPTIONS + "f39(cfg)\n", "its functions call one another so often that reading it would not end."),
+        (OPTIONS + "cfg.mode = " + "(" * 40 + "2" + "**64)" * 40 + "\n", "its value is not a constant"),
+        (OPTIONS + "cfg.mode = " + "(" * 40 + "'ab'" + "*64)" * 40 + "\n", "its value is not a constant"),
+        (
+            OPTIONS + "a0 = [1, 2]\n" + "".join(f"a{n} = [a{n - 1}] * 2\n" for n in range(1, 3)) + "cfg.mode = a2",
+            "its value is not a constant",
+        ),
+        (
+            OPTIONS + "a0 = 1\n" + "".join(f"a{n} = [a{n - 1}, a{n - 1}]\n" for n in range(1, 40)) + "cfg.mode = a39",
+            "its value is not a constant",
+        ),
+        (
+            OPTIONS + f"a = {[1] * 5000}\nb = {{{', '.join(f'{str(n)!r}: a' for n in range(5000))}}}\ncfg.mode = b\n",
+            "it holds too many values",
+        ),
+    ],
+    ids=["calls", "powers", "texts", "repeated", "lists", "dicts"],
+)  # fmt: skip
+def test_reading_a_script_is_bounded_in_work(script: str, words: str) -> None:
+    begun = time.perf_counter()
+    try:
+        told = "\n".join(map(str, import_script(script).unread))
+    except ConfigError as refused:
+        told = str(refused)
+    assert words in told
+    assert time.perf_counter() - begun < 8

@@ -25,9 +25,17 @@ def _arithmetic(e: Any) -> Any:
     if isinstance(e, ast.UnaryOp):
         inner = _arithmetic(e.operand)
         return {ast.USub: lambda: -inner, ast.UAdd: lambda: inner, ast.Not: lambda: not inner}[type(e.op)]()
-    left, right = _arithmetic(e.left), _arithmetic(e.right)
-    small = isinstance(right, int) and abs(right) <= 64
+    left, right = _bounded(_arithmetic(e.left)), _bounded(_arithmetic(e.right))
     acts: dict[Any, Any] = {ast.Add: lambda: left + right, ast.Sub: lambda: left - right}
-    if small:  # a script cannot make the reader compute for hours
+    if isinstance(right, int) and abs(right) <= 64:
         acts |= {ast.Mult: lambda: left * right, ast.Pow: lambda: left**right, ast.LShift: lambda: left << right}
-    return acts[type(e.op)]()
+    return _bounded(acts[type(e.op)]())
+
+
+def _bounded(value: Any) -> Any:
+    """ValueError for what grows from step to step: a script cannot make the reader compute for hours."""
+    if isinstance(value, int) and value.bit_length() > 4096:
+        raise ValueError("a number that is too long")
+    if isinstance(value, (str, bytes)) and len(value) > 4096:
+        raise ValueError("a text that is too long")
+    return value

@@ -50,7 +50,7 @@ def called(reader: _Reader, name: str, e: ast.Call, args: Args, keywords: Keywor
     passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At))]
     if passed_on and not vendor:
         reader.unread(e, "a configuration is handed to code that is not in this script")
-    return Unknown(why=f"{name or ast.unparse(e.func)}() is known only when the script runs")
+    return Unknown(why=f"{name or reader.code(e.func)}() is known only when the script runs")
 
 
 def _config(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:

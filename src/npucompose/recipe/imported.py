@@ -16,7 +16,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.recipe import header
 from npucompose.recipe.genuine import Unread, translated
-from npucompose.recipe.reader import Facts, read
+from npucompose.recipe.reader import Facts, TooLong, read
 from npucompose.recipe.values import Compile, Config
 from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
 from npucompose.schema.leaf import GE
@@ -71,6 +71,8 @@ def import_script(source: str, *, name: str = "the script", torch_npu_version: s
         facts = read(tree, version or REFERENCE)
     except RecursionError:
         raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
+    except TooLong:
+        raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
     if not facts.configs:
         raise ConfigError(
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "

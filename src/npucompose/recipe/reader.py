@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from attrs import define, field
 
@@ -42,8 +42,17 @@ from npucompose.schema.versions import REFERENCE
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 OURS = ("torchair", "npugraph_ex", "torch_npu.dynamo")
+TOO_MANY = "it holds too many values"
 LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
 DEEPEST = 20
+MOST_STEPS = 300_000
+"""Statements and expressions, each counted as often as a call leads to it, beside those of the script itself."""
+MOST_ITEMS = 10_000
+"""Of a constant list or dict, what is in its lists counted too."""
+
+
+class TooLong(Exception):
+    """The functions of a script call one another so often that reading it would not end."""
 
 
 @define(kw_only=True)
@@ -62,24 +71,37 @@ class Facts:
 
 def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
     """The facts of a whole script for that torch_npu; functions that nobody calls are read too, after all else."""
-    reader = _Reader(torch_npu)
+    nodes = list(ast.walk(tree))
+    reader = _Reader(torch_npu, MOST_STEPS + 3 * len(nodes))
     scope: dict[str, Value] = {}
     reader.block(tree.body, scope)
-    reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree) if _is_use(n)})
+    reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in nodes if _is_use(n)})
     reader.facts.unread = sorted(dict.fromkeys(reader.facts.unread), key=lambda u: u.line)
     return reader.facts
 
 
 class _Reader:
-    def __init__(self, torch_npu: str) -> None:
+    def __init__(self, torch_npu: str, steps: int) -> None:
         self.torch_npu = torch_npu
         self.facts = Facts()
+        self.steps_left = steps
         self.depth = 0
         self.doubt = ""
         """Why an assignment at this place may not happen; empty where it certainly does."""
         self.defs: list[Def] = []
         self.seen: set[ast.AST] = set()
         self.returned: Value | None = None
+
+    def step(self, count: int = 1) -> None:
+        self.steps_left -= count
+        if self.steps_left < 0:
+            raise TooLong
+
+    def code(self, node: ast.AST) -> str:
+        """The text of a part of the script. It takes the longer the longer it is."""
+        text = ast.unparse(node)
+        self.step(1 + len(text) // 20)
+        return text
 
     # Statements.
 
@@ -88,6 +110,7 @@ class _Reader:
             self.statement(statement, scope)
 
     def statement(self, s: ast.stmt, scope: dict[str, Value]) -> None:
+        self.step()
         if isinstance(s, (ast.Import, ast.ImportFrom)):
             self._import(s, scope)
         elif isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -137,14 +160,15 @@ class _Reader:
                 self.block([statement for case in s.cases for statement in case.body], scope)
 
     def _if(self, s: ast.If, scope: dict[str, Value]) -> None:
-        if ast.unparse(s.test) == "__name__ == '__main__'":
+        test_code = self.code(s.test)
+        if test_code == "__name__ == '__main__'":
             self.block(s.body, scope)
             return
         test = self.value(s.test, scope)
         if isinstance(test, Const):
             self.block(s.body if test.value else s.orelse, scope)
             return
-        tensors_only = isinstance(s.test, ast.Call) and ast.unparse(s.test).startswith("isinstance(")
+        tensors_only = isinstance(s.test, ast.Call) and test_code.startswith("isinstance(")
         with self._doubting(self.doubt if tensors_only else CONDITION):
             self.block([*s.body, *s.orelse], scope)
 
@@ -210,7 +234,7 @@ class _Reader:
                 base.attributes[target.attr] = _named(value, target.attr)
             elif isinstance(base, Dotted) and base.name.startswith((*OURS, "torch._dynamo")):
                 self.unread(s, "no YAML is known for it")
-            elif isinstance(base, (Argument, Unknown)) and _looks_like_an_option(target):
+            elif isinstance(base, (Argument, Unknown)) and _looks_like_an_option(self.code(target)):
                 self.unread(s, "it is not known which configuration this is")
         elif isinstance(target, ast.Subscript):
             base, key = self.value(target.value, scope), self.value(target.slice, scope)
@@ -233,18 +257,21 @@ class _Reader:
             why = "it takes a function of nodes" if takes_function else "it is a function"
         if not why and kept is None and not isinstance(value, Const):
             why = "its value is not a constant"
+        self.step(size := _size(kept))
+        why = why or (TOO_MANY if size > MOST_ITEMS else "")
         why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
         if why:
             self.unread(s, why)
 
     def unread(self, s: ast.AST, why: str) -> None:
-        code = " ".join(ast.unparse(s).split())
+        code = " ".join(self.code(s).split())
         short = code if len(code) <= 100 else code[:97] + "..."
         self.facts.unread.append(Unread(line=getattr(s, "lineno", 0), code=short, why=why))
 
     # Expressions.
 
     def value(self, e: ast.expr, scope: Mapping[str, Value]) -> Value:
+        self.step()
         if isinstance(e, ast.Constant):
             return Const(value=e.value)
         if isinstance(e, ast.Name):
@@ -260,13 +287,19 @@ class _Reader:
             return Items(items={str(k.value): _named(v, str(k.value)) for k, v in pairs if isinstance(k, Const)})
         if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
             items = [self.value(item, scope) for item in e.elts]
-            constant = all(isinstance(item, Const) for item in items)
-            return Const(value=[plain(i) for i in items]) if constant else Unknown(why="its value is not a constant")
+            return self._list(items)
         if isinstance(e, ast.Call):
             return self._call(e, scope)
         if isinstance(e, ast.Lambda):
             return Unknown(why="it is a function")
         return computed(e)
+
+    def _list(self, items: Sequence[Value]) -> Value:
+        if not all(isinstance(item, Const) for item in items):
+            return Unknown(why="its value is not a constant")
+        made = [plain(item) for item in items]
+        self.step(size := _size(made))
+        return Const(value=made) if size <= MOST_ITEMS else Unknown(why=TOO_MANY)
 
     def _attribute(self, e: ast.Attribute, scope: Mapping[str, Value]) -> Value:
         base = self.value(e.value, scope)
@@ -276,10 +309,8 @@ class _Reader:
             config, path = where_of(base, e.attr)
             return At(config=config, path=path)
         if isinstance(base, Object):
-            return base.attributes.get(
-                e.attr, Unknown(why=f"'{ast.unparse(e)}' is not set in this script", name=e.attr)
-            )
-        return Unknown(why=f"'{ast.unparse(e)}' is known only when the script runs", name=e.attr)
+            return base.attributes.get(e.attr, Unknown(why=f"'{self.code(e)}' is not set in this script", name=e.attr))
+        return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
 
     def _subscript(self, e: ast.Subscript, scope: Mapping[str, Value]) -> Value:
         base, key = self.value(e.value, scope), self.value(e.slice, scope)
@@ -287,7 +318,7 @@ class _Reader:
             return base.items[str(key.value)]
         if isinstance(key, Const) and isinstance(key.value, str):
             return Argument(name=key.value)
-        return Unknown(why=f"'{ast.unparse(e)}' is known only when the script runs")
+        return Unknown(why=f"'{self.code(e)}' is known only when the script runs")
 
     # Calls.
 
@@ -331,7 +362,7 @@ class _Reader:
     def _decorator(self, e: ast.expr, scope: dict[str, Value]) -> None:
         from npucompose.recipe.calls import called
 
-        if isinstance(self.value(e, scope), Dotted) and ast.unparse(e) == "torch.compile":
+        if isinstance(self.value(e, scope), Dotted) and self.code(e) == "torch.compile":
             called(self, "torch.compile", ast.Call(func=e, args=[], keywords=[], lineno=e.lineno), [], {})
 
     def call(self, made: Def, args: Sequence[Value], keywords: Mapping[str, Value], *, unknown: bool = False) -> Value:
@@ -339,6 +370,7 @@ class _Reader:
         if self.depth >= DEEPEST or made.open:
             return Unknown(why="the script's functions call each other in a circle")
         self.seen.add(made.node)
+        self.step(len(made.scope) // 10)
         scope = dict(made.scope)
         scope.update(self._bound(made, args, keywords, unknown))
         returned, self.returned = self.returned, None
@@ -364,6 +396,19 @@ class _Reader:
         return bound | {k: v for k, v in keywords.items() if k in bound and not isinstance(v, Unknown)}
 
 
+def _size(value: Any) -> int:
+    """How many values it holds; counts no further than needed, for lists may hold the same one again and again."""
+    inside: Sequence[Any] = (
+        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
+    total = 1
+    for item in inside:
+        total += _size(item)
+        if total > MOST_ITEMS:
+            break
+    return total
+
+
 def _module(name: str) -> Value:
     """Something of a module; TorchAir's logger goes by the name that Python's logging knows it by."""
     top = name.partition(".")[0]
@@ -386,7 +431,6 @@ def _named(value: Value, name: str) -> Value:
     return Pool(name=name) if isinstance(value, Pool) and not value.name else value
 
 
-def _looks_like_an_option(target: ast.Attribute) -> bool:
+def _looks_like_an_option(text: str) -> bool:
     """`cfg.experimental_config.frozen_parameter` of an unknown `cfg`; not `args.mode`."""
-    text = ast.unparse(target)
     return any(f".{group}." in text for group in ("experimental_config", "debug", "ge_config", "dump_config", "export"))
