@@ -105,7 +105,11 @@ def test_every_tensor_that_a_class_returns_can_be_asked_for() -> None:
         ("CLIPModel", {"config": {"text_config": {"n": 1}}}, r"model\.config\.text_config has 'n', which CLIPText"),
         ("LlamaForCausalLM", {"config": {"hidden_size": "wide"}}, "LlamaForCausalLM"),
         ("LlamaForCausalLM", {"config_class": "LlamaKonfig"}, "model.config_class 'LlamaKonfig' is not a class"),
-        ("AutoModel", {}, "'AutoModel' names no configuration class"),
+        ("AutoModel", {}, "'AutoModel' is no PreTrainedModel of transformers .*, or one that picks its class itself"),
+        ("TrainingArguments", {}, "'TrainingArguments' is no PreTrainedModel"),
+        ("LlamaConfig", {}, "'LlamaConfig' is no PreTrainedModel"),
+        ("LlamaForCausalLM", {"config_class": "TrainingArguments"}, "'TrainingArguments' is no PreTrainedConfig"),
+        ("LlamaForCausalLM", {"config_class": "LlamaModel"}, "'LlamaModel' is no PreTrainedConfig"),
         ("PatchTSTModel", {}, r"needs other inputs than are made here \(past_values\); use model=python"),
     ],
 )

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra, did_you_mean
 from npucompose.models.base import Built, Inputs, Model
+from npucompose.schema.names import CLASS, foreign_config_problems
 from npucompose.schema.options import option
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ class Transformers(Model):
     """
 
     name: ClassVar[str] = "transformers"
-    architecture: str = option("LlamaForCausalLM", "a class of the package, with its task's head or without")
-    config_class: str | None = option(None, "the class of its configuration; null: the one that the architecture names")
+    architecture: str = option(
+        "LlamaForCausalLM", "a class of the package, with its task's head or without", name=CLASS
+    )
+    config_class: str | None = option(
+        None, "the class of its configuration; null: the one that the architecture names", name=CLASS, optional=True
+    )
     config: Mapping[str, Any] = option(factory=dict, doc="keys of the configuration: {n_embd: 64, n_layer: 3}")
     small: bool = option(True, "what config does not name: small sizes, or false: the class's own")
     dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs", choices=DTYPES)
@@ -38,6 +43,10 @@ class Transformers(Model):
     tokens: int = option(16, "tokens of a text", ge=1)
     frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)
     samples: int = option(2000, "samples of a wave form", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if problem := next(foreign_config_problems(self.config, "config"), None):
+            raise ValueError(problem)
 
     def check(self) -> None:
         if importlib.util.find_spec("transformers") is None:
@@ -65,33 +74,40 @@ class Transformers(Model):
         return Built(module=inference(Outputs(module, tuple(made), first=self.outputs == "first")), inputs=inputs)
 
     def _made(self) -> nn.Module:
+        import transformers  # pyright: ignore[reportMissingImports]
+
+        from npucompose.models.modules.pretrained import offline
         from npucompose.models.modules.small_configs import arguments
 
-        architecture = self._class("architecture", self.architecture)
+        architecture = self._class("architecture", self.architecture, transformers.PreTrainedModel)
         config_class = self._config_class(architecture)
         given = arguments(config_class, self.config, self.small)
         try:
-            config = config_class(**given)
-            # A cache that a model makes for itself is not an output, and one of growing length is another graph.
-            for part in {id(one): one for one in (config, config.get_text_config())}.values():
-                part.use_cache = False
-            return architecture(config)
+            with offline():
+                config = config_class(**given)
+                # A cache that a model makes for itself is no output, and one of growing length is another graph.
+                for part in {id(one): one for one in (config, config.get_text_config())}.values():
+                    part.use_cache = False
+                return architecture(config)
         except Exception as error:
             what = f"{self.architecture}({config_class.__name__}(…))"
             raise ConfigError(f"model.config: {what} raised {type(error).__name__}: {error}") from error
 
     def _config_class(self, architecture: Any) -> Any:
+        import transformers  # pyright: ignore[reportMissingImports]
+
         if self.config_class is not None:
-            return self._class("config_class", self.config_class)
+            return self._class("config_class", self.config_class, transformers.PretrainedConfig)
         found = getattr(architecture, "config_class", None)
         if not isinstance(found, type):
             raise ConfigError(
-                f"model.architecture '{self.architecture}' names no configuration class: it is no model, or one that "
-                "picks its class itself. Name the class, LlamaForCausalLM, or say which with model.config_class."
+                f"model.architecture '{self.architecture}' names no configuration class: say which with "
+                "model.config_class."
             )
         return found
 
-    def _class(self, key: str, name: str) -> Any:
+    def _class(self, key: str, name: str, base: type[Any]) -> Any:
+        """A class of the package that is a `base`: no other is called with what a configuration says."""
         import transformers  # pyright: ignore[reportMissingImports]
 
         found = getattr(transformers, name, None)
@@ -99,4 +115,9 @@ class Transformers(Model):
             hint = did_you_mean(name, [other for other in dir(transformers) if other[:1].isupper()])
             problem = f"model.{key} '{name}' is not a class of transformers {transformers.__version__}. {hint}"
             raise ConfigError(problem.strip())
+        if not issubclass(found, base):
+            raise ConfigError(
+                f"model.{key} '{name}' is no {base.__name__} of transformers {transformers.__version__}, or one that "
+                "picks its class itself: name the class, as in LlamaForCausalLM and LlamaConfig."
+            )
         return found

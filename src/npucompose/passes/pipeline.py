@@ -18,6 +18,7 @@ from npucompose.passes import PASSES
 from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
+from npucompose.schema.names import LONGEST, is_name
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.structure import structure
 
@@ -38,6 +39,9 @@ def build(passes: Mapping[str, Choice], experiment: Mapping[str, Any]) -> tuple[
     problems: list[str] = []
     for label, choice in passes.items():
         path = f"passes.{label}"
+        if not is_name(label):
+            problems.append(f"a pass's label must be a plain name of at most {LONGEST} letters: {label[:LONGEST]!r}")
+            continue
         try:
             built.append((label, structure(PASSES.get(choice.name, path), choice.options, path, experiment)))
         except ConfigError as error:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, cast
 from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.schema.names import operator_problem
 from npucompose.schema.options import option
 from npucompose.schema.structure import shown, structure
 
@@ -27,7 +28,6 @@ Dtype = Literal[
 ]  # fmt: skip
 LAYOUTS = ("contiguous", "channels_last")
 
-OPERATOR = re.compile(r"\w+\.\w+\.\w+")
 REFERENCE = re.compile(r"\$(\w+(?:\[\d+\])?)(?:\.(?:(dtype|device|shape|numel|rank)|size\((-?\d+)\)))?")
 """`$x`, `$x[0]` of a list, `$x.size(1)`, `$x.dtype`, `$x.device`, `$x.shape`, `$x.numel`, `$x.rank`."""
 
@@ -282,8 +282,8 @@ def _rule(tree: Any, path: str, name: str) -> Rule:
 
 
 def _check_operator(name: str) -> None:
-    if not OPERATOR.fullmatch(name):
-        raise ValueError(f"'{name}' is no operator: write namespace.name.overload, as in aten.mul.Tensor")
+    if problem := operator_problem(name):
+        raise ValueError(problem)
 
 
 def references(value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from npucompose.schema.adapt import RuleSet
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.executor import Executor, Local
 from npucompose.schema.inductor import InductorOptions
+from npucompose.schema.names import NAME
 from npucompose.schema.options import option
 from npucompose.schema.partition import PARTIAL, Partial
 from npucompose.schema.search import NoSearch, Search
@@ -41,7 +42,7 @@ class Mode:
 class Shapes:
     """Which dimensions are fixed. Patterns are argument names, `fnmatch` globs (`cache_*`) or `re:` + a regex."""
 
-    name: str = option("static", "the choice of conf/shapes this is")
+    name: str = option("static", "the choice of conf/shapes this is", name=NAME)
     dynamic: bool | None = option(False, "torch.compile(dynamic=...): True, False, or null to let Dynamo find out")
     mark_static: tuple[str, ...] = option(factory=tuple, doc="inputs to pass to torch._dynamo.mark_static")
     mark_dynamic: Mapping[str, tuple[int, ...]] = option(
@@ -75,14 +76,14 @@ class CompileKeywords:
 class Logs:
     """What torch._logging.set_logs and Python's logging are told."""
 
-    artifacts: tuple[str, ...] = option(factory=tuple, doc="for torch._logging.set_logs: graph_code, recompiles, …")
+    artifacts: tuple[str, ...] = option(factory=tuple, doc="for torch._logging.set_logs: graph_code, …", name=NAME)
     levels: Mapping[str, LogLevel] = option(factory=dict, doc="{logger: DEBUG, INFO, WARNING or ERROR}")
 
 
 @frozen(kw_only=True)
 class Pipeline:
-    name: str = option("bench", "the choice of conf/pipeline this is")
-    stages: tuple[str, ...] = option(factory=tuple, doc="stages that are wanted; what they need runs too")
+    name: str = option("bench", "the choice of conf/pipeline this is", name=NAME)
+    stages: tuple[str, ...] = option(factory=tuple, doc="stages that are wanted; what they need runs too", name=NAME)
     time_limit_s: float = option(1800.0, "the worker is killed after so many seconds: status `timeout`", gt=0)
     log_limit_mb: float = option(
         64.0, "MiB of run.log that are kept, and the last lines; the rest is cut", gt=0, le=2**20

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 from attrs import validators
+
+from npucompose.schema.names import LONGEST, is_name
 
 
 def option(
@@ -19,11 +22,13 @@ def option(
     gt: float | None = None,
     le: float | None = None,
     optional: bool = False,
+    name: re.Pattern[str] | None = None,
     from_experiment: str | None = None,
 ) -> Any:
     """A field that is an option: `max_streams: int = option(2, "at most so many streams", ge=1)`.
 
-    `choices` are the allowed values; `ge`, `gt`, `le` bound a number; with `optional` None passes every check.
+    `choices` are the allowed values; `ge`, `gt`, `le` bound a number; `name` is what a text, or each of several, has to
+    look like; with `optional` None passes every check.
     `from_experiment` names the Experiment field that the engine puts there: such a field is not set in YAML.
     """
     checks: list[Any] = []
@@ -35,6 +40,8 @@ def option(
         checks.append(validators.gt(gt))
     if le is not None:
         checks.append(validators.le(le))
+    if name is not None:
+        checks.append(_named(name))
     check: Any = validators.and_(*checks) if checks else None
     if optional and check is not None:
         check = validators.optional(check)
@@ -46,6 +53,17 @@ def option(
     if factory is not None:
         return attrs.field(factory=factory, validator=check, metadata=metadata)
     return attrs.field(default=default, validator=check, metadata=metadata)
+
+
+def _named(pattern: re.Pattern[str]) -> Callable[[Any, Any, Any], None]:
+    def check(_: Any, attribute: Any, value: Any) -> None:
+        for text in cast("tuple[str, ...]", value) if isinstance(value, tuple) else (value,):
+            if not is_name(text, pattern):
+                raise ValueError(
+                    f"'{attribute.name}' must be a plain name of at most {LONGEST} letters: {text[:LONGEST]!r}"
+                )
+
+    return check
 
 
 def set_by_engine(cls: type[Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from npucompose.schema.device_model import Calibration
+from npucompose.schema.names import NAME
 from npucompose.schema.options import option
 
 DEFAULT_STREAM = "default"
@@ -110,7 +111,7 @@ class Streams:
     (`min_gain`), by a trial where one can be made: what a person wrote is followed, and its predicted time reported.
     """
 
-    name: str = option("auto", "the choice of conf/streams this is")
+    name: str = option("auto", "the choice of conf/streams this is", name=NAME)
     kind: Literal["auto", "explicit", "none"] = option(
         "auto", "find chains, follow `plan`, or leave one stream", choices=("auto", "explicit", "none")
     )

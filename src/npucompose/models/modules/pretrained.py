@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -9,6 +11,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """The Hugging Face libraries fetch nothing meanwhile, whatever a configuration makes them want."""
+    from huggingface_hub import constants  # pyright: ignore[reportMissingImports]
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 class Outputs(nn.Module):

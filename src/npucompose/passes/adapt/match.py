@@ -34,9 +34,17 @@ Bound = Mapping[str, Any]
 @functools.cache
 def operator_of(name: str) -> torch._ops.OpOverload | None:
     """`aten.relu.default` -> the overload; None where nobody has defined it."""
-    namespace, packet, overload = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    packet, _, overload = name.rpartition(".")
+    found = getattr(_packet(packet), overload, None)
     return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def _packet(name: str) -> torch._ops.OpOverloadPacket | None:
+    """`aten.relu`; None for what is no operator, as the methods of torch.ops itself."""
+    namespace, _, packet = name.partition(".")
+    space = getattr(torch.ops, namespace)
+    found = getattr(space, packet, None) if isinstance(space, torch._ops._OpNamespace) else None
+    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
 
 
 def bound(node: fx.Node) -> Bound:
@@ -169,9 +177,8 @@ def _known(name: str, rule: Rule, problems: list[str]) -> torch._ops.OpOverload 
     found = operator_of(name)
     if found is not None:
         return found
-    namespace, packet, _ = name.split(".")
-    overloads = getattr(getattr(getattr(torch.ops, namespace), packet, None), "overloads", list)()
-    there = [f"{namespace}.{packet}.{overload}" for overload in overloads]
+    packet = _packet(of := name.rpartition(".")[0])
+    there = [f"{of}.{overload}" for overload in packet.overloads()] if packet is not None else []
     words = unknown("operator", name, there) if there else f"there is no operator '{name}'."
     problems.append(f"{words.removesuffix('.')} @ adapt rule '{rule.name}'.")
     return None

@@ -1,0 +1,76 @@
+"""What a configuration may name: identifiers, and closed lists of what could read, write or load something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from npucompose.compose.check import check
+from npucompose.compose.tree import Composed, compose
+from npucompose.errors import ConfigError
+from npucompose.schema.names import operator_problem
+
+RULE = {"kind": "fill_args", "op": "aten.relu.default", "args": ["$self"]}
+
+
+def refused(**sections: Any) -> str:
+    """The problems of an experiment that a recipe brings."""
+    tree = {**compose(["target=null_device"]).tree, **sections}
+    with pytest.raises(ConfigError) as found:
+        check(Composed(tree=tree, provenance=dict.fromkeys(tree, "recipe.lock.yaml")))
+    return "\n".join(found.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"config": {"attn_implementation": "org/kernel"}}, "'config.attn_implementation' must be one of eager, sdpa"),
+        ({"config": {"attn_implementation": "flash_attention_2"}}, "must be one of eager, sdpa, flex_attention"),
+        ({"config": {"attn_implementation": {"text_config": "org/kernel"}}}, "must be one of eager"),
+        ({"config": {"text_config": {"attn_implementation": "a/b"}}}, "'config.text_config.attn_implementation' must"),
+        ({"config": {"experts_implementation": "sonicmoe"}}, "must be one of eager, batched_mm, grouped_mm"),
+        ({"config": {"_attn_implementation": "eager"}}, "'config._attn_implementation' is no key"),
+        (
+            {"config": {"quantization_config": {"quant_method": "bitsandbytes"}}},
+            "'config.quantization_config' is no key",
+        ),
+        ({"config": {"auto_map": {"AutoModel": "evil.Model"}}}, "'config.auto_map' is no key"),
+        ({"config": {"backbone": "microsoft/resnet-50"}}, "'config.backbone' must be a plain word"),
+        ({"config": {"architectures": ["hf-hub:org/model"]}}, "'config.architectures.0' must be a plain word"),
+        ({"config_class": "os.system"}, "'config_class' must be a plain name"),
+        ({"architecture": "../evil"}, "'architecture' must be a plain name"),
+        ({"architecture": "L" * 200}, "'architecture' must be a plain name of at most 100 letters"),
+    ],
+)
+def test_a_model_of_transformers_is_named_by_words_and_loads_no_kernel(options: Any, words: str) -> None:
+    assert words in refused(model={"name": "transformers", **options})
+
+
+@pytest.mark.parametrize("label", ["a b", '"""', "a\nimport os", "'", "", "../up", "x" * 101, "a/b"])
+def test_a_pass_s_label_is_a_name(label: str) -> None:
+    assert "a pass's label must be a plain name" in refused(passes={label: {"pass": "cse"}})
+
+
+@pytest.mark.parametrize("group", ["shapes", "pipeline", "streams"])
+def test_a_choice_calls_itself_by_a_name(group: str) -> None:
+    section = {**compose([]).tree[group], "name": "<script>"}
+    assert f"'name' must be a plain name of at most 100 letters: '<script>' @ {group}" in refused(**{group: section})
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ["aten.save.default", "aten.from_file.default", "debugprims.load_tensor.default", "c10d.send.default",
+     "load_library.__self__.x", "aten.relu", "os.system.x y"],
+)  # fmt: skip
+def test_a_rule_calls_no_operator_that_reads_or_writes(operator: str) -> None:
+    assert operator_problem(operator)
+    assert f"'{operator}' is no operator" in refused(adapt={"name": "mine", "rules": [{**RULE, "to": operator}]})
+
+
+def test_a_method_of_torch_ops_is_no_operator() -> None:
+    from npucompose.passes.adapt.match import operator_of
+
+    assert operator_of("aten.relu.default") is not None
+    assert operator_of("__class__.mro.x") is None
+    assert operator_of("import_module.__func__.default") is None
