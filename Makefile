@@ -50,6 +50,9 @@ test-threads-sanitized: $(READY)  ## 100,000 calls from eight threads, the nativ
 fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
 	$(BIN)/python -m tools.fuzz_programs
 
+mutants: $(READY) wheel  ## careless changes by the hundred, and which of them make test notices; goes on where it stopped
+	$(BIN)/python -m tools.mutants
+
 test-npu: $(READY)  ## on a host with an NPU: prove every claim there, write benchmarks/results/npu-….json
 	$(BIN)/python -m pytest -m npu tests/npu
 
@@ -87,4 +90,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .bundle outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-threads-sanitized fuzz-programs test-npu test-cuda test-cuda-offline bundle check bench bench-table huggingface golden clean
+.PHONY: help install extras run wheel test test-full test-threads-sanitized fuzz-programs mutants test-npu test-cuda test-cuda-offline bundle check bench bench-table huggingface golden clean
