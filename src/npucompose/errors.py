@@ -78,7 +78,14 @@ class CaptureError(NpuComposeError):
 
 
 class SignatureError(NpuComposeError):
-    """A captured graph was called with other shapes, dtypes, strides or devices than it was captured for."""
+    """A captured graph was called with other shapes, dtypes, strides or devices than it was captured for.
+
+    Where one input may not come in at all, `index` is its number among the graph's and `why` goes on from its name.
+    """
+
+    def __init__(self, words: str, *, index: int = -1, why: str = "") -> None:
+        super().__init__(words)
+        self.index, self.why = index, why
 
 
 class FrozenWeightError(NpuComposeError):

@@ -18,11 +18,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.models.nested import tensors_of
+from npucompose.targets.cpu import gate
 from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.inputs import same_number
+from npucompose.targets.cpu.inputs import same_number, signature
 from npucompose.targets.cpu.memory import laid_over, relative
 from npucompose.targets.cpu.native.executor import Call
-from npucompose.targets.cpu.plan import Layout
 from npucompose.targets.cpu.watching import watching
 
 _grad_is_enabled = torch.is_grad_enabled
@@ -106,8 +106,16 @@ class DetachedHandle:
             raise SignatureError(
                 "this call was captured for inference, and its tensors require grad: use torch.no_grad()."
             )
-        outputs = self._replay(*inputs)
+        try:
+            outputs = self._replay(*inputs)
+        except SignatureError as error:
+            raise self._of_arguments(error) from None
         return self._results.build(outputs, leaves)
+
+    def _of_arguments(self, error: SignatureError) -> SignatureError:
+        """The same about the argument that the input is, where it is one."""
+        leaf = next((leaf for index, leaf in self._taken if index == error.index), None)
+        return error if leaf is None else SignatureError(f"argument {leaf} {error.why}")
 
     def _check_mode(self) -> None:
         now = call_mode()
@@ -409,7 +417,7 @@ def _taken(flat_inputs: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[tupl
 
 
 def _shares(a: Any, b: Any) -> bool:
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or not (a.numel() and b.numel()):
+    if not all(isinstance(t, torch.Tensor) and not gate.why_not_anywhere(t) and t.numel() for t in (a, b)):
         return False
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
@@ -423,4 +431,4 @@ def _any_wants_grad(leaves: Sequence[Any]) -> bool:
 
 
 def _described(value: Any) -> str:
-    return f"{Layout.of(value)}@{value.device}" if isinstance(value, torch.Tensor) else repr(value)
+    return signature([value])[0] if isinstance(value, torch.Tensor) else repr(value)

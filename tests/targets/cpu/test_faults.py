@@ -22,7 +22,7 @@ def test_an_input_on_another_device_is_refused_at_replay_and_nothing_is_done(exe
     captured = CapturedGraph.capture(traced(lambda x, y: (x @ y,), x, y), [x, y], executor=executor)
     (before,) = captured.replay(x, y)
     kept = before.clone()
-    with pytest.raises(SignatureError, match=r"got .*torch\.float32\[4,4\]@meta"):
+    with pytest.raises(SignatureError, match="input 1 is on meta; only tensors on cpu are taken"):
         captured.replay(x, y.to("meta"))
     assert torch.equal(before, kept)
     assert torch.equal(captured.replay(x, y)[0], x @ y)
@@ -30,7 +30,7 @@ def test_an_input_on_another_device_is_refused_at_replay_and_nothing_is_done(exe
 
 def test_an_input_on_another_device_is_refused_at_capture() -> None:
     x = torch.randn(4, 4)
-    with pytest.raises(CaptureError, match=r"input 0 .* is on meta; this target captures CPU graphs only"):
+    with pytest.raises(CaptureError, match="input 0 is on meta; only tensors on cpu are taken"):
         CapturedGraph.capture(traced(lambda x: (x @ x,), x), [x.to("meta")])
 
 
@@ -59,7 +59,7 @@ def test_an_input_whose_memory_was_freed_or_cut_short_is_refused_each_time(
     given = y if static else torch.randn(64, 64)
     given.untyped_storage().resize_(left)
     for _ in range(3):
-        with pytest.raises(SignatureError, match=f"of which its memory holds {left} bytes"):
+        with pytest.raises(SignatureError, match=f"input 1 has {left} bytes of memory where it needs 16384"):
             captured.replay(x, given)
         if not static:
             assert all(map(torch.equal, captured.replay(x, y), kept))
@@ -74,7 +74,7 @@ def test_an_input_that_is_copied_in_is_refused_when_its_memory_is_gone() -> None
     assert captured._inputs._copies
     gone = torch.randn(16, 4)
     gone.untyped_storage().resize_(64)
-    with pytest.raises(SignatureError, match="of which its memory holds 64 bytes"):
+    with pytest.raises(SignatureError, match="input 0 has 64 bytes of memory where it needs 256"):
         captured.replay(gone)
     assert torch.equal(captured.replay(x)[3], x[3] * 2)
 
@@ -83,7 +83,9 @@ def test_an_input_whose_memory_was_freed_is_refused_at_capture() -> None:
     x = torch.randn(4, 4)
     module = traced(lambda x: (x @ x,), x)
     x.untyped_storage().resize_(32)
-    with pytest.raises(CaptureError, match=r"input 0 \(torch.float32\[4,4\]\) has 32 bytes of memory: it was freed"):
+    with pytest.raises(
+        CaptureError, match=r"input 0 \(torch.float32\[4,4\]\) has 32 bytes of memory where it needs 64: it was freed"
+    ):
         CapturedGraph.capture(module, [x])
 
 

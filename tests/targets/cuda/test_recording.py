@@ -89,7 +89,7 @@ def test_another_signature_or_a_static_input_from_elsewhere_is_refused_and_nothi
     captured, device = recorded(lambda x, w: (x * w,), x, w, static=frozenset({1}))
     device.told.clear()
     for wrong in ((torch.randn(4), w), (x.double(), w), (x, w.clone()), (x,), (x, 3.0), (x.to("meta"), w)):
-        with pytest.raises(SignatureError, match=r"captured for \('torch.float32\[3\]@cpu', "):
+        with pytest.raises(SignatureError, match=r"captured for .*torch\.float32\[3\]@cpu"):
             captured.replay(*wrong)
     assert device.told == []
 

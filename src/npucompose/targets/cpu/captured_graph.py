@@ -13,16 +13,16 @@ from attrs import frozen
 from torch import fx
 
 from npucompose import garbage
-from npucompose.errors import SignatureError
 from npucompose.schema.facts import facts_of
 from npucompose.schema.streams import Verdict
 from npucompose.targets.cpu import capture as recorder
+from npucompose.targets.cpu import refusals
 from npucompose.targets.cpu.allocation import told_of_memory
 from npucompose.targets.cpu.alone import Alone
 from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.held_memory import HeldOutputs
-from npucompose.targets.cpu.inputs import Inputs, Slots, sharing, signature
+from npucompose.targets.cpu.inputs import Inputs, Slots, refusal, sharing
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Call, Native, NativeFront, Refused
@@ -177,6 +177,9 @@ class CapturedGraph:
         begin = time.perf_counter()
         workers = workers or Workers()
         executors = Executors.of(executor)
+        if trial is not None:  # which copies inputs before they are recorded
+            for index, value in enumerate(inputs):
+                refusals.check_input(index, value)
         with garbage.kept(), told_of_memory():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.alone(workers))
@@ -209,8 +212,7 @@ class CapturedGraph:
         """The outputs for inputs of the recording's signature; SignatureError for others."""
         outputs = (self._reusing if reuse else self._front)(inputs)
         if outputs is None:
-            given = signature(inputs, self._fixed)
-            raise SignatureError(_mismatch(self._inputs.signature, given))
+            raise refusal(inputs, self._inputs.signature, self._fixed)
         return outputs
 
     def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -326,13 +328,3 @@ def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:
     """Inputs that cannot be copied element by element, other than expanded ones: good only where they lie."""
     tensors = ((i, t) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor))
     return frozenset(i for i, t in tensors if Layout.of(t).collapsed().overlaps_itself())
-
-
-def _mismatch(captured: tuple[str, ...], given: tuple[str, ...]) -> str:
-    text = f"captured for {captured}, got {given}"
-    if captured == given:
-        text += (
-            ": the same, but an input that the graph writes overlaps another input, or an input that as_strided reads "
-            "does not lie at the begin of its storage"
-        )
-    return text

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.targets.cpu import forks
+from npucompose.targets.cpu import forks, gate
 from npucompose.targets.cpu.held_memory import HeldOutputs, Static
 from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory, laid_over
@@ -17,7 +17,8 @@ from npucompose.targets.cpu.plan import Buffer, Literally, Plan, SameAsInput, Sa
 
 _InferenceMode = torch._C._InferenceMode
 Front = Callable[[Sequence[Any]], list[Any] | None]
-"""A replay: the outputs, or None, with nothing done, when the inputs do not have the recording's signature. Results of
+"""A replay: the outputs, or None, with nothing done, when the inputs do not have the recording's signature, or when the
+gate refuses one of them or the thread. Results of
 earlier replays that are still held are left alone, or, for some fronts, overwritten (see `held_memory`)."""
 Maker = Callable[[Sequence[Any], list[Any]], Any]
 
@@ -90,6 +91,8 @@ class PythonFront:
 
     def __call__(self, inputs: Sequence[Any], *, reuse: bool = False) -> list[Any] | None:
         """With `reuse`, results that were given out with `reuse` may be overwritten."""
+        if gate.why_not_here():
+            return None
         if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
             with torch._C._DisableAutocast():
                 return self._replay(inputs, reuse)

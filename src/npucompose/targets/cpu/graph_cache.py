@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, Protocol
 
 import attrs
 import torch
 from attrs import define
+from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.schema.calls import CallStatistics
 from npucompose.schema.partition import Partial, Partition
 from npucompose.targets.base import LowerRequest
-from npucompose.targets.cpu import WhenFull, WhenNew, forks
+from npucompose.targets.cpu import WhenFull, WhenNew, forks, gate
 from npucompose.targets.cpu.admission import Admission
 from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.captured_graph import CapturedGraph, ExecutorName
@@ -150,12 +152,15 @@ class GraphCache:
 
     def _other(self, inputs: list[Any]) -> tuple[Recording | None, list[Any]]:
         """The recording of these inputs, made now if that is due, and its results; None: the graph ran as it is."""
+        if gate.has_onlookers():  # who wants to see every operator does
+            self._eager += 1
+            return None, self._as_it_is(inputs)
         with self._lock:  # two threads with one new signature make one recording
             call = self._settle()
             glance = self._at_a_glance(inputs)
             begun = perf_counter()
             for kept in reversed(self._by_glance.get(glance, ())):
-                outputs = kept.recording.try_replay(inputs)
+                outputs = self._replayed(kept.recording, inputs)
                 if outputs is not None:
                     kept.replay_s = perf_counter() - begun
                     self._use(kept, call)
@@ -169,6 +174,12 @@ class GraphCache:
         outputs = self._as_it_is(inputs)
         self.ran_eagerly(glance, perf_counter() - begun)
         return None, outputs
+
+    @staticmethod
+    def _replayed(recording: Recording, inputs: list[Any]) -> list[Any] | None:
+        # AOTAutograd's mode around a first call has nothing to say about what was recorded before.
+        with _disable_current_modes() if gate.why_not_here() else nullcontext():
+            return recording.try_replay(inputs)
 
     def would_record(self, glance: Hashable, inputs: Sequence[Any]) -> bool:
         """Whether a call had better come by here, of which the caller knows that it met no recording so far.
@@ -201,7 +212,10 @@ class GraphCache:
             static = self.request.static_inputs
             self._moving = tuple(i for i in range(len(inputs)) if i not in static)
         values = [inputs[i] for i in self._moving]
-        return tuple([value.shape if isinstance(value, torch.Tensor) else value for value in values])
+        try:
+            return tuple([value.shape if isinstance(value, torch.Tensor) else value for value in values])
+        except RuntimeError:  # not every kind of tensor has one
+            return tuple([type(value) for value in values])
 
     def _use(self, kept: _Kept, call: int) -> None:
         self._hits += 1
@@ -262,7 +276,7 @@ class GraphCache:
 
     def _capture(self, inputs: list[Any], glance: Hashable, call: int) -> tuple[Recording | None, list[Any]]:
         captured = self._plans.recording(glance, inputs)
-        outputs = captured.try_replay(inputs) if captured is not None else None
+        outputs = self._replayed(captured, inputs) if captured is not None else None
         if captured is not None and outputs is not None:
             self._cost_again_s = captured.seconds
             self._keep(captured, glance, call)

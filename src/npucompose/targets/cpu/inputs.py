@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from npucompose.targets.cpu.memory import Private, is_there, laid_over, span_of
+from npucompose.errors import SignatureError
+from npucompose.targets.cpu import gate
+from npucompose.targets.cpu.memory import Private, laid_over, span_of
 from npucompose.targets.cpu.plan import Layout, Slot
 
 _address = torch.Tensor.data_ptr
@@ -88,7 +90,10 @@ class Inputs:
         if len(inputs) != self._count:
             return False
         tensors = inputs if self._all_tensors else self._pick_tensors(inputs)
-        if not self._guard(*tensors) and not self._same_forms(inputs):
+        # Plain ones only: what torch's guard asks of a tensor not every kind can answer.
+        if not (gate.are_plain(tensors) and self._guard(*tensors)) and not self._same_forms(inputs):
+            return False
+        if not all(_is_there(inputs[i], nbytes) for i, nbytes in self._sizes.items()):
             return False
         for i in self._from_zero:
             if inputs[i].storage_offset():
@@ -126,7 +131,7 @@ class Inputs:
         """`admit`, for inputs that lay at `addresses` before. None, or where they lie now and whether to ask again."""
         self._addresses = [addresses[i] for i in self._in_place]
         self._spans.update((i, (addresses[i], addresses[i] + self._sizes[i])) for i in self._in_place)
-        if not self.admit(inputs) or not (self._copies or all(is_there(inputs[i]) for i in self._in_place)):
+        if not self.admit(inputs):
             return None
         lying = list(addresses)
         for i, address in zip(self._in_place, self._addresses, strict=True):
@@ -138,7 +143,7 @@ class Inputs:
     def _same_forms(self, inputs: Sequence[Any]) -> bool:
         for i, form in self._forms.items():
             value = inputs[i]
-            if not isinstance(value, torch.Tensor) or _Form.of(value) != form:
+            if not isinstance(value, torch.Tensor) or gate.why_not(value) or _Form.of(value) != form:
                 return False
         self._guard = _layout_guard([inputs[i] for i in self._tensor_at])
         return True
@@ -149,7 +154,7 @@ class Inputs:
         for place, i in enumerate(self._in_place):
             address = _address(inputs[i])
             if address != self._addresses[place]:
-                if i in self._fixed or not is_there(inputs[i]):
+                if i in self._fixed:
                     return False
                 moved.append((place, i, address))
         if self._written:
@@ -196,8 +201,6 @@ class Inputs:
         self._copies.append((i, private.tensor, form.collapsed() if expanded else None))
 
     def _copy_in(self, inputs: Sequence[Any]) -> bool:
-        if not all(is_there(inputs[i]) for i, _, _ in self._copies):
-            return False
         if self._written:
             now = {i: _address(inputs[i]) for i, _, _ in self._copies}
             if any(address != self._spans[i][0] for i, address in now.items()) and not self._may_lie(now):
@@ -223,6 +226,31 @@ class _Form(tuple[Any, ...]):
 def signature(inputs: Sequence[Any], fixed: frozenset[int] = frozenset()) -> tuple[str, ...]:
     """('torch.float32[2]@cpu', 'int 3'); a fixed input's address stands behind it."""
     return tuple(_described(value, i in fixed) for i, value in enumerate(inputs))
+
+
+def refusal(
+    inputs: Sequence[Any],
+    captured: tuple[str, ...],
+    fixed: frozenset[int],
+    device: str = "cpu",
+    *,
+    subclasses: bool = False,
+) -> SignatureError:
+    """Why a recording of the signature `captured` did not replay these inputs."""
+    if where := gate.why_not_here():
+        return SignatureError(f"a replay {where} would keep its operators from it: call it outside.")
+    if found := gate.first_refused(inputs, device, subclasses=subclasses):
+        index, why = found
+        wanted = f"; captured for {captured[index]}" if index < len(captured) else ""
+        return SignatureError(f"input {index} {why}{wanted}", index=index, why=f"{why}{wanted}")
+    given = signature(inputs, fixed)
+    words = f"captured for {captured}, got {given}"
+    if captured == given:
+        words += (
+            ": the same, but an input that the graph writes overlaps another input, or an input that as_strided reads "
+            "does not lie at the begin of its storage"
+        )
+    return SignatureError(words)
 
 
 def sharing(inputs: Sequence[Any]) -> frozenset[int]:
@@ -259,9 +287,18 @@ def _meet(a: Span, b: Span) -> bool:
 def _described(value: Any, with_address: bool) -> str:
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__name__} {value}"
+    if why := gate.why_not_anywhere(value):
+        return f"a tensor that {why}"
     at = f" at {value.data_ptr():#x}" if with_address else ""
-    short = "" if is_there(value) else f", of which its memory holds {value.untyped_storage().nbytes()} bytes"
-    return f"{Layout.of(value)}@{value.device}{at}{short}"
+    lazy = ("conj " if value.is_conj() else "") + ("neg " if value.is_neg() else "")
+    return f"{lazy}{Layout.of(value)}@{value.device}{at}"
+
+
+def _is_there(tensor: torch.Tensor, nbytes: int) -> bool:
+    """`gate.why_no_memory` where it is known how many bytes lie between the first element and the end of the last."""
+    storage = tensor.untyped_storage()
+    room = storage.nbytes() - tensor.storage_offset() * tensor.element_size()
+    return room >= nbytes and gate.has_memory(storage)
 
 
 def same_number(given: Any, captured: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
+from npucompose.targets.cpu import gate
 from npucompose.targets.cpu.allocation import over
 from npucompose.targets.cpu.captured_graph import CapturedGraph, How
 from npucompose.targets.cpu.inputs import sharing, signature
@@ -44,7 +45,7 @@ class KeptPlan:
 
     def recording(self, inputs: Sequence[Any]) -> CapturedGraph | None:
         """A recording for these inputs; None where it would not be one of their signature. Nothing is run."""
-        if sharing(inputs) or signature(inputs, self.fixed) != self.signature:
+        if gate.first_refused(inputs) or sharing(inputs) or signature(inputs, self.fixed) != self.signature:
             return None
         for root in self.plan.roots:
             if root.kind == "input":

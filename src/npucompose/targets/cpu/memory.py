@@ -49,11 +49,6 @@ def span_of(tensor: torch.Tensor) -> tuple[int, int]:
     return (base + low, base + high) if high > low else (0, 0)
 
 
-def is_there(tensor: torch.Tensor) -> bool:
-    """Whether the storage holds every element: not where somebody freed it, or cut it short, under the tensor."""
-    return Layout.of(tensor).span()[1] <= tensor.untyped_storage().nbytes()
-
-
 @frozen(kw_only=True, eq=False)
 class OutputBuffer:
     """Memory of one output root, and what of the plan lies in it: it can be moved as a whole."""

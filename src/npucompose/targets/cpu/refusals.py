@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from npucompose.errors import CaptureError
 from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
 from npucompose.graphs.source import source_line
+from npucompose.targets.cpu import gate
 from npucompose.targets.cpu.ledger import flat
-from npucompose.targets.cpu.memory import is_there
 
 _METADATA = frozenset({"is_same_size", "size", "stride", "numel", "dim", "storage_offset", "is_contiguous"})
 """Operators that answer with a number that only the signature decides."""
@@ -105,27 +105,18 @@ def not_a_call(node: fx.Node) -> CaptureError:
 
 
 def check_input(index: int, value: Any) -> None:
-    """Raise CaptureError for an input that no recording can hold: a fake, a subclass, another device, a gradient."""
+    """Raise CaptureError for an input that no recording can hold: a symbol, what the gate refuses, a gradient."""
     if not isinstance(value, torch.Tensor):
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise CaptureError(f"input {index} is symbolic ({value}); capture runs on real values.")
         return
-    where = f"input {index} ({value.dtype}[{','.join(map(str, value.shape))}])"
-    odd = ""
     if isinstance(value, FakeTensor):
-        raise CaptureError(f"{where} is a FakeTensor; capture takes plain tensors with real data.")
-    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        odd = f"is a {type(value).__name__}; capture takes plain tensors with real data."
-    elif value.device.type != "cpu":
-        odd = f"is on {value.device}; this target captures CPU graphs only."
-    elif _is_odd(value):
-        odd = f"has layout {value.layout}, dtype {value.dtype}; only dense tensors are captured."
-    if odd:
-        raise Refused(f"{where} {odd}", reason=f"an input of it {odd}", index=index)
-    if not is_there(value):
-        raise CaptureError(
-            f"{where} has {value.untyped_storage().nbytes()} bytes of memory: it was freed or cut short."
-        )
+        raise CaptureError(f"input {index} is a FakeTensor; capture takes plain tensors with real data.")
+    if odd := gate.why_not_plain(value):
+        raise Refused(f"input {index} {odd}.", reason=f"an input of it {odd}", index=index)
+    where = f"input {index} ({value.dtype}[{','.join(map(str, value.shape))}])"
+    if gone := gate.why_no_memory(value):
+        raise CaptureError(f"{where} {gone}.")
     if value.requires_grad and torch.is_grad_enabled():
         raise CaptureError(f"{where} requires grad; capture is for inference: use torch.no_grad() or detach it.")
 

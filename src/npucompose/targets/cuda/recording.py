@@ -12,13 +12,14 @@ import torch
 from attrs import define, field
 from torch import fx
 
-from npucompose.errors import CaptureError, SignatureError
+from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
+from npucompose.targets.cpu import gate
 from npucompose.targets.cpu.arena import Turns
 from npucompose.targets.cpu.held_memory import OVERWRITTEN
-from npucompose.targets.cpu.inputs import same_number, sharing, signature
+from npucompose.targets.cpu.inputs import refusal, same_number, sharing, signature
 from npucompose.targets.cpu.plan import Layout
-from npucompose.targets.cpu.refusals import refused
+from npucompose.targets.cpu.refusals import Refused, refused
 from npucompose.targets.cpu.traits import traits_of
 from npucompose.targets.cpu.undisturbed import undisturbed
 from npucompose.targets.cuda.device import Device
@@ -159,6 +160,9 @@ class CudaRecording:
                 raise CaptureError(
                     f"input {i} is on {inputs[i].device}: a CUDA graph takes tensors of its device only."
                 )
+            if why := gate.why_not_anywhere(inputs[i]):
+                raise Refused(f"input {i} {why}.", reason=f"an input of it {why}", index=i)
+        self._kind = inputs[self._tensors[0]].device.type if self._tensors else "cuda"
         self._walk = Walk(graph_module=graph_module, device=device, lanes=pool.lanes)
         self._walk.check()
         self._aliases = Aliases.of(graph_module.graph)
@@ -194,12 +198,12 @@ class CudaRecording:
         """The outputs for inputs of the recording's signature; SignatureError for others."""
         outputs = self.try_replay(inputs, reuse=reuse)
         if outputs is None:
-            raise SignatureError(f"captured for {self.signature}, got {signature(inputs, self._fixed)}")
+            raise refusal(inputs, self.signature, self._fixed, self._kind, subclasses=True)
         return outputs
 
     def try_replay(self, inputs: Sequence[Any], *, reuse: bool = False) -> list[Any] | None:
         """None, with nothing done, when the inputs do not have this recording's signature."""
-        if not self._fits(inputs):
+        if not self._fits(inputs) or (self._results is not None and gate.why_not_here()):
             return None
         with self._pool.turns:
             if self._results is None:
@@ -307,6 +311,7 @@ class CudaRecording:
         return (
             len(inputs) == self._count
             and all(isinstance(inputs[i], torch.Tensor) for i in self._tensors)
+            and not gate.first_refused(inputs, self._kind, subclasses=True)
             and [self._form(i, inputs[i]) for i in self._tensors] == self._forms
             and all(same_number(inputs[i], value) for i, value in self._numbers)
             # What is written and brought back may share memory with nobody: others would not see it in time.

@@ -7,6 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "gate.h"
 #include "held_memory.h"
 #include "torch_internal.h"
 
@@ -14,10 +15,6 @@ namespace py = pybind11;
 
 namespace npucompose {
 namespace {
-
-// Keys that say how a tensor is used, not what it is.
-const c10::DispatchKeySet kUse = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot);
 
 // What a call looks at lies together; sizes and strides of up to five dimensions do not lie elsewhere.
 struct Input {
@@ -31,9 +28,11 @@ struct Input {
   // Where the tensor of the last call had its parts. Only ever fetched ahead: they may be gone.
   const void *last_tensor = nullptr, *last_storage = nullptr;
 
+  // That of the capture, which came through the gate. Sizes come last: a tensor of another kind may have none.
   bool has_form(const at::TensorImpl& t) const {
+    if (t.dtype() != dtype || (t.key_set() - kUse) != keys) return false;
     const auto its_sizes = t.sizes(), its_strides = t.strides();
-    if (t.dtype() != dtype || (t.key_set() - kUse) != keys || its_sizes.size() != sizes.size()) return false;
+    if (its_sizes.size() != sizes.size()) return false;
     for (size_t d = 0; d < sizes.size(); ++d)
       if (its_sizes[d] != sizes[d] || its_strides[d] != strides[d]) return false;
     return !(from_zero && t.storage_offset());
@@ -116,8 +115,9 @@ class Front {
     for (size_t i = 0; i < memory_.size(); ++i) recording_->move_output(i, memory_[i].address());
   }
 
-  // The outputs, or None, with nothing done: these are not the recording's inputs.
+  // The outputs, or None, with nothing done: these are not the recording's inputs, or this thread may not replay.
   py::object replay(const py::tuple& given, Earlier earlier) {
+    if (has_onlookers()) return py::none();
     const Given inputs = items_of(given);
     const Turns::Turn turn(*turns_);
     if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
@@ -131,6 +131,7 @@ class Front {
   // The same where nobody has to be asked: all outputs in a tuple or a list, or the one that `only` names. None, with
   // nothing done, also where only `admit` could tell.
   py::object replay_unasked(Given inputs, Row result, size_t only, Earlier earlier) {
+    if (has_onlookers()) return py::none();
     const Turns::Turn turn(*turns_);
     if (again_ || !is_known(inputs)) return py::none();
     leave_held(inputs, earlier);
@@ -159,6 +160,7 @@ class Front {
       made.value = given["value"];
       return made;
     }
+    TORCH_CHECK(is_plain(py::object(given["tensor"]).ptr()), "an input did not come through the gate");
     const auto t = given["tensor"].cast<at::Tensor>();
     made.is_tensor = true;
     made.fixed = given["fixed"].cast<bool>();
@@ -236,7 +238,7 @@ class Front {
       if (!input.has_form(impl)) return false;
       input.last_tensor = &impl, input.last_storage = impl.unsafe_storage().unsafeGetStorageImpl();
       if (!input.nbytes) continue;
-      if (!input.is_there(impl)) return false;
+      if (!input.is_there(impl) || !impl.unsafe_storage().data()) return false;
       // data_ptr() makes a lazy copy first, where there is one.
       const auto address = input.written ? reinterpret_cast<uintptr_t>(tensor.data_ptr()) : address_of(impl);
       if (address == input.address) continue;
@@ -285,6 +287,9 @@ class Front {
   static Span span_of(const Input& input) { return {input.address, input.address + input.nbytes}; }
 
   bool is_admitted(const py::tuple& given) {
+    if (given.size() != inputs_.size()) return false;
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (inputs_[i].is_tensor && !is_plain(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)))) return false;
     py::list addresses;
     for (const Input& input : inputs_) addresses.append(input.address);
     const py::object answer = admit_(given, addresses);
@@ -355,6 +360,7 @@ class Call {
     }
     for (const auto& item : held) held_.push_back(py::reinterpret_borrow<py::object>(item));
     for (const auto& [input, argument] : taken_) arguments_ = std::max(arguments_, argument + 1);
+    for (const auto& [input, argument] : taken_) TORCH_CHECK(input < held_.size(), "there is no input ", input);
     for (const py::object& item : held_) held_wants_grad_ |= THPVariable_Check(item.ptr()) && wants_grad(item.ptr());
     if (py::isinstance<py::int_>(result)) only_ = front_->origin_of(result.cast<size_t>()), result_ = Row::one;
     else result_ = result.ptr() == reinterpret_cast<PyObject*>(&PyTuple_Type) ? Row::tuple : Row::list;

@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include "front.h"
+#include "gate.h"
 #include "held_kernels.inc"
 
 namespace py = pybind11;
@@ -90,6 +91,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     const npucompose::OneThread quiet;
     return act();
   });
+  m.def("is_plain", [](const py::object& object) { return npucompose::is_plain(object.ptr()); });
+  m.def("has_onlookers", &npucompose::has_onlookers);
   m.def("synchronisation_ns", [](int64_t rounds, int64_t spin_ns, const std::vector<int>& cores) {
     const py::gil_scoped_release release;
     return npucompose::synchronisation_ns(rounds, spin_ns, cores);
