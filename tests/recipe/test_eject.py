@@ -220,6 +220,34 @@ class Retyped(Pass):
 
 
 @frozen(kw_only=True)
+class Restrided(Pass):
+    """Changes only how a node is said to lie in memory."""
+
+    name: ClassVar[str] = "restrided"
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        node = next(n for n in graph.nodes if n.name == "abs_1")
+        node.meta["val"] = node.meta["val"].t()
+        return 1
+
+
+@frozen(kw_only=True)
+class Bounded(Pass):
+    """Inserts an operator with numbers that Python has no literals for."""
+
+    name: ClassVar[str] = "bounded"
+    numbers: tuple[float, ...] = ()
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        node = next(n for n in graph.nodes if n.name == "abs_1")
+        with graph.inserting_after(node):
+            made = graph.call_function(torch.ops.aten.clamp.default, (node, *self.numbers))
+        made.meta["val"] = node.meta["val"].clone()
+        next(n for n in graph.nodes if n.name == "sub").replace_input_with(node, made)
+        return 1
+
+
+@frozen(kw_only=True)
 class Rewired(Pass):
     """Inserts an operator, gives arguments of its own, moves and removes: all that edits can say."""
 
@@ -239,7 +267,12 @@ class Rewired(Pass):
 
 
 @pytest.mark.parametrize(
-    ("a_pass", "why"), [(Strange(), "the operator of 'abs_1'"), (Retyped(), "no edit of nodes says")]
+    ("a_pass", "why"),
+    [
+        (Strange(), "the operator of 'abs_1'"),
+        (Retyped(), "no edit of nodes says"),
+        (Restrided(), "no edit of nodes says"),
+    ],
 )
 def test_a_pass_that_edits_cannot_say_is_refused_by_name(a_pass: Pass, why: str) -> None:
     with pytest.raises(ConfigError, match=f"pass '{a_pass.name}' @ passes.mine cannot be frozen.*{why}"):
@@ -264,6 +297,18 @@ def test_every_kind_of_edit_is_repeated() -> None:
 
     apply_frozen(fresh, {frozen_graph.fingerprint: edits}, "rewired")
     assert printed(fresh.graph) == printed(module.graph)
+
+
+def test_numbers_without_a_literal_are_written_as_python_reads_them() -> None:
+    for numbers in ((float("-inf"), float("inf")), (float("nan"), 0.5)):
+        frozen_graph = freeze(traced(mm_abs_sub, torch.randn(2, 2)), (("bounded", Bounded(numbers=numbers)),), CAN)
+        written = " ".join(frozen_graph.edits["bounded"])
+        assert all(f"float('{number}')" in written for number in numbers if number != 0.5)
+
+
+def test_a_dimension_counted_from_the_end_is_written_counted_from_the_front() -> None:
+    script = eject("model=add", "+shapes.mark_dynamic.x=[-1]")
+    assert 'torch._dynamo.mark_dynamic(inputs["x"], 1)' in script
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,46 @@ def test_lines_that_cannot_be_read_are_listed_with_number_code_and_reason() -> N
     assert str(unread[28]).startswith("line 28: config.experimental_config.no_such_option = True: torchair's")
 
 
+def test_a_value_that_a_condition_may_have_given_is_not_taken_for_certain() -> None:
+    imported = read(
+        """
+        import torch, torchair
+        config = torchair.CompilerConfig()
+        frozen = False
+        if unknown():
+            frozen = True
+        config.experimental_config.frozen_parameter = frozen
+        model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+        """
+    )
+    assert compiler(imported) == {}
+    assert [(u.line, u.why) for u in imported.unread] == [(7, "it depends on a condition")]
+
+
+def test_of_a_condition_that_is_known_one_branch_is_read() -> None:
+    imported = read(
+        """
+        import torch, torchair
+        config = torchair.CompilerConfig()
+        DEBUG = False
+        if DEBUG:
+            config.experimental_config.frozen_parameter = True
+        else:
+            config.experimental_config.remove_noop_ops = False
+        if True:
+            config.ge_config.enable_single_stream = True
+        else:
+            config.ge_config.oo_level = "O1"
+        model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+        """
+    )
+    assert imported.unread == ()
+    assert compiler(imported) == {
+        "experimental_config": {"remove_noop_ops": False},
+        "ge_config": {"enable_single_stream": True},
+    }
+
+
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     import_script(f"import torchair\nopen({str(witness)!r}, 'w')\nc = torchair.CompilerConfig()\n1 / 0\n")

@@ -148,7 +148,7 @@ def _is_pending(mutation: Mutation, results: Results, given: argparse.Namespace)
     return not results.holds(ROOT, mutation) or results.entries[mutation.key]["verdict"] == given.again
 
 
-def judge_known(session: Session) -> int:
+def judge_known(given: argparse.Namespace, session: Session) -> int:
     """Judge what was written down; 1 where something gets through again."""
     missed = []
 
@@ -160,7 +160,7 @@ def judge_known(session: Session) -> int:
         if verdict["verdict"] != "caught":
             missed.append(mutation)
 
-    known = written.known(ROOT)
+    known = [m for m in written.known(ROOT) if given.packages is None or draw.package_of(m.path) in given.packages]
     session.each(one, known)
     print(f"{len(known) - len(missed)} of {len(known)} written changes are caught")
     return int(bool(missed))
@@ -229,7 +229,7 @@ def main() -> int:
     with Session.opened(given.workers) as session:
         session.trace(given.tests)
         if given.known:
-            return judge_known(session)
+            return judge_known(given, session)
         sample = judge_sample(given, session, results)
     return report(results, sample)
 

@@ -55,3 +55,15 @@ def test_two_streams_may_read_the_same() -> None:
     order.call(1, "mm", reads={X}, writes={Y})
     order.call(2, "abs", reads={X}, writes={3})
     assert order.unordered == []
+
+
+def test_waiting_for_an_older_event_forgets_nothing() -> None:
+    order = Order()
+    order.call(1, "abs", reads=(), writes={Y})
+    order.record(6, 1)
+    order.call(1, "mm", reads=(), writes={X})
+    order.record(7, 1)
+    order.wait(7, 2)
+    order.wait(6, 2)
+    order.call(2, "relu", reads={X}, writes={3})
+    assert order.unordered == []
