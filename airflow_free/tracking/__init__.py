@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npucompose.errors import ConfigError
-from npucompose.schema.setting import COMMAND_LINE, origin
+from npucompose.schema.names import LONGEST, is_name
+from npucompose.schema.setting import COMMAND_LINE, DEFAULT, origin
 from npucompose.schema.tracker import PACKAGES, Tracker
 
 TIME_LIMIT_S = 60.0
@@ -28,6 +29,12 @@ def check(tracker: Tracker, provenance: dict[str, str]) -> None:
         raise ConfigError(
             f"tracker.place={tracker.place} comes from {origin(provenance, 'tracker.place')}; only the command line "
             "itself can say where runs are told: add tracker.place=… there."
+        )
+    said_by = origin(provenance, "tracker.experiment")
+    if said_by not in (COMMAND_LINE, DEFAULT) and not is_name(tracker.experiment):
+        raise ConfigError(
+            f"tracker.experiment must be a plain name, of which folders are made, and comes from {said_by}: "
+            f"{tracker.experiment[:LONGEST]!r}."
         )
     package = PACKAGES.get(tracker.name)
     if package is not None and importlib.util.find_spec(package) is None:

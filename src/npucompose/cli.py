@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npucompose.console import guarded
-from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError, path_error
 
 if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
@@ -269,6 +269,8 @@ def _end_of(act: Callable[[], int]) -> int | NpuComposeError:
 
 def _bug(error: Exception) -> NpuComposeError:
     """What was not foreseen: exit status 3, and never a bare traceback."""
+    if isinstance(error, OSError) and (refused := path_error(error)):
+        return refused
     told = NpuComposeError(f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)")
     told.__cause__ = error
     return told

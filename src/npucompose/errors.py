@@ -7,8 +7,11 @@ status that the command line ends with: 2 the configuration is wrong or illegal,
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -115,3 +118,22 @@ def traced_line(trace: str) -> str | None:
         return None
     file, line, function, code = frames[-1]
     return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"
+
+
+OF_A_PATH = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
+
+
+def path_error(error: OSError) -> ConfigError | None:
+    """What is wrong with a path that somebody gave, or with a folder that is gone; None for every other mistake."""
+    path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    told = None
+    if error.errno in OF_A_PATH:
+        told = ConfigError(f"{path[:200] or 'a path'}: {error.strerror}.")
+    elif error.errno == errno.ENOENT and path and not Path(path).parent.is_dir():
+        told = ConfigError(
+            f"{str(Path(path).parent)[:200]} is gone: was it deleted meanwhile? What was finished is in the store, and "
+            "the same command goes on after it."
+        )
+    if told is not None:
+        told.__cause__ = error
+    return told

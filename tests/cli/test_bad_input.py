@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from npucompose.cli import run
+from npucompose.cli import main, run
 
+LONG = "x" * 3000
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "unknown group choice": (
         ["mode=reduce-overhaed"],
@@ -50,6 +52,35 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "a pass named twice": (["passes=[cse,cse]"], ["'cse' is named twice @ passes=[cse,cse]"]),
     "a pass named by two files": (["passes=[clean,cse]"], ["'cse' is named twice", "passes/clean and passes/cse"]),
     "contradictory pass order": (["passes=[stream_plan,dead_code]"], ["stream_plan", "dead_code"]),
+    "a time limit longer than clocks take": (
+        ["pipeline.time_limit_s=3000000"],
+        ["'time_limit_s' must be <= 2000000: 3000000.0 @ pipeline"],
+    ),
+    "a time limit without an end": (["pipeline.time_limit_s=1e308"], ["'time_limit_s' must be <= 2000000"]),
+    "no number": (
+        ["benchmark.min_seconds=nan"],
+        ["'min_seconds' must be a number of at most 64 bits, and finite: nan"],
+    ),
+    "a number that is no float": (
+        [f"benchmark.min_seconds=1{'0' * 400}"],
+        ["'min_seconds' must be a number of at most 64 bits, and finite: a number of 1,329 bits"],
+    ),
+    "a seed of 31 digits": ([f"seed=1{'0' * 30}"], ["'seed' must be an integer of 64 bits: a number of 100 bits"]),
+    "a seed of 5,000 digits": ([f"seed={'9' * 5000}"], [f"'seed={'9' * 55}…' is not an override: Exceeds the limit"]),
+    "more threads than there can be": (["benchmark.threads=100000000"], ["'threads' must be <= 4096: 100000000"]),
+    "a key of 3,000 letters": ([f"+passes.{LONG}={{pass: cse}}"], ["is no key: it has 3,007 characters"]),
+    "a choice of 3,000 letters": ([f"model={LONG}"], ["unknown model 'xxxx"]),
+    "a folder of 3,000 letters": (["--config-dir", LONG], [f"--config-dir {LONG}: File name too long."]),
+    "a file of 3,000 letters": (["--config-name", LONG], ["the name of a file of conf/, without .yaml"]),
+    "a run in a folder of 3,000 letters": ([f"hydra.run.dir={LONG}"], ["cannot be written", "File name too long"]),
+    "a run where nothing can be written": (
+        ["hydra.run.dir=/proc/x"],
+        ["the folder of the run cannot be written: /proc/x"],
+    ),
+    "a resolver whose name is another value": (
+        ["tracker.experiment=oc.env", "pipeline.name='${${tracker.experiment}:HOME}'"],
+        ["it uses a resolver; a value may only refer to another one"],
+    ),
     "not an override": (["seed"], ["'seed' is not an override"]),
     "a sweep without -m": (["mode=eager,max-autotune"], ["several values", "-m"]),
     "model=python without trust": (
@@ -130,4 +161,48 @@ def test_a_mistake_of_ours_is_a_paragraph_and_exit_3(
     assert run(["model=add"], program="run.py") == 3
     told = capsys.readouterr().err
     assert "internal error, please report it: ZeroDivisionError: division by zero (--debug shows where)" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recipe", "show", LONG],
+        ["recipe", "verify", LONG],
+        ["recipe", "verify", "--against", LONG, LONG],
+        ["recipe", "import", LONG],
+        ["recipe", "eject", "--config-name", LONG],
+        ["report", LONG],
+        ["report", LONG, LONG],
+        ["explain", "--config-dir", LONG],
+        ["list", "models", "--config-dir", LONG],
+        ["bisect", "--config-dir", LONG],
+    ],
+    ids=lambda command: command[0] + " " + command[1][:9],
+)
+def test_a_path_that_the_system_does_not_take_is_a_sentence(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("npucompose: ")
+    assert told.count("\n") == 1
+
+
+def test_a_folder_that_is_deleted_while_a_sweep_writes_to_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_free.sweep import run as sweeping
+
+    def deleted(points: object) -> str:
+        shutil.rmtree("multirun")
+        return "{}"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweeping, "membership", deleted)
+    assert run(["-m", "model=add,mlp", "target=null_device", "pipeline=compile_only"], program="run.py") == 2
+    told = capsys.readouterr().err
+    assert "npucompose: multirun/" in told
+    assert "is gone: was it deleted meanwhile?" in told
     assert "Traceback" not in told

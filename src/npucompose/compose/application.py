@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
 
 NAME = "run"
+MOST_SHOWN = 200
 
 
 def run_application(arguments: argparse.Namespace, composer: Composer, task: Callable[[Any], None]) -> None:
@@ -34,7 +35,7 @@ def run_application(arguments: argparse.Namespace, composer: Composer, task: Cal
         except BrokenPipeError:
             raise  # of whoever reads what Hydra answers: it has enough
         except OSError as error:
-            where = f" {error.filename}" if error.filename else ""
+            where = f" {str(error.filename)[:MOST_SHOWN]}" if error.filename else ""
             raise ConfigError(f"the folder of the run cannot be written:{where} {error.strerror or error}.") from error
         finally:
             GlobalHydra.instance().clear()

@@ -19,11 +19,17 @@ def conf_dir() -> Path:
 
 def added_dirs(dirs: Sequence[str]) -> tuple[Path, ...]:
     """A person's --config-dir folders, checked."""
-    paths = tuple(Path(d).resolve() for d in dirs)
-    for given, path in zip(dirs, paths, strict=True):
-        if not path.is_dir():
-            raise ConfigError(f"--config-dir {given}: no such folder.")
-    return paths
+    return tuple(_folder(given) for given in dirs)
+
+
+def _folder(given: str) -> Path:
+    try:
+        path = Path(given).resolve()
+        if path.is_dir():
+            return path
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a loop of links
+        raise ConfigError(f"--config-dir {given}: {getattr(error, 'strerror', None) or error}.") from None
+    raise ConfigError(f"--config-dir {given}: no such folder.")
 
 
 def choices_of(group: str, dirs: Sequence[Path] = ()) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SINGULAR = {"passes": "pass"}
 OPEN = ("model.config", "shapes.mark_dynamic", "shapes.gears")
 """Mappings whose keys are another's: a library's, or the arguments of a model. An override sets any key of them."""
+LONGEST_KEY = 500
 REFUSED_OF_HYDRA = {
     "hydra.searchpath": "add a folder of choices with --config-dir",
     "hydra.mode": "write -m for a sweep",
@@ -34,9 +35,10 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             parsed.append(_parsed(text))
-        except HydraException as error:
-            reason = str(error).splitlines()[0]
-            problems.append(f"'{text}' is not an override: {reason} Write key=value, group=choice, or ~key.")
+        except (HydraException, ValueError, RecursionError) as error:  # the second: a number of too many digits
+            reason = str(error).splitlines()[0].rstrip(".") + "."
+            short = text if len(text) <= LONGEST_KEY else f"{text[:60]}…"
+            problems.append(f"'{short}' is not an override: {reason} Write key=value, group=choice, or ~key.")
     if problems:
         raise ConfigError(*problems)
     return parsed

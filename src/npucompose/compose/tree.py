@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.compose.conf import added_dirs
 from npucompose.compose.overrides import (
+    LONGEST_KEY,
     OPEN,
     group_problems,
     hydra_problem,
@@ -25,6 +26,9 @@ from npucompose.compose.overrides import (
 from npucompose.compose.references import parsed as parsed_references
 from npucompose.compose.references import resolved
 from npucompose.compose.sources import loader_of, plain
+from npucompose.errors import ConfigError
+from npucompose.schema.names import LONGEST as LONGEST_NAME
+from npucompose.schema.names import is_name
 from npucompose.schema.setting import COMMAND_LINE, DEFAULT
 
 if TYPE_CHECKING:
@@ -63,6 +67,10 @@ class Composer:
     """
 
     def __init__(self, *, config_dirs: Sequence[str] = (), config_name: str = "config") -> None:
+        if not is_name(config_name):
+            raise ConfigError(
+                f"--config-name {config_name[:LONGEST_NAME]}: the name of a file of conf/, without .yaml."
+            )
         self.config_name = config_name
         self.loader = loader_of(added_dirs(config_dirs))
         self._combinations: dict[tuple[str, ...], _Combination] = {}
@@ -116,6 +124,8 @@ class Composer:
         told = hydra_problem(o)
         if told:
             return [told]
+        if len(o.key_or_group) > LONGEST_KEY:
+            return [f"'{o.key_or_group[:60]}…' is no key: it has {len(o.key_or_group):,} characters."]
         if self.is_group(o):
             return group_problems(self.loader, o)
         if not o.is_hydra_override():

@@ -73,7 +73,7 @@ class Slurm:
     parameters: Mapping[str, str | int] = option(
         factory=dict, doc="further options of sbatch: {account: me, qos: high}"
     )
-    poll_s: float = option(2.0, "seconds between two looks at the queue", gt=0)
+    poll_s: float = option(2.0, "seconds between two looks at the queue", gt=0, le=86_400)
 
     def __attrs_post_init__(self) -> None:
         """These become lines of a shell script: no text of a file may end one and begin another."""

@@ -84,7 +84,9 @@ class Logs:
 class Pipeline:
     name: str = option("bench", "the choice of conf/pipeline this is", name=NAME)
     stages: tuple[str, ...] = option(factory=tuple, doc="stages that are wanted; what they need runs too", name=NAME)
-    time_limit_s: float = option(1800.0, "the worker is killed after so many seconds: status `timeout`", gt=0)
+    time_limit_s: float = option(
+        1800.0, "the worker is killed after so many seconds: status `timeout`", gt=0, le=2_000_000
+    )
     log_limit_mb: float = option(
         64.0, "MiB of run.log that are kept, and the last lines; the rest is cut", gt=0, le=2**20
     )
@@ -101,9 +103,13 @@ class Pipeline:
 class Benchmark:
     warmup: int = option(5, "calls of each candidate that are not counted", ge=0)
     min_calls: int = option(30, "at least so many counted calls of each candidate", ge=1)
-    min_seconds: float = option(1.0, "and at least so many seconds of counted calls, all candidates together", ge=0)
+    min_seconds: float = option(
+        1.0, "and at least so many seconds of counted calls, all candidates together", ge=0, le=2_000_000
+    )
     max_calls: int = option(20_000, "and at most so many calls of each candidate", ge=1)
-    threads: int | None = option(None, "torch.set_num_threads; null leaves torch's choice", ge=1, optional=True)
+    threads: int | None = option(
+        None, "torch.set_num_threads; null leaves torch's choice", ge=1, le=4096, optional=True
+    )
     against: tuple[ModeName, ...] = option(
         factory=tuple,
         doc="modes compared and timed in turns with this one and eager; the report says which won",

@@ -65,6 +65,8 @@ def _value_problems(value: Any, here: str) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _value_problems(item, f"{here}.{index}")
+    elif isinstance(value, (int, float)) and not abs(value) < 2**63:
+        yield f"'{here}' must be a finite number of at most 64 bits"
     elif isinstance(value, str) and not is_name(value, WORD):
         yield f"'{here}' must be a plain word, no address and no path: {value[:LONGEST]!r}"
 

@@ -137,6 +137,7 @@ class Streams:
         "at capture an automatic plan and one stream are timed in turns for at most so long, and the faster is kept, "
         "where the target can; 0: the prediction decides",
         ge=0,
+        le=1e9,
     )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")

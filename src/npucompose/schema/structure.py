@@ -7,6 +7,7 @@ type says None), validators that are asked beside the types and not after them, 
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
@@ -23,6 +24,7 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn, override
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.schema.leaf import INT64_MAX
 
 T = TypeVar("T")
 
@@ -69,6 +71,8 @@ def shown(value: Any) -> str:
     """The value as a person wrote it in YAML, cut to a line: null, true, 'abc', [1, 2]."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
+    if isinstance(value, int) and abs(value) > INT64_MAX:
+        return f"a number of {value.bit_length():,} bits"  # Python writes no number of more than 4,300 digits
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -88,9 +92,16 @@ def _scalar(kind: Any) -> Callable[[Any, Any], Any]:
     def read(raw: Any, _: Any) -> Any:
         if not fits(raw):
             raise _Wrong(words, raw)
+        if kind in (int, float) and not _is_held(raw):
+            raise _Wrong(f"{words} of at most 64 bits, and finite" if kind is float else f"{words} of 64 bits", raw)
         return float(raw) if kind is float else raw
 
     return read
+
+
+def _is_held(number: float) -> bool:
+    """torch, SQLite and the clocks take no more."""
+    return -INT64_MAX <= number <= INT64_MAX if isinstance(number, int) else math.isfinite(number)
 
 
 def _literal(raw: Any, kind: Any) -> Any:

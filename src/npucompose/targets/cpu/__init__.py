@@ -97,10 +97,11 @@ class CpuTarget(Target):
         None,
         "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
         ge=1,
+        le=4096,
         optional=True,
     )
     stream_spin_us: float = option(
-        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0
+        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0, le=1e9
     )
     stream_cores: tuple[int, ...] = option(
         factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
