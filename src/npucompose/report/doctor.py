@@ -18,7 +18,8 @@ from typing import Any, cast
 
 from attrs import asdict, field, frozen
 
-from npucompose.machine import compiler, cpu_model, usable_cores
+from npucompose import private
+from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
 from npucompose.schema.verified import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
@@ -293,6 +294,8 @@ def notes(torch: Torch, machine: Machine, packages: Mapping[str, str | None]) ->
             "torch_npu is installed and CANN is not set up: a plain `import torch` may fail. Source CANN's set_env.sh, "
             "or set TORCH_DEVICE_BACKEND_AUTOLOAD=0."
         )
+    if doubt := private.doubt(cache_dir(), cache_dir()):
+        found.append(f"the cache is not believed: {doubt.words}. `chmod 700`, or another folder in {CACHE_VARIABLE}.")
     wanted = os.environ.get("CXX")
     if wanted and shutil.which(wanted) is None:
         found.append(f"CXX={wanted} is no program; the C++ compiler is {machine.compiler or 'none'}.")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from npucompose import private
 from npucompose.cli import main
 from npucompose.errors import ConfigError, FetchError
 from npucompose.targets.npu_offline import fetch as fetching
@@ -221,3 +223,22 @@ def test_what_is_not_pinned_ends_with_status_2(
 ):
     assert main(["fetch", "torch_npu", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_tree_that_others_could_have_written_is_not_believed_and_fetched_anew(only_here: Path, tmp_path: Path):
+    _, pin = fake_wheel(only_here)
+    before = os.umask(0)
+    try:
+        tree = fetch(pin).tree
+    finally:
+        os.umask(before)
+    assert private.doubt_within(tree, tmp_path / "cache") is None
+    (tree / "torch_npu" / "sitecustomize.py").touch()
+    (tree / "torch_npu" / "version.py").chmod(0o666)
+    with pytest.raises(
+        ConfigError, match=r"version\.py can be written by others \(mode 666\)\. Type `npucompose fetch"
+    ):
+        locate()
+    assert not fetch(pin).already
+    assert locate() == tree
+    assert not (tree / "torch_npu" / "sitecustomize.py").exists()

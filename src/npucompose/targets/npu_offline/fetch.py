@@ -21,7 +21,9 @@ from typing import Any
 
 from attrs import frozen
 
+from npucompose import private
 from npucompose.errors import ConfigError, FetchError, listed, unknown
+from npucompose.machine import CACHE_VARIABLE, cache_dir
 from npucompose.targets.npu_offline.wheel import FETCH, cached_tree, this_architecture, this_python, version
 
 DEFAULT_VERSION = "2.13.0"
@@ -83,18 +85,22 @@ def pinned(
 def fetch(pin: Pin) -> Fetched:
     """The wheel's tree in the cache; downloads only what is not there. A tree is there whole or not at all."""
     tree = cached_tree(pin.version, pin.python, pin.architecture)
-    if (tree / "torch_npu" / "version.py").is_file():
+    doubt = private.doubt_within(tree, cache_dir())
+    if doubt and not doubt.mine:
+        raise FetchError(f"{doubt.words}: set {CACHE_VARIABLE} to a folder of your own.")
+    if not doubt and (tree / "torch_npu" / "version.py").is_file():
         return Fetched(tree=tree, already=True)
     try:
-        tree.parent.mkdir(parents=True, exist_ok=True)
+        private.make(tree.parent, cache_dir())
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=tree.parent) as folder:
             wheel = _downloaded(pin, Path(folder))
             _verify(wheel, pin)
             whole = Path(folder) / "tree"
             unpack(wheel, whole)
+            private.close(whole)
             if version(whole) != pin.version:
                 raise FetchError(f"{pin.file} says of itself that it is torch_npu {version(whole)}.")
-            _put(whole, tree)
+            _put(whole, tree, instead=doubt is not None)
     except OSError as error:
         raise FetchError(f"torch_npu {pin.version} cannot be unpacked into {tree.parent}: {error}.") from error
     return Fetched(tree=tree, already=False)
@@ -174,8 +180,11 @@ def _verify(wheel: Path, pin: Pin) -> None:
         )
 
 
-def _put(whole: Path, tree: Path) -> None:
-    """Rename into place. Another process may have been faster: its tree is as good, for the hash was the same."""
+def _put(whole: Path, tree: Path, *, instead: bool = False) -> None:
+    """Rename into place. Another process may have been faster: its tree is as good, for the hash was the same; unless
+    it is to go there `instead` of one that is not believed."""
+    if instead:
+        shutil.rmtree(tree)
     if tree.exists() and not (tree / "torch_npu" / "version.py").is_file():
         shutil.rmtree(tree)
     try:

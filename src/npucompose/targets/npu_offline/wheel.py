@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from npucompose import private
 from npucompose.errors import ConfigError
 from npucompose.machine import cache_dir, installed_version
 
@@ -130,6 +131,11 @@ def _cached() -> Found | None:
     if not trees:
         return None
     best = max(trees, key=_fitness)
+    if doubt := private.doubt_within(best, cache_dir()):
+        raise ConfigError(
+            f"the torch_npu in {best} is not believed: {doubt.words}. Type `{FETCH}` to have it anew, or set "
+            f"{TREE_VARIABLE} to the folder of an unpacked wheel."
+        )
     return Found(tree=best.resolve(), version=version(best), by="the cache")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from npucompose import machine
 from npucompose.cli import main
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.report import doctor
@@ -236,6 +237,100 @@ def test_two_that_come_at_once_build_once(empty_cache: Path, compiler: Callable[
         thread.join()
     assert len(places) == 3
     assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+
+
+NOT_UTF8 = b"\xff\xfe\x00"
+
+
+def test_a_digest_that_is_no_text_is_a_reason_to_build_anew(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    calls = compiler(copying(real))
+    put(real.read_bytes())
+    (build.folder() / f"{build.NAME}.sha256").write_bytes(NOT_UTF8)
+    assert build.state().kind == "not built"
+    build.load()
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+
+
+def test_a_failure_that_is_no_text_is_a_reason_to_try_again(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    compiler(copying(real))
+    place = build.folder()
+    place.mkdir(parents=True)
+    (place / "failure.txt").write_bytes(f"{tried()}\n".encode() + NOT_UTF8)
+    assert build.state().kind == "not built"
+    assert captured().facts()["executor"] == "native"
+
+
+def tried() -> str:
+    found = machine.compiler()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("opened", ["", "native", "{place}", "{place}/{name}.so", "{place}/{name}.sha256"])
+def test_what_others_could_have_written_is_built_anew_in_a_cache_that_is_closed(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, opened: str
+) -> None:
+    """The digest is right: who can write the one can write the other."""
+    calls = compiler(copying(real))
+    put(real.read_bytes() + b"a stranger's")
+    for folder in (empty_cache, empty_cache / "native", build.folder()):
+        folder.chmod(0o755)
+    path = empty_cache / opened.format(place=f"native/{build.folder().name}", name=build.NAME)
+    path.chmod(0o777)
+    assert "can be written by others" in build.state().words
+    build.load()
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+    assert (build.folder() / f"{build.NAME}.so").read_bytes() == real.read_bytes()
+    for folder in (empty_cache, empty_cache / "native", build.folder()):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert build.state().kind == "built"
+
+
+def test_what_is_built_under_umask_0_is_its_owners_alone(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    compiler(copying(real))
+    before = os.umask(0)
+    try:
+        build.load()
+    finally:
+        os.umask(before)
+    for place in (empty_cache, *empty_cache.rglob("*")):
+        assert not place.stat().st_mode & 0o077, place
+    assert build.state().kind == "built"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_cache_of_another_user_is_a_reason_for_the_portable_replayer_and_doctor_says_so(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = compiler(copying(real))
+    os.chown(put(real.read_bytes()), 12345, 12345)
+    facts = captured().facts()
+    assert facts["executor"] == "torchscript"
+    assert "belongs to another user (number 12345)" in facts["executor_reason"]
+    assert not calls.exists()
+    assert native_replayer().startswith("impossible: the native replayer is not taken from a cache that others can")
+    os.chown(empty_cache, 12345, 12345)
+    (note,) = doctor.notes(doctor.Torch(), doctor.look_at_machine(), {})
+    assert note.startswith(f"the cache is not believed: {empty_cache} belongs to another user")
+
+
+def test_a_lock_that_is_a_link_does_not_empty_what_it_leads_to(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, tmp_path: Path
+) -> None:
+    compiler(copying(real))
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    build.folder().mkdir(parents=True)
+    (build.folder() / "lock").symlink_to(precious)
+    with pytest.raises(build.Unavailable, match="cannot be kept"):
+        build.load()
+    assert precious.read_text() == "mine"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -1,7 +1,7 @@
 """The native replayer's extension: compiled once for each torch of a machine, then loaded from the user's cache.
 
-Where it lies follows from its sources, from torch and from Python, so what was built for others is never loaded.
-Asking for its state loads no torch.
+Where it lies follows from its sources, from torch and from Python, so what was built for others is never loaded; nor is
+what others could have written there (`npucompose.private`). Asking for its state loads no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from typing import Literal
 
 from attrs import frozen
 
-from npucompose.machine import cache_dir, compiler
+from npucompose import private
+from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 from npucompose.targets.cpu.native.held import HELD, header
 
 NAME = "npucompose_replay"
@@ -76,6 +77,8 @@ def state() -> State:
         place = folder()
     except Unavailable as error:
         return State(kind="impossible", words=str(error))
+    if (doubt := _doubt(place)) and not doubt.mine:
+        return State(kind="impossible", words=_not_believed(doubt))
     if _is_whole(place):
         return State(kind="built", words=str(_extension(place)))
     found = compiler()
@@ -84,7 +87,8 @@ def state() -> State:
     complaint = _remembered_failure(place, found)
     if complaint is not None:
         return State(kind="failed", words=complaint)
-    return State(kind="not built", words="it is built at its first use, once, in about half a minute")
+    again = f"{doubt.words}, so what is there is not believed: " if doubt else ""
+    return State(kind="not built", words=f"{again}it is built at its first use, once, in about half a minute")
 
 
 @functools.cache
@@ -150,14 +154,27 @@ def _digest(place: Path) -> Path:
     return place / f"{NAME}.sha256"
 
 
+def _doubt(place: Path) -> private.Doubt | None:
+    """Whether somebody else could have written what lies there."""
+    found = (private.doubt(file, cache_dir()) for file in (_extension(place), _digest(place), _failure(place)))
+    return next((doubt for doubt in found if doubt), None)
+
+
+def _not_believed(doubt: private.Doubt) -> str:
+    return (
+        f"the native replayer is not taken from a cache that others can write: {doubt.words}. "
+        f"Set {CACHE_VARIABLE} to a folder of your own."
+    )
+
+
 def _is_whole(place: Path) -> bool:
     """Whether the extension is there, every byte of it, and ours: loading half a file kills the process."""
     file, digest = _extension(place), _digest(place)
-    if not (file.is_file() and digest.is_file()):
+    if not (file.is_file() and digest.is_file()) or _doubt(place):
         return False
     content = file.read_bytes()
     mine = f"{BUILT_WITH}{_release(metadata.version('torch'))}\0".encode()
-    return hashlib.sha256(content).hexdigest() == digest.read_text() and mine in content
+    return hashlib.sha256(content).hexdigest().encode() == digest.read_bytes() and mine in content
 
 
 def _loaded(file: Path) -> ModuleType:
@@ -186,12 +203,24 @@ def _release(version: str) -> str:
 def _built(place: Path) -> Path:
     if _is_whole(place):
         return _extension(place)
+    doubt = _doubt(place)
+    if doubt and not doubt.mine:
+        raise Unavailable(_not_believed(doubt))
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        if doubt:
+            _forget(place)  # before it is closed: from then on it would be believed
+        private.make(place, cache_dir())
+        if doubt:
+            _forget(place)
         with _alone(place / "lock"):
             return _extension(place) if _is_whole(place) else _build(place)
     except OSError as error:
         raise Unavailable(f"the native replayer cannot be kept in {place}: {error}") from error
+
+
+def _forget(place: Path) -> None:
+    for file in (_digest(place), _extension(place), _failure(place), place / "lock"):
+        file.unlink(missing_ok=True)
 
 
 def _build(place: Path) -> Path:
@@ -208,13 +237,22 @@ def _build(place: Path) -> Path:
         try:
             made = _compile(found, Path(work))
         except _CompilerFailed as error:
-            _failure(place).write_text(f"{found}\n{error}")
+            _put(f"{found}\n{error}", _failure(place), Path(work))
             raise Unavailable(str(error)) from None
         digest = hashlib.sha256(made.read_bytes()).hexdigest()
+        made.chmod(0o700)
         os.replace(made, _extension(place))
-        _digest(place).write_text(digest)
+        _put(digest, _digest(place), Path(work))
     print(f"npucompose: built in {time.monotonic() - begun:.0f} s", file=sys.stderr)
     return _extension(place)
+
+
+def _put(text: str, file: Path, work: Path) -> None:
+    """Written beside it and moved there: it is there whole or not at all, and its owner's alone."""
+    made = work / file.name
+    made.write_text(text, encoding="utf-8")
+    made.chmod(0o600)
+    os.replace(made, file)
 
 
 class _CompilerFailed(Exception):
@@ -268,9 +306,12 @@ def _failure(place: Path) -> Path:
 def _remembered_failure(place: Path, found: str) -> str | None:
     """What the same compiler said last time: building fails once, not at every start."""
     file = _failure(place)
-    if not file.is_file():
+    if not file.is_file() or _doubt(place):
         return None
-    tried, _, complaint = file.read_text().partition("\n")
+    try:
+        tried, _, complaint = file.read_text(encoding="utf-8").partition("\n")
+    except UnicodeDecodeError:  # not as it was written: try again
+        return None
     return f"{complaint}\nRemove {file} to try again." if tried == found else None
 
 
@@ -283,6 +324,6 @@ def _alone(lock: Path) -> Iterator[None]:
     """One process builds, the others wait for it."""
     import fcntl
 
-    with lock.open("w") as file:
+    with open(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

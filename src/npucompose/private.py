@@ -1,0 +1,100 @@
+"""Folders of what is loaded later: made for their owner alone, believed only where nobody else could have written.
+
+A digest beside a file says that the file is whole; it does not say who wrote the two.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from attrs import frozen
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_POSIX = hasattr(os, "geteuid")
+"""Elsewhere a folder of a user's is his by other means, and nothing here is asked."""
+
+
+@frozen
+class Doubt:
+    """Why something is not believed. What is `mine` can be closed and made anew; what is not stays another's."""
+
+    words: str
+    mine: bool
+
+
+def doubt(path: Path, root: Path) -> Doubt | None:
+    """Whether someone else could have written `path`, which lies in `root`, a folder for private things: a file or a
+    folder on the way to it that is not ours (or root's), that others may write, or that is a link. None: it is ours
+    alone, or is not there yet.
+
+    Of what lies above `root` only the next folder is looked at: in one that all may write, and that is not sticky as
+    /tmp is, `root` could be exchanged for another.
+    """
+    if not _POSIX:
+        return None
+    given, root = root, Path(os.path.realpath(root))
+    if found := _doubt_above(root.parent):
+        return found
+    return next((found for place in (root, *_way(path, given)) if (found := _doubt(place))), None)
+
+
+def doubt_within(folder: Path, root: Path) -> Doubt | None:
+    """The same about a folder and all that lies in it."""
+    if found := doubt(folder, root):
+        return found
+    return next((found for place in _below(folder) if (found := _doubt(place))), None) if _POSIX else None
+
+
+def make(folder: Path, root: Path) -> None:
+    """Make `folder`, and what lacks on the way to it from `root`, for its owner alone; close what is there already."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    for place in (root, *_way(folder, root)):
+        place.mkdir(mode=0o700, exist_ok=True)
+        if _POSIX and stat.S_IMODE(place.stat().st_mode) != 0o700:
+            place.chmod(0o700)
+
+
+def close(folder: Path) -> None:
+    """Take from others what they may write in a folder of ours."""
+    for place in (folder, *_below(folder)):
+        mode = place.lstat().st_mode
+        if mode & _OTHERS and not stat.S_ISLNK(mode):
+            place.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+
+
+def _way(path: Path, root: Path) -> Iterator[Path]:
+    """What lies on the way from `root`, `path` itself last."""
+    parts = path.relative_to(root).parts
+    return (root.joinpath(*parts[: n + 1]) for n in range(len(parts)))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
+def _doubt(place: Path) -> Doubt | None:
+    try:
+        found = place.lstat()
+    except FileNotFoundError:
+        return None
+    if found.st_uid not in (os.geteuid(), 0):
+        return Doubt(f"{place} belongs to another user (number {found.st_uid})", mine=False)
+    if stat.S_ISLNK(found.st_mode):
+        return Doubt(f"{place} is a link", mine=True)
+    if found.st_mode & _OTHERS:
+        return Doubt(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):o})", mine=True)
+    return None
+
+
+def _doubt_above(place: Path) -> Doubt | None:
+    try:
+        mode = place.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return Doubt(f"{place} can be written by everybody (mode {stat.S_IMODE(mode):o})", mine=False)
+    return None
