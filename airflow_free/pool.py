@@ -30,6 +30,7 @@ from typing import Any
 from attrs import asdict, evolve, field, frozen
 
 from airflow_free import cgroup
+from airflow_free.environment import worker_environment
 from airflow_free.outcome import GRACE_S, STACK_S, Account, Hearing, Limits, Outcome, last_lines, outcome_of
 from airflow_free.stage import Event, Tell
 from airflow_free.supervisor import ENDING_S, KILL, STACK, TERM
@@ -357,7 +358,7 @@ class _Server:
                 stderr=log,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**os.environ, **env},
+                env=worker_environment(env),
             )
         return _Server(process, ours)
 

@@ -30,10 +30,10 @@ def run_in_worker(
 ) -> Outcome:
     """Call `entry` ("module:function") with `payload` in a new process and wait for it.
 
-    The worker has this process's sys.path, working folder and environment (and `env`); what it prints is appended to
-    `log_path`, as far as `limits` allow. On timeout, on Ctrl-C, at its end and at the end of this process it is ended
-    with everything that it started, whatever session that moved to. Blocks in select: no processor time is taken from
-    what is measured.
+    The worker has this process's sys.path, working folder and what passes of its environment (and `env`); what it
+    prints is appended to `log_path`, as far as `limits` allow. On timeout, on Ctrl-C, at its end and at the end of this
+    process it is ended with everything that it started, whatever session that moved to. Blocks in select: no processor
+    time is taken from what is measured.
     """
     with Pool(log_path) as pool:
         pool.start(

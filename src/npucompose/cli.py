@@ -332,6 +332,7 @@ def _run_here(job: Any) -> int:
     from hydra.core.hydra_config import HydraConfig
 
     from airflow_free import tracking
+    from airflow_free.environment import also_passing
     from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
@@ -343,7 +344,7 @@ def _run_here(job: Any) -> int:
     for warning in job.warnings:
         console(stderr=True).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
     try:
-        with Progress(terminal) as progress:
+        with also_passing(HydraConfig.get().job.env_set), Progress(terminal) as progress:
             report = run_experiment(job, run_dir, store=Store.default(), tell=progress.show)
     except ConfigError:
         _leave_no_folder()

@@ -55,14 +55,17 @@ def test_a_worker_sees_the_path_the_folder_and_the_environment_of_its_parent(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, "", str(tmp_path / "odd : name")])
-    monkeypatch.setenv("INHERITED", "1")
-    done = run("echo", word="größe", number=1.5, variables=["INHERITED", "GIVEN"], env={"GIVEN": "2"})
+    monkeypatch.setenv("OMP_DYNAMIC", "1")
+    monkeypatch.setenv("A_PERSON_S_TOKEN", "1")
+    done = run(
+        "echo", word="größe", number=1.5, variables=["OMP_DYNAMIC", "GIVEN", "A_PERSON_S_TOKEN"], env={"GIVEN": "2"}
+    )
     assert done.status == "done"
     assert done.result is not None
     assert done.result["payload"]["word"] == "größe"
     assert done.result["path"] == sys.path
     assert done.result["folder"] == str(tmp_path)
-    assert done.result["env"] == {"INHERITED": "1", "GIVEN": "2"}
+    assert done.result["env"] == {"OMP_DYNAMIC": "1", "GIVEN": "2", "A_PERSON_S_TOKEN": None}
     assert done.result["pid"] != os.getpid()
 
 

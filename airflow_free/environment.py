@@ -1,0 +1,77 @@
+"""The environment that a worker starts with: what Python, torch, compilers and devices read, and nothing else.
+
+What a person's shell holds beside that (tokens, addresses of services) is no business of a model, of a pass, or of a
+recipe that somebody else wrote. docs/recipes.md has the list.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+ALSO = "NPUCOMPOSE_PASS_ENV"
+"""Names and globs of a person's own, between commas: `MY_MODEL_ROOT,MYLIB_*`; they pass whatever they are called."""
+PASSED: Mapping[str, tuple[str, ...]] = {
+    "the system": (
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "TMPDIR", "TEMP", "TMP", "TZ", "LANG", "LANGUAGE", "LC_*",
+        "TERM", "COLUMNS", "LINES", "NO_COLOR", "XDG_*", "SYSTEMROOT", "WINDIR", "COMSPEC", "PATHEXT", "APPDATA",
+        "LOCALAPPDATA", "USERPROFILE",
+    ),
+    "Python": ("PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "COVERAGE_*", "COV_CORE_*"),
+    "compilers and the linker": (
+        "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_*", "CCACHE_*", "MAX_JOBS", "ASAN_OPTIONS",
+        "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS",
+    ),
+    "threads and memory": (
+        "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "VECLIB_*", "NUMEXPR_*", "DNNL_*", "ONEDNN_*",
+        "ATEN_*", "MALLOC_*", "MIMALLOC_*", "TCMALLOC_*",
+    ),
+    "torch": (
+        "TORCH*", "PYTORCH_*", "TRITON_*", "CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "RANK",
+        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    ),
+    "Ascend": (
+        "ASCEND_*", "CANN_*", "NPU_*", "HCCL_*", "GE_*", "TBE_*", "TE_*", "ACL_*", "ATB_*", "RT_*", "LCAL_*", "DUMP_*",
+        "PROFILING_*", "TOOLCHAIN_HOME", "TASK_QUEUE_ENABLE", "COMBINED_ENABLE", "INF_NAN_MODE_ENABLE",
+        "CPU_AFFINITY_CONF",
+    ),
+    "model libraries": ("HF_HOME", "HF_HUB_*", "TRANSFORMERS_*"),
+    "npucompose": ("NPUCOMPOSE_*",),
+}  # fmt: skip
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
+"""Never passed because of a family's name; `NPUCOMPOSE_PASS_ENV` can still name it."""
+
+
+def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """What a worker starts with: `given`, over what passes of this process's environment."""
+    also = [pattern.strip() for pattern in os.environ.get(ALSO, "").split(",") if pattern.strip()]
+    kept = {name: value for name, value in os.environ.items() if _passes(name) or _fits(name, also)}
+    return {**kept, **given}
+
+
+@contextmanager
+def also_passing(names: Iterable[str]) -> Iterator[None]:
+    """Variables that the command line itself sets (hydra.job.env_set) reach the workers too."""
+    before = os.environ.get(ALSO)
+    together = ",".join(filter(None, (before, *names)))
+    if together:
+        os.environ[ALSO] = together
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(ALSO, None)
+        else:
+            os.environ[ALSO] = before
+
+
+def _passes(name: str) -> bool:
+    return not SECRET.search(name) and any(_fits(name, patterns) for patterns in PASSED.values())
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
