@@ -93,8 +93,10 @@ def __getattr__(name):
 """
 
 
-def sweep(folder: Path, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    write_factories(folder)
+def sweep(folder: Path, *overrides: str, write: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`write=False` where the folder has factories of its own."""
+    if write:
+        write_factories(folder)
     return subprocess.run(
         [sys.executable, str(ROOT / "run.py"), "-m", *overrides],
         cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment},

@@ -1,0 +1,155 @@
+"""Sweeps killed at random moments: `python -m tools.kill_sweeps [--kills 200] [--seed 15]`.
+
+A sweep is begun, SIGKILL goes to one of its processes (the parent, the fork server, a supervisor, a worker) at a random
+moment, and the same command goes on where it stopped, until the sweep is done; then the next is begun in a new folder.
+After each kill nothing may run any more, and every end in the ledger needs its report; each done sweep has to have the
+ledger of one that nobody disturbed. The result file belongs to one seed; started again, the script goes on where it
+stopped. Exit status 1 where anything was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "kill_sweeps.json"
+OVERRIDES = ("model=add", "pipeline=compile_only", "retry=failed", "seed=range(0,{points})")
+VICTIMS = ("parent", "parent", "parent", "fork server", "supervisor", "worker")
+
+
+def begin(folder: Path, points: int) -> subprocess.Popen[bytes]:
+    overrides = [one.format(points=points) for one in OVERRIDES]
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run.py"), "-m", *overrides],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def ledger(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """{key: (status, overrides)}; AssertionError where an end has no report that says the same."""
+    from airflow_free.sweep.ledger import Ledger
+
+    with Ledger.open(folder / ".npucompose") as found:
+        entries = found.entries()
+    for entry in entries:
+        if entry.run_dir is not None:
+            report = json.loads((folder / ".npucompose" / entry.run_dir / "report.json").read_text())
+            assert (report["key"], report["status"]) == (entry.key, entry.status), entry
+    return {entry.key: (entry.status, entry.overrides) for entry in entries}
+
+
+def below(parent: int) -> dict[str, list[int]]:
+    """{kind: numbers} of the processes of a sweep."""
+    from airflow_free import processes
+
+    children = {kind: [one for one in processes.everybody() if one.parent == parent] for kind in ("fork server",)}
+    for kind, over in (("supervisor", "fork server"), ("worker", "supervisor")):
+        above = {one.pid for one in children[over]}
+        children[kind] = [one for one in processes.everybody() if one.parent in above]
+    return {kind: [one.pid for one in found] for kind, found in children.items()}
+
+
+def left(folder: Path) -> list[int]:
+    """Processes that work in the folder, a while after the end of the one that began them."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = [int(one.name) for one in Path("/proc").glob("[0-9]*") if _works_in(one, folder)]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _works_in(process: Path, folder: Path) -> bool:
+    try:
+        return Path(os.readlink(process / "cwd")) == folder.resolve()
+    except OSError:
+        return False
+
+
+def killed(process: subprocess.Popen[bytes], moment_s: float, wanted: str, chance: random.Random) -> str | None:
+    """Who was killed; None where the sweep was done before."""
+    try:
+        process.wait(moment_s)
+        return None
+    except subprocess.TimeoutExpired:
+        victims = below(process.pid).get(wanted) or [process.pid]
+    victim = chance.choice(victims)
+    os.kill(victim, signal.SIGKILL)
+    return wanted if victim != process.pid else "parent"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--points", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--afresh", action="store_true", help="forget what the file holds")
+    given = parser.parse_args()
+    head: dict[str, Any] = {"seed": given.seed, "points": given.points}
+    result = {**head, "kills": 0, "victims": {}, "sweeps": 0, "same_ledger": 0, "left_running": 0, "lost": []}
+    if given.out.is_file() and not given.afresh:
+        result = json.loads(given.out.read_text())
+        if {key: result[key] for key in head} != head:
+            raise SystemExit(f"{given.out} was made with another seed or number of points: --afresh begins it anew.")
+    with tempfile.TemporaryDirectory(prefix="npucompose-undisturbed-") as folder:
+        began = time.monotonic()
+        begin(Path(folder), given.points).wait()
+        whole_s, wanted = time.monotonic() - began, ledger(Path(folder))
+    assert {status for status, _ in wanted.values()} == {"ok"}
+    assert len(wanted) == given.points
+    while result["kills"] < given.kills:
+        with tempfile.TemporaryDirectory(prefix="npucompose-killed-") as folder:
+            one_sweep(Path(folder), given, result, whole_s, wanted)
+    return int(bool(result["lost"]) or result["left_running"] > 0 or result["same_ledger"] < result["sweeps"])
+
+
+def one_sweep(folder: Path, given: argparse.Namespace, result: dict[str, Any], whole_s: float, wanted: Any) -> None:
+    victims = Counter(result["victims"])
+    chance = random.Random(f"{given.seed} {result['kills']}")
+    while result["kills"] < given.kills:
+        process = begin(folder, given.points)
+        victim = killed(process, chance.uniform(0.2, whole_s), chance.choice(VICTIMS), chance)
+        process.wait()
+        if victim is None:
+            break
+        result["kills"] += 1
+        victims[victim] += 1
+        result["victims"] = dict(sorted(victims.items()))
+        result["left_running"] += bool(left(folder))
+        try:
+            ledger(folder)
+        except (AssertionError, OSError, ValueError) as error:
+            result["lost"].append(f"after kill {result['kills']} ({victim}): {error}")
+        _write(given.out, result)
+    begin(folder, given.points).wait()
+    found = ledger(folder)
+    result["sweeps"] += 1
+    result["same_ledger"] += found == wanted
+    if found != wanted:
+        result["lost"].append(f"sweep {result['sweeps']}: {dict(Counter(status for status, _ in found.values()))}")
+    _write(given.out, result)
+    print(json.dumps(result), flush=True)
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(result, indent=1) + "\n")
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
