@@ -7,28 +7,31 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
-# What npucompose imports beside torch, and what its tests do. PyYAML and numpy are for one version of Python.
-BUNDLED := hydra-core omegaconf pyyaml attrs cattrs rich numpy pytest hypothesis
+# Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
+LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt requirements/build.lock requirements/dev.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/build.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/dev.lock
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(READY_EXTRAS): $(READY)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev,transformers,minilm]'
+$(READY_EXTRAS): $(READY) requirements/extras.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/extras.lock
 	@touch $@
 
-$(READY_BENCH): $(READY_EXTRAS)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev,transformers,minilm,bench]'
+$(READY_BENCH): $(READY_EXTRAS) requirements/bench.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/bench.lock
 	@touch $@
 
-install: $(READY)  ## make .venv with everything pinned
+install: $(READY)  ## make .venv, everything by its hash
 
 extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
@@ -59,8 +62,10 @@ test-npu: $(READY)  ## on a host with an NPU: prove every claim there, write ben
 test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager, write benchmarks/results/cuda-….json
 	$(BIN)/python -m pytest -m cuda tests/targets/cuda
 
-.bundle: pyproject.toml constraints.txt
-	$(PYTHON) -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt --upgrade --target $@ $(BUNDLED)
+.bundle: requirements/build.lock requirements/bundle.lock
+	$(PYTHON) -m pip $(LOCKED) --upgrade --target $@.build --requirement requirements/build.lock
+	PYTHONPATH=$(CURDIR)/$@.build $(PYTHON) -m pip $(LOCKED) --upgrade --target $@ --requirement requirements/bundle.lock
+	@rm -rf $@.build
 	@touch $@
 
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
@@ -68,11 +73,15 @@ bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to b
 test-cuda-offline:  ## test-cuda with the torch of $(PYTHON) and .bundle; installs nothing
 	PYTHONPATH=$(CURDIR)/.bundle:$(CURDIR)/src:$(CURDIR) $(PYTHON) -m pytest -p no:cacheprovider -m cuda tests/targets/cuda
 
-check: $(READY)  ## ruff, pyright, import contracts
+lock: $(READY)  ## write requirements/*.lock anew from pyproject.toml and constraints.txt; needs uv
+	$(BIN)/python -m tools.lock
+
+check: $(READY)  ## ruff, pyright, import contracts, the locks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.lock --check
 
 bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thread; what a fresh process costs
 	$(BIN)/python benchmarks/replay.py
@@ -88,6 +97,6 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
-	rm -rf $(VENV) .bundle outputs multirun .npucompose
+	rm -rf $(VENV) .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-threads-sanitized fuzz-programs mutants test-npu test-cuda test-cuda-offline bundle check bench bench-table huggingface golden clean
+.PHONY: help install extras run wheel test test-full test-threads-sanitized fuzz-programs mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean

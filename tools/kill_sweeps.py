@@ -1,10 +1,13 @@
 """Sweeps killed at random moments: `python -m tools.kill_sweeps [--kills 200] [--seed 15]`.
 
 A sweep is begun, SIGKILL goes to one of its processes (the parent, the fork server, a supervisor, a worker) at a random
-moment, and the same command goes on where it stopped, until the sweep is done; then the next is begun in a new folder.
-After each kill nothing may run any more, and every end in the ledger needs its report; each done sweep has to have the
-ledger of one that nobody disturbed. The result file belongs to one seed; started again, the script goes on where it
-stopped. Exit status 1 where anything was lost.
+moment, and the same sweep goes on where it stopped, until it is done; then the next is begun in a new folder. After
+each kill nothing may run any more, and every end in the ledger needs its report; each done sweep has to have the ledger
+of one that nobody disturbed. The result file belongs to one seed; started again, the script goes on where it stopped.
+Exit status 1 where anything was lost.
+
+The parent of each sweep, and its fork server, are forked from this process, which has planned the sweep and loaded
+torch: what costs seconds is not what is tested here.
 """
 
 from __future__ import annotations
@@ -14,34 +17,101 @@ import json
 import os
 import random
 import signal
-import subprocess
+import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from airflow_free import forkserver, pool, processes
+from airflow_free.store import Store
+from airflow_free.sweep.ledger import Ledger
+from airflow_free.sweep.plan import Plan
+from airflow_free.sweep.run import run_sweep
+
+os.environ["OMP_NUM_THREADS"] = "1"  # a process of several threads is not forked
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "kill_sweeps.json"
-OVERRIDES = ("model=add", "pipeline=compile_only", "retry=failed", "seed=range(0,{points})")
+OVERRIDES = ("model=add", "mode=eager", "pipeline=compile_only", "retry=failed", "seed=range(0,{points})")
 VICTIMS = ("parent", "parent", "parent", "fork server", "supervisor", "worker")
 
 
-def begin(folder: Path, points: int) -> subprocess.Popen[bytes]:
-    overrides = [one.format(points=points) for one in OVERRIDES]
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), "-m", *overrides],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+class Forked:
+    """A child of this process, in the words of subprocess.Popen."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_forked(act)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (600 if timeout is None else timeout)
+        while (found := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise pool.subprocess.TimeoutExpired("a fork", timeout or 600)
+            time.sleep(0.002)
+        return found
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _be_forked(act: Callable[[], Any]) -> NoReturn:
+    status = 1
+    try:
+        act()
+        status = 0
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def warm_server(env: Any, loaded: Any, log_path: Path) -> Any:
+    """A fork server that has everything loaded already; in the place of `airflow_free.pool._Server.start`."""
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        ours.close()
+        os.setsid()
+        with log_path.open("ab") as log:
+            for number in (1, 2):
+                os.dup2(log.fileno(), number)
+        forkserver.leave_a_trace()
+        forkserver._Server(theirs).serve()
+
+    with theirs:
+        return pool._Server(Forked(serve), ours)  # type: ignore[arg-type]
+
+
+def begin(folder: Path, plan: Plan) -> Forked:
+    """Begin or resume the sweep in a folder."""
+
+    def sweep() -> None:
+        os.chdir(folder)
+        store = Store(folder / ".npucompose")
+        swept = folder / "multirun"
+        swept.mkdir(exist_ok=True)
+        pool._Server.start = staticmethod(warm_server)  # type: ignore[method-assign]
+        with Ledger.open(store.root) as ledger:
+            run_sweep(plan, swept, lambda p: str(p.number), store=store, ledger=ledger, listen=lambda news: None)
+
+    return Forked(sweep)
 
 
 def ledger(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     """{key: (status, overrides)}; AssertionError where an end has no report that says the same."""
-    from airflow_free.sweep.ledger import Ledger
-
     with Ledger.open(folder / ".npucompose") as found:
         entries = found.entries()
     for entry in entries:
@@ -53,9 +123,7 @@ def ledger(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def below(parent: int) -> dict[str, list[int]]:
     """{kind: numbers} of the processes of a sweep."""
-    from airflow_free import processes
-
-    children = {kind: [one for one in processes.everybody() if one.parent == parent] for kind in ("fork server",)}
+    children = {"fork server": [one for one in processes.everybody() if one.parent == parent]}
     for kind, over in (("supervisor", "fork server"), ("worker", "supervisor")):
         above = {one.pid for one in children[over]}
         children[kind] = [one for one in processes.everybody() if one.parent in above]
@@ -79,16 +147,32 @@ def _works_in(process: Path, folder: Path) -> bool:
         return False
 
 
-def killed(process: subprocess.Popen[bytes], moment_s: float, wanted: str, chance: random.Random) -> str | None:
+def killed(process: Forked, moment_s: float, wanted: str, chance: random.Random) -> str | None:
     """Who was killed; None where the sweep was done before."""
     try:
         process.wait(moment_s)
         return None
-    except subprocess.TimeoutExpired:
+    except pool.subprocess.TimeoutExpired:
         victims = below(process.pid).get(wanted) or [process.pid]
     victim = chance.choice(victims)
     os.kill(victim, signal.SIGKILL)
     return wanted if victim != process.pid else "parent"
+
+
+def planned(points: int) -> Plan:
+    """The sweep, with everything loaded that its points need."""
+    import importlib
+
+    from airflow_free.sweep.crews.local import LOADED
+    from npucompose.compose.tree import Composer
+
+    plan = Plan.of([one.format(points=points) for one in OVERRIDES], Composer())
+    for name in {*LOADED, *(n for p in plan.points if p.job for n in p.job.checked.target.loaded)}:
+        module, _, _ = name.partition(":")
+        importlib.import_module(module)
+    threads = [Path(f"/proc/self/task/{one}/comm").read_text().strip() for one in os.listdir("/proc/self/task")]
+    assert len(threads) == 1, threads
+    return plan
 
 
 def main() -> int:
@@ -105,24 +189,25 @@ def main() -> int:
         result = json.loads(given.out.read_text())
         if {key: result[key] for key in head} != head:
             raise SystemExit(f"{given.out} was made with another seed or number of points: --afresh begins it anew.")
+    plan = planned(given.points)
     with tempfile.TemporaryDirectory(prefix="npucompose-undisturbed-") as folder:
         began = time.monotonic()
-        begin(Path(folder), given.points).wait()
+        begin(Path(folder), plan).wait()
         whole_s, wanted = time.monotonic() - began, ledger(Path(folder))
     assert {status for status, _ in wanted.values()} == {"ok"}
     assert len(wanted) == given.points
     while result["kills"] < given.kills:
         with tempfile.TemporaryDirectory(prefix="npucompose-killed-") as folder:
-            one_sweep(Path(folder), given, result, whole_s, wanted)
+            one_sweep(Path(folder), given, plan, result, whole_s, wanted)
     return int(bool(result["lost"]) or result["left_running"] > 0 or result["same_ledger"] < result["sweeps"])
 
 
-def one_sweep(folder: Path, given: argparse.Namespace, result: dict[str, Any], whole_s: float, wanted: Any) -> None:
+def one_sweep(folder: Path, given: argparse.Namespace, plan: Plan, result: Any, whole_s: float, wanted: Any) -> None:
     victims = Counter(result["victims"])
     chance = random.Random(f"{given.seed} {result['kills']}")
     while result["kills"] < given.kills:
-        process = begin(folder, given.points)
-        victim = killed(process, chance.uniform(0.2, whole_s), chance.choice(VICTIMS), chance)
+        process = begin(folder, plan)
+        victim = killed(process, chance.uniform(0.0, whole_s), chance.choice(VICTIMS), chance)
         process.wait()
         if victim is None:
             break
@@ -135,7 +220,7 @@ def one_sweep(folder: Path, given: argparse.Namespace, result: dict[str, Any], w
         except (AssertionError, OSError, ValueError) as error:
             result["lost"].append(f"after kill {result['kills']} ({victim}): {error}")
         _write(given.out, result)
-    begin(folder, given.points).wait()
+    begin(folder, plan).wait()
     found = ledger(folder)
     result["sweeps"] += 1
     result["same_ledger"] += found == wanted

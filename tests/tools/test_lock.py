@@ -1,0 +1,77 @@
+"""What `make` installs is pinned by hash, and the locks say what pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools import lock
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    monkeypatch.setattr(lock, "ROOT", tmp_path)
+    monkeypatch.setattr(lock, "FOLDER", tmp_path / "requirements")
+    return tmp_path
+
+
+def test_the_locks_fit() -> None:
+    assert list(lock.problems()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "other", "said"),
+    [
+        ("requirements/dev.lock", r"^attrs==.*(?:\n    --hash.*)+\n", "", "wants attrs>=24.2, and no pin"),
+        ("requirements/dev.lock", r"^(rich==\S+) \\\n(?:    --hash.*\n)+", r"\1\n", "rich==.* has no sha256"),
+        ("requirements/dev.lock", r"(--hash=)sha256:\w+", r"\1md5:0", "has no sha256"),
+        ("requirements/dev.lock", r"\Z", "--index-url https://x.example/\n", "names an index"),
+        ("requirements/dev.lock", r"\Z", f"torch==2.13.0 --hash=sha256:{'0' * 64}\n", "belongs to torch"),
+        ("requirements/ci.lock", r"^optuna==5\.\S+", "optuna==4.0.0", "wants optuna<6,>=5, the lock has 4.0.0"),
+        ("constraints.txt", r"^rich==.*", "rich==14.0.0", "constraints.txt wants rich==14.0.0"),
+        ("pyproject.toml", r'"rich>=13.7",', '"rich>=13.7", "another>=1",', "wants another>=1, and no pin"),
+        ("requirements/build.lock", r"^hatchling==.*(?:\n    --hash.*)+\n", "", "hatchling is missing"),
+    ],
+)
+def test_a_lock_that_does_not_fit_is_told(name: str, pattern: str, other: str, said: str, copied: Path) -> None:
+    text = (copied / name).read_text()
+    changed = re.sub(pattern, other, text, count=1, flags=re.MULTILINE)
+    assert changed != text
+    (copied / name).write_text(changed)
+    assert any(re.search(said, problem) for problem in lock.problems()), list(lock.problems())
+
+
+def test_everything_that_the_project_needs_here_is_in_the_locks() -> None:
+    """What is installed says what it needs; all of that, for this Python and this machine, has a hash."""
+    hashed = {pin.name for path in (ROOT / "requirements").glob("*.lock") for pin in lock.pins(path.read_text())}
+    seen, ahead = set[str](), [("npucompose", frozenset({"dev"}))]
+    while ahead:
+        name, extras = ahead.pop()
+        for text in metadata.requires(name) or ():
+            one = Requirement(text)
+            asked = any(one.marker is None or one.marker.evaluate({"extra": extra}) for extra in (*extras, ""))
+            if asked and canonicalize_name(one.name) not in seen and not lock.TORCH.fullmatch(one.name):
+                seen.add(canonicalize_name(one.name))
+                ahead.append((one.name, frozenset(one.extras)))
+    seen.discard("npucompose")
+    assert len(seen) > 20
+    assert seen <= hashed
+
+
+def test_make_installs_nothing_without_a_hash_but_torch_and_the_project() -> None:
+    text = (ROOT / "Makefile").read_text() + (ROOT / ".ci" / "run").read_text()
+    installs = [line.strip() for line in text.splitlines() if re.search(r"pip (install|\$\(LOCKED\))", line)]
+    free = [line for line in installs if "$(LOCKED)" not in line and "--require-hashes" not in line]
+    assert len(installs) >= 8
+    assert [line.split()[-1] for line in free] == ["torch", "."]
