@@ -85,6 +85,28 @@ def test_a_floating_sum_keeps_its_order_unless_that_is_relaxed(reduce: Any) -> N
     assert permutes(cleaned(f, x, contract="relaxed")) == 0
 
 
+@pytest.mark.parametrize(
+    ("combine", "stays"),
+    [
+        (lambda x, y: torch.add(x, y), False),
+        (lambda x, y: torch.add(x, y, alpha=3), True),
+        (lambda x, y: torch.sub(x, y, alpha=0.1), True),
+        (lambda x, y: torch.div(x, y), False),
+        (lambda x, y: torch.div(x, y, rounding_mode="floor"), True),
+    ],
+    ids=["add", "add times 3", "sub times 0.1", "div", "div and floor"],
+)
+def test_arithmetic_with_a_factor_or_a_rounding_moves_only_when_relaxed(combine: Any, stays: bool) -> None:
+    """Fused multiply-adds of the vector code round once, the scalar code's twice."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        a, b = x.permute(0, 3, 1, 2).contiguous(), (x + 1).permute(0, 3, 1, 2).contiguous()
+        return combine(a, b).permute(0, 2, 3, 1).contiguous()
+
+    assert bool(permutes(cleaned(f, X))) is stays
+    assert permutes(cleaned(f, X, contract="relaxed")) == 0
+
+
 def test_a_softmax_moves_only_when_relaxed() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x.permute(0, 3, 1, 2).contiguous(), 1).permute(0, 2, 3, 1).contiguous()

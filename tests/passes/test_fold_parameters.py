@@ -12,8 +12,10 @@ import npucompose
 from npucompose.api import checked
 from npucompose.errors import ConfigError
 from npucompose.graphs import op_counts
+from npucompose.passes.base import Constant, Request
 from npucompose.passes.fold_parameters import FoldParameters
 from npucompose.targets.npu import NpuTarget
+from tests.sample_graphs import CAN, traced
 
 CHOSEN = ("mode=reduce-overhead", "passes=fold_parameters", "check=per_pass")
 
@@ -61,6 +63,23 @@ def test_permuted_copied_and_cast_parameters_become_constants_with_the_same_bits
     assert len(record.folds.parameters) == 2
     graph = done.materialised.backend.compilations[0].graph_module.graph
     assert op_counts(graph) == {"aten.mm.default": 1, "aten.add.Tensor": 2, "aten.sum.default": 1}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_parameter_whose_memory_is_written_through_another_tensor_is_left_alone(shared: bool) -> None:
+    def forward(w: torch.Tensor, counter: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        counter.add_(1)
+        return x @ w.t().contiguous()
+
+    weight = some(3, 4)
+    counter = weight[0] if shared else some(4)
+    module = traced(forward, weight.clone(), counter.clone(), some(2, 4))
+    known = {
+        "w_1": Constant(value=weight, kind="parameter"),
+        "counter_1": Constant(value=counter, kind="buffer"),
+    }
+    folded = FoldParameters().run(Request(graph_module=module, can=CAN, constants=known)).matches
+    assert folded == (0 if shared else 1)
 
 
 def test_fold_parameters_before_and_after(golden: Callable[[str, str], None]) -> None:

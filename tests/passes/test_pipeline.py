@@ -14,7 +14,7 @@ from npucompose.passes import PASSES
 from npucompose.passes.base import Pass
 from npucompose.passes.cse import Cse
 from npucompose.passes.dead_code import DeadCode
-from npucompose.passes.pipeline import PassPipeline, build
+from npucompose.passes.pipeline import PassPipeline, build, order_problems
 from npucompose.passes.stream_plan import StreamPlan
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
@@ -145,6 +145,24 @@ def test_an_order_that_contradicts_is_refused_with_both_names(tree: dict[str, Ch
     assert "pass 'stream_plan'" in str(caught.value)
     assert "it must stand after it @ passes" in str(caught.value)
     assert len(caught.value.problems) == 1
+
+
+@frozen(kw_only=True)
+class Early(Pass):
+    """Says itself where it stands."""
+
+    name: ClassVar[str] = "early"
+    before: ClassVar[tuple[str, ...]] = ("cse",)
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        return 0
+
+
+def test_a_pass_may_say_what_it_stands_before() -> None:
+    assert order_problems([("a", Early()), ("b", Cse())]) == []
+    assert order_problems([("b", Cse()), ("a", Early())]) == [
+        "pass 'b' (stage pre) runs before 'a' (stage pre), but it must stand after it @ passes"
+    ]
 
 
 def test_a_pipeline_takes_its_stage_s_passes_and_no_other() -> None:

@@ -65,7 +65,14 @@ def _leaky(x: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isnan(x), torch.zeros_like(x), torch.relu(x))
 
 
+def _spoiling(x: torch.Tensor) -> torch.Tensor:
+    result = torch.relu(x)
+    x.mul_(2)
+    return result
+
+
 BREAKS = [
+    ("only an input afterwards", _spoiling, "input 0 afterwards differs"),
     ("only on a NaN", _leaky, "on edge values output 0 differs"),
     ("dtype", lambda x: torch.relu(x).double(), "has dtype torch.float64 instead of torch.float32"),
     ("shape", lambda x: torch.relu(x)[:2], "has shape (2, 4) instead of (4, 4)"),

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.graphs import op_counts
+from npucompose.graphs import op_counts, printed
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import BUILT_IN, PATTERNS, Replace
+from npucompose.passes.replace.pattern import Pattern
+from npucompose.passes.replace.rewrite import replace_all
 from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, traced
 
@@ -94,6 +96,44 @@ def test_what_is_nearly_a_pattern_is_left_alone(function: Any, inputs: list[torc
     before = op_counts(module.graph)
     assert Replace().rewrite(module.graph, CAN).matches == 0
     assert op_counts(module.graph) == before
+
+
+class Moved(Pattern):
+    """-(exp(x) + 1) becomes -1 - exp(x), which `lies` as it is told to."""
+
+    name = "moved"
+
+    def __init__(self, lies: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.lies = lies
+
+    def inputs(self) -> list[torch.Tensor]:
+        return [some(2, 8)]
+
+    def finds(self) -> list[tuple[Callable[..., Any], torch.dtype]]:
+        return [(lambda x: (x.exp() + 1).neg(), torch.float32)]
+
+    def replace(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lies(-1 - x.exp())
+
+
+@pytest.mark.parametrize(
+    ("lies", "replaced"),
+    [
+        (lambda x: x, 1),
+        (lambda x: x.double(), 0),
+        (lambda x: x[:1], 0),
+        (lambda x: x.t().contiguous().t(), 0),
+        (lambda x: torch.cat([x, x])[2:], 0),
+    ],
+    ids=["the same form", "dtype", "shape", "strides", "offset"],
+)
+def test_a_replacement_of_another_form_is_taken_back(lies: Any, replaced: int) -> None:
+    module = traced(lambda x: (x.exp() + 1).neg().abs(), some(2, 8))
+    before = printed(module.graph)
+    pattern: Any = type("Lying", (Moved,), {"__init__": lambda self: Moved.__init__(self, lies)})
+    assert replace_all(module.graph, [pattern()], check=False).matches == replaced
+    assert (printed(module.graph) == before) is (replaced == 0)
+    module.graph.lint()
 
 
 def test_memory_that_is_written_is_left_alone() -> None:

@@ -185,6 +185,13 @@ def test_random_numbers_are_neither_merged_nor_removed() -> None:
     assert op_counts(module.graph)["aten.rand.default"] == 3
 
 
+def test_memory_without_a_value_is_not_shared() -> None:
+    """What is written into one of them later, or by a kernel that tells nobody, is not in the other."""
+    module = traced(lambda x: torch.empty(2, 3) + torch.empty(2, 3) + x, X)
+    assert Cse().rewrite(module.graph, CAN) == 0
+    assert op_counts(module.graph)["aten.empty.memory_format"] == 2
+
+
 def test_equal_numbers_of_other_types_or_signs_are_not_equal_calls() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return (x * 1).abs() + (x * 1.0).abs() + (x + 0.0).neg() + (x + -0.0).neg()
@@ -263,6 +270,9 @@ def test_a_check_is_kept_though_nobody_reads_it() -> None:
 def test_a_planned_graph_stays_as_it_is(a_pass: Pass) -> None:
     module = traced(lambda x: x.abs().clone().neg() + x.relu() + x.relu(), X)
     assert apply(module.graph, Streams(), CAN) > 0
+    read = next(node for node in module.graph.nodes if node.name == "abs_1")
+    with module.graph.inserting_after(read):  # a kernel that nobody reads
+        module.graph.call_function(aten.exp.default, (read,)).meta["val"] = read.meta["val"]
     text = printed(module.graph)
     assert a_pass.rewrite(module.graph, CAN) == 0
     assert printed(module.graph) == text

@@ -18,7 +18,7 @@ from npucompose.streams import apply, race, validate
 from npucompose.streams.execute import Inputs, on_the_side
 from npucompose.streams.issue import issued_before
 from npucompose.streams.race import find_races
-from tests.sample_graphs import CAN, run, seeded_program, traced
+from tests.sample_graphs import CAN, Program, aten, run, seeded_program, traced
 from tests.streams.test_validate import drop_event
 
 X = torch.randn(4, 4)
@@ -72,6 +72,20 @@ def test_a_missing_event_is_named_with_the_kernel_that_went_wrong() -> None:
     apply(module.graph, structure(Streams, {**tree, "check": 20}, "streams"), CAN)
     module.graph.erase_node(next(n for n in module.graph.nodes if n.name.startswith("wait")))
     with pytest.raises(PlanError, match="the first kernel with other bits is 'mm'"):
+        find_races(module.graph, orders=20)
+
+
+def test_an_input_that_two_streams_write_is_compared_afterwards() -> None:
+    building = Program(inputs=3)
+    x, a, b = building.values
+    building.call(aten.copy_.default, x, a)
+    building.call(aten.copy_.default, x, b)
+    module = building.finish([building.call(aten.neg.default, a)])
+    plan = [{"stream": "s", "match": {"name": "copy__default_1"}}]
+    apply(module.graph, structure(Streams, {"kind": "explicit", "plan": plan}, "streams"), CAN)
+    find_races(module.graph, orders=20)
+    module.graph.erase_node(next(n for n in module.graph.nodes if n.name.startswith("wait")))
+    with pytest.raises(PlanError, match="the outputs or the inputs afterwards differ"):
         find_races(module.graph, orders=20)
 
 

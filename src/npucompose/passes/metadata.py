@@ -53,9 +53,12 @@ def fake_like(
     dtype: torch.dtype,
     *,
     strides: Sequence[Any] | None = None,
+    offset: int = 0,
     laid_down: bool = False,
 ) -> Any:
     """A fake tensor beside `model` without asking an operator: its strides, those given, or dense in order.
+
+    `offset` elements of its memory lie in front of it.
 
     None where an element-wise operator would choose other strides than those of a dense input.
     """
@@ -68,6 +71,9 @@ def fake_like(
     if isinstance(model, FakeTensor) and _all_ints((*shape, *strides)):
         with unset_fake_temporarily():  # where AOTAutograd is at work, its mode would make a fake tensor of it
             meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+            if offset:
+                reach = meta.untyped_storage().nbytes() // meta.itemsize
+                meta = torch.empty(offset + reach, dtype=dtype, device="meta").as_strided(shape, strides, offset)
         return FakeTensor(model.fake_mode, meta, model.device)
     mode = model.fake_mode if isinstance(model, FakeTensor) else nullcontext()
     with mode:

@@ -46,13 +46,10 @@ def keep_alive(graph: fx.Graph, needed: Dependence) -> None:
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     for hazard in _hazards(graph, timing, needed):
         stream = timing.streams[hazard.memory.maker.name]
-        after = max(place[user] for user in hazard.users)
         knows = (
             kernel
             for kernel in kernels
-            if place[kernel] > after
-            and timing.streams[kernel.name] == stream
-            and all(timing.orders(user, kernel) for user in hazard.users)
+            if timing.streams[kernel.name] == stream and all(timing.orders(user, kernel) for user in hazard.users)
         )
         with graph.inserting_before(next(knows, output)):
             _mention(graph, hazard.memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from attrs import define, field, frozen
@@ -63,10 +63,13 @@ def searches(pattern: type[Pattern]) -> tuple[Search, ...]:
     return tuple(Search.of(made, find, dtype) for find, dtype in made.finds())
 
 
-def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph:
-    """The graph of `function`; passes run while torch traces itself, and that is put away meanwhile."""
+def traced(function: Callable[..., Any], inputs: Sequence[Any], mode: Literal["real", "fake"] = "real") -> fx.Graph:
+    """The graph of `function`; passes run while torch traces itself, and that is put away meanwhile.
+
+    In mode "real" torch notes each value without its storage offset.
+    """
     with _disable_current_modes(), torch.no_grad():
-        return make_fx(function)(*inputs).graph
+        return make_fx(function, tracing_mode=mode)(*inputs).graph
 
 
 def match(search: Search, node: fx.Node) -> Found | None:

@@ -159,7 +159,7 @@ def _traced(
 def _replacement(pattern: type[Pattern], numbers: tuple[float, ...], forms: tuple[Any, ...]) -> fx.Graph:
     """What a pattern becomes for tensors of those forms: the same for every layer of a model."""
     metas = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in forms]
-    return traced(_bound(pattern(), numbers), metas)
+    return traced(_bound(pattern(), numbers), metas, mode="fake")
 
 
 def _bound(pattern: Pattern, numbers: Sequence[float]) -> Callable[..., Any]:
@@ -170,7 +170,7 @@ def _like(value: Any, model: Any) -> Any:
     """A fake value of the graph's own kind with the form of one that was traced apart."""
     if isinstance(value, (list, tuple)):
         return type(value)(_like(item, model) for item in value)
-    return fake_like(model, value.shape, value.dtype, strides=value.stride())
+    return fake_like(model, value.shape, value.dtype, strides=value.stride(), offset=value.storage_offset())
 
 
 def _value(node: fx.Node, mode: Any) -> Any:
