@@ -6,6 +6,7 @@ passes gave, to the last character and the same fingerprint, or the pass is refu
 
 from __future__ import annotations
 
+import ast
 import copy
 import operator
 from bisect import bisect_left
@@ -20,6 +21,7 @@ from npucompose.errors import ConfigError
 from npucompose.graphs import fingerprint, printed
 from npucompose.passes.pipeline import Labelled, PassPipeline
 from npucompose.recipe.carried import GraphEdit, graph_fingerprint
+from npucompose.recipe.python_text import call, dotted, item, literal
 from npucompose.schema.capabilities import Capabilities
 
 
@@ -87,7 +89,7 @@ class _Snapshot:
         removed = set(self.order) - set(after)
         lines = self._placed(after)
         replaced = self._replaced(after, removed)
-        lines += [f"edit.replace({old.name!r}, by={new.name!r})" for old, new in replaced.items()]
+        lines += [_edit("replace", old.name, by=new.name) for old, new in replaced.items()]
         for node in after:
             if node not in self.was:
                 continue
@@ -96,10 +98,10 @@ class _Snapshot:
                 raise Unfreezable(f"it changes the operator of '{node.name}'")
             swapped = fx.map_arg((args, kwargs), lambda n: replaced.get(n, n))
             if not _same(swapped, (node.args, dict(node.kwargs))):
-                more = f", {_literal(dict(node.kwargs))}" if node.kwargs else ""
-                lines.append(f"edit.arguments({node.name!r}, {_literal(node.args)}{more})")
+                more = (_literal(dict(node.kwargs)),) if node.kwargs else ()
+                lines.append(_edit("arguments", node.name, _literal(node.args), *more))
         gone = [node.name for node in reversed(self.order) if node in removed]
-        return (*lines, *([f"edit.remove({', '.join(map(repr, gone))})"] if gone else ()))
+        return (*lines, *([_edit("remove", *gone)] if gone else ()))
 
     def _placed(self, after: Sequence[fx.Node]) -> list[str]:
         """Insertions and moves, from the first node to the last, each behind its predecessor."""
@@ -112,7 +114,7 @@ class _Snapshot:
             if previous is None:
                 raise Unfreezable(f"it puts '{node.name}' before the first node")
             if node in place:
-                lines.append(f"edit.move({node.name!r}, after={previous.name!r})")
+                lines.append(_edit("move", node.name, after=previous.name))
             else:
                 lines.append(_insertion(node, previous))
         return lines
@@ -168,39 +170,41 @@ def _longest_rise(nodes: Sequence[fx.Node], place: Callable[[fx.Node], int]) -> 
 def _insertion(node: fx.Node, previous: fx.Node) -> str:
     if node.op != "call_function":
         raise Unfreezable(f"it adds '{node.name}', which is a {node.op} and no operator")
-    arguments = [repr(node.name), _target(node)]
+    arguments: list[Any] = [node.name, _target(node)]
     if node.args or node.kwargs:
         arguments.append(_literal(node.args))
     if node.kwargs:
         arguments.append(_literal(dict(node.kwargs)))
-    return f"edit.insert({', '.join(arguments)}, after={previous.name!r})"
+    return _edit("insert", *arguments, after=previous.name)
 
 
-def _target(node: fx.Node) -> str:
-    if isinstance(node.target, torch._ops.OpOverload):
-        return f"torch.ops.{node.target}"
+def _edit(method: str, *arguments: Any, **keywords: Any) -> str:
+    return ast.unparse(call(f"edit.{method}", *arguments, **keywords))
+
+
+def _target(node: fx.Node) -> ast.expr:
+    if isinstance(node.target, torch._ops.OpOverload) and all(map(str.isidentifier, str(node.target).split("."))):
+        return dotted(f"torch.ops.{node.target}")
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
-        return f"operator.{name}"
+        return dotted(f"operator.{name}")
     raise Unfreezable(f"it adds '{node.name}', which calls {node.target!r} and no operator of torch.ops")
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Any) -> ast.expr:
     """A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
     if isinstance(value, fx.Node):
-        return f"edit[{value.name!r}]"
+        return item("edit", value.name)
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(_literal, value)) + ("," if len(value) == 1 else "") + ")"
+        return literal(tuple(map(_literal, value)))
     if isinstance(value, list):
-        return "[" + ", ".join(map(_literal, value)) + "]"
+        return literal(list(map(_literal, value)))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
+        return literal({key: _literal(part) for key, part in value.items()})
     if isinstance(value, slice):
-        return f"slice({', '.join(map(_literal, (value.start, value.stop, value.step)))})"
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return f"float({str(value)!r})"
+        return call("slice", *map(_literal, (value.start, value.stop, value.step)))
     if value is None or isinstance(value, (bool, int, float, str)):
-        return repr(value)
+        return literal(value)
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return str(value)
+        return dotted(str(value))
     raise Unfreezable(f"it gives an operator {value!r} ({type(value).__name__}), which a script cannot write")

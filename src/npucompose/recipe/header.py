@@ -40,7 +40,10 @@ def of_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(data: Mapping[str, Any]) -> list[str]:
+    """The block, of printable characters only: where some are not, all that are not ASCII are written as escapes."""
     text = yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
+    if not text.replace("\n", "").isprintable():
+        text = yaml.safe_dump(dict(data), sort_keys=False, width=100)
     return [BEGIN, *(f"#   {line}".rstrip() for line in text.splitlines()), END]
 
 

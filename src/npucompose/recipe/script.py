@@ -1,17 +1,34 @@
-"""The text of an ejected script, section by section. Knows how Python is written, and nothing of graphs."""
+"""An ejected script, section by section, as a tree; `python_text` writes it. Knows nothing of graphs."""
 
 from __future__ import annotations
 
+import ast
 import inspect
-import io
-import re
-import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npucompose.passes.base import Stage
 from npucompose.recipe import header, node_filters
 from npucompose.recipe.ejected import Mark, Parts, options_of
+from npucompose.recipe.python_text import (
+    Blank,
+    Block,
+    Comment,
+    Function,
+    Part,
+    Pasted,
+    Remarked,
+    assigned,
+    call,
+    dotted,
+    item,
+    literal,
+    name,
+    ours,
+    said,
+    said_alone,
+    written,
+)
 from npucompose.schema.compiler import EVERY_LEAF, LEAVES
 from npucompose.schema.genuine import PREFIX
 from npucompose.schema.leaf import NPUGRAPH_EX
@@ -31,40 +48,26 @@ HOOKS: Mapping[Stage, str] = {"pre": "post_grad_custom_pre_pass", "post": "post_
 def text(parts: Parts) -> str:
     """The whole script."""
     sections = [_top(parts), _imports(parts), *_logs(parts), *_carried(parts), *_passes(parts), *_filter(parts)]
-    sections += [*_configuration(parts), *_marking(parts), _compiled(parts)]
-    return _double_quoted("\n\n\n".join("\n".join(lines) for lines in sections) + "\n")
+    return written([*sections, *_configuration(parts), *_marking(parts), [_compiled(parts)]])
 
 
-def _double_quoted(source: str) -> str:
-    """Text in double quotes, as formatters want it; `repr` prefers single ones. What holds a quote stays as it is.
-
-    So does text inside an f-string, which Python 3.12 reads as tokens of its own: older ones need another quote there.
-    """
-    lines = source.splitlines(keepends=True)
-    inside = 0
-    for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
-        inside += (tokenize.tok_name[token.type] == "FSTRING_END") - (tokenize.tok_name[token.type] == "FSTRING_START")
-        (row, start), (last, end) = token.start, token.end
-        plain = row == last and not inside and not set(token.string[1:-1]) & set("\"'\\")
-        if token.type == tokenize.STRING and token.string.startswith("'") and plain:
-            line = lines[row - 1]
-            lines[row - 1] = f'{line[:start]}"{token.string[1:-1]}"{line[end:]}'
-    return "".join(lines)
-
-
-def _top(parts: Parts) -> list[str]:
+def _top(parts: Parts) -> list[Part]:
     words = "torch and torch_npu" if _flat(parts) else f"torch, torch_npu and {_package(parts)}"
+    version = said(parts.torch_npu)
     unproven = parts.torch_npu not in VERIFIED_TORCH_NPU
-    return [
-        f'"""What an npucompose experiment does, with {words} alone (npucompose {__version__}).',
+    doc = [
+        f"What an npucompose experiment does, with {words} alone (npucompose {__version__}).",
         "",
-        *([f"The options are named as in torch_npu {parts.torch_npu}, on which this was not run.", ""] * unproven),
+        *([f"The options are named as in torch_npu {version}, on which this was not run.", ""] * unproven),
         "    fast = compiled(model, inputs)      # inputs: {argument of forward: value}, as for the first call",
         "    with torch.no_grad():",
         "        y = fast(**inputs)",
-        '"""',
         "",
-        *header.written(parts.recipe),
+    ]
+    return [
+        said_alone(ast.Constant("\n".join(doc))),
+        Blank(),
+        Block(tuple(header.written(parts.recipe))),
     ]
 
 
@@ -80,11 +83,11 @@ def _flat(parts: Parts) -> bool:
     return _package(parts) == NPUGRAPH_EX and not any("." in path for path in own)
 
 
-def _imports(parts: Parts) -> list[str]:
+def _imports(parts: Parts) -> list[Part]:
     whole: list[str] = []
     names = ["from typing import Any"]
     if parts.graphs:
-        whole += ["import hashlib", "import operator  # noqa: F401  edits may name its functions", "import re"]
+        whole += ["import hashlib", "import operator", "import re"]
         names.append("from contextlib import nullcontext")
     if parts.experiment.logs.levels:
         whole.append("import logging")
@@ -93,20 +96,42 @@ def _imports(parts: Parts) -> list[str]:
         names.append("from collections.abc import Callable")
     torch = ["import torch", *(["from torch.fx.node import has_side_effect"] if _orders_streams(parts) else [])]
     brought = [] if _flat(parts) else [f"import {_package(parts)}"]
-    brought.insert(_package(parts) == NPUGRAPH_EX, "import torch_npu  # noqa: F401  brings the device")
-    return ["from __future__ import annotations", "", *sorted(whole), *sorted(names), "", *torch, *brought]
+    brought.insert(_package(parts) == NPUGRAPH_EX, "import torch_npu")
+    return [
+        *_imported("from __future__ import annotations"),
+        Blank(),
+        *_imported(*sorted(whole), *sorted(names)),
+        Blank(),
+        *_imported(*torch, *brought),
+    ]
 
 
-def _logs(parts: Parts) -> Iterator[list[str]]:
+REMARKS = {
+    "import operator": "noqa: F401  edits may name its functions",
+    "import torch_npu": "noqa: F401  brings the device",
+}
+
+
+def _imported(*lines: str) -> Iterator[Part]:
+    for line in lines:
+        statement = ours(line)
+        yield Remarked(statement, REMARKS[line]) if line in REMARKS else statement
+
+
+def _logs(parts: Parts) -> Iterator[list[Part]]:
     logs = parts.experiment.logs
-    lines = [f"logging.getLogger({name!r}).setLevel(logging.{level})" for name, level in logs.levels.items()]
+    lines: list[Part] = []
+    for logger, level in logs.levels.items():
+        made = call("logging.getLogger", logger)
+        set_level = ast.Attribute(made, "setLevel", ast.Load())
+        lines.append(said_alone(ast.Call(set_level, [dotted(f"logging.{name(level)}")], [])))
     if logs.artifacts:
-        lines.append(f"torch._logging.set_logs({', '.join(f'{name}=True' for name in logs.artifacts)})")
+        lines.append(said_alone(call("torch._logging.set_logs", **dict.fromkeys(logs.artifacts, True))))
     if lines:
         yield lines
 
 
-def _carried(parts: Parts) -> Iterator[list[str]]:
+def _carried(parts: Parts) -> Iterator[list[Part]]:
     """The fingerprint and the edits, pasted as they are tested."""
     if not parts.graphs:
         return
@@ -114,14 +139,14 @@ def _carried(parts: Parts) -> Iterator[list[str]]:
 
     source = inspect.getsource(carried)
     yield [
-        "# How a graph is recognised and edited.",
-        *source[source.index("def graph_fingerprint") :].rstrip().split("\n"),
+        Comment("How a graph is recognised and edited."),
+        Pasted(source[source.index("def graph_fingerprint") :]),
     ]
     if _orders_streams(parts):
         from npucompose.recipe import carried_events
 
         source = inspect.getsource(carried_events)
-        yield source[source.index("AIR = ") :].rstrip().split("\n")
+        yield [Pasted(source[source.index("AIR = ") :])]
 
 
 def _orders_streams(parts: Parts) -> bool:
@@ -132,86 +157,79 @@ def _orders_streams(parts: Parts) -> bool:
     return _flat(parts) and any("torch.ops.air.record" in edit for edit in edits)
 
 
-def _passes(parts: Parts) -> Iterator[list[str]]:
+def _passes(parts: Parts) -> Iterator[list[Part]]:
     for stage, graphs in parts.graphs.items():
         for index, graph in enumerate(graphs):
-            yield _edits(parts, stage, index, graph)
-        labels = _labels(graphs)
+            yield [_edits(parts, stage, index, graph)]
+        labels = said(", ".join(dict.fromkeys(label for graph in graphs for label in graph.edits)))
+        table = stage.upper()
         yield [
-            f"def {stage}_pass(graph_module: Any, example_inputs: Any, config: Any) -> None:",
-            f'    """{labels}, frozen; {STAGES[stage]}."""',
-            *(["    define_events()"] if _orders_streams(parts) else []),
-            f"    apply_frozen(graph_module, {stage.upper()}, {labels!r})",
-            "",
-            "",
-            f"{stage.upper()} = {{",
-            *(f"    {graph.fingerprint!r}: {stage}_edits_{index}," for index, graph in enumerate(graphs)),
-            "}",
+            Function(
+                f"{stage}_pass",
+                "graph_module: Any, example_inputs: Any, config: Any",
+                "None",
+                f"{labels}, frozen; {STAGES[stage]}.",
+                [
+                    *([said_alone(call("define_events"))] if _orders_streams(parts) else []),
+                    said_alone(call("apply_frozen", dotted("graph_module"), dotted(table), labels)),
+                ],
+            ),
+            Blank(),
+            Blank(),
+            assigned(table, {g.fingerprint: dotted(f"{stage}_edits_{index}") for index, g in enumerate(graphs)}),
         ]
 
 
-def _labels(graphs: Sequence[FrozenGraph]) -> str:
-    return ", ".join(dict.fromkeys(label for graph in graphs for label in graph.edits))
-
-
-def _edits(parts: Parts, stage: Stage, index: int, graph: FrozenGraph) -> list[str]:
-    lines = [
-        f"def {stage}_edits_{index}(edit: GraphEdit) -> None:",
-        f'    """The graph {graph.fingerprint[:12]} of {graph.nodes} nodes."""',
-    ]
+def _edits(parts: Parts, stage: Stage, index: int, graph: FrozenGraph) -> Function:
+    body: list[Part] = []
     for label, edits in graph.edits.items():
-        lines.append(f"    # {label}" if edits else f"    # {label}: nothing to do")
-        for edit in edits:
-            there = re.sub(r"\btorch\.ops\.air\.scope", "torch.ops.npugraph_ex.scope", edit) if _flat(parts) else edit
-            lines += _wrapped(there, 4)
-    return lines
+        body.append(Comment(label if edits else f"{label}: nothing to do"))
+        body += [said_alone(_renamed(_edit(edit)) if _flat(parts) else _edit(edit)) for edit in edits]
+    doc = f"The graph {said(graph.fingerprint[:12])} of {graph.nodes} nodes."
+    return Function(f"{stage}_edits_{index}", "edit: GraphEdit", "None", doc, body)
 
 
-def _wrapped(call: str, indent: int, width: int = 120) -> list[str]:
-    """`f(a, b)` on one line, or one argument a line where it is longer than `width`."""
-    pad = " " * indent
-    if len(pad) + len(call) <= width or not call.endswith(")"):
-        return [pad + call]
-    opened = call.index("(") + 1
-    return [pad + call[:opened], *(f"{pad}    {part}," for part in _split(call[opened:-1])), f"{pad})"]
+def _edit(line: str) -> ast.expr:
+    """The call that `freeze` wrote, of a method of `edit`."""
+    made = ast.parse(line, mode="eval").body
+    assert isinstance(made, ast.Call)
+    assert isinstance(made.func, ast.Attribute)
+    assert isinstance(made.func.value, ast.Name)
+    assert made.func.value.id == "edit"
+    return made
 
 
-def _split(arguments: str) -> list[str]:
-    """The arguments of a call, at its own commas only."""
-    import ast
+def _renamed(edit: ast.expr) -> ast.expr:
+    """Scopes are npugraph_ex's own; its other operators of streams are air's."""
+    for node in ast.walk(edit):
+        if isinstance(node, ast.Attribute) and node.attr == "air" and ast.unparse(node) == "torch.ops.air":
+            scope = next(n for n in ast.walk(edit) if isinstance(n, ast.Attribute) and n.value is node)
+            if scope.attr.startswith("scope"):
+                node.attr = NPUGRAPH_EX
+    return edit
 
-    tree = ast.parse(f"f({arguments})", mode="eval").body
-    assert isinstance(tree, ast.Call)
-    parts = [ast.unparse(a) for a in tree.args]
-    return parts + [f"{k.arg}={ast.unparse(k.value)}" for k in tree.keywords]
 
-
-def _configuration(parts: Parts) -> Iterator[list[str]]:
+def _configuration(parts: Parts) -> Iterator[list[Part]]:
     options = options_of(parts.experiment)
     pools = _paths_of("pool")
-    lines = [
-        f"    pools = {{{value!r}: torch.npu.graph_pool_handle()}}" for path, value in options.items() if path in pools
-    ]
-    values = {path: _plain(value) for path, value in options.items()}
-    values |= {path: f"pools[{value!r}]" for path, value in options.items() if path in pools}
-    values |= {path: f"node_filter({options[path]!r})" for path in _filters(parts)}
-    values |= {HOOKS[stage]: f"{stage}_pass" for stage in parts.graphs}
+    handles = {value: call("torch.npu.graph_pool_handle") for path, value in options.items() if path in pools}
+    lines: list[Part] = [assigned("pools", {value: handle}) for value, handle in handles.items()]
+    values: dict[str, Any] = {path: _plain(value) for path, value in options.items()}
+    values |= {path: item("pools", value) for path, value in options.items() if path in pools}
+    values |= {path: call("node_filter", options[path]) for path in _filters(parts)}
+    values |= {HOOKS[stage]: dotted(f"{stage}_pass") for stage in parts.graphs}
     if _flat(parts):
         if values:
-            body = [f"        {path!r}: {value}," for path, value in values.items()]
-            doc = '    """What torch.compile(backend="npugraph_ex") is told; all else stays at its default."""'
-            yield ["def options() -> dict[str, Any]:", doc, *lines, "    return {", *body, "    }"]
+            doc = 'What torch.compile(backend="npugraph_ex") is told; all else stays at its default.'
+            yield [Function("options", "", "dict[str, Any]", doc, [*lines, ast.Return(literal(values))])]
         return
     mode, package = parts.experiment.mode.name, _package(parts)
-    values = {**({} if mode == LEAVES["mode"].default else {"mode": repr(mode)}), **values}
-    yield [
-        f"def compiler_config() -> {package}.CompilerConfig:",
-        '    """What TorchAir is told; all else stays at its default."""',
-        *lines,
-        f"    config = {package}.CompilerConfig()",
-        *(f"    config.{path} = {value}" for path, value in values.items()),
-        "    return config",
-    ]
+    values = {**({} if mode == LEAVES["mode"].default else {"mode": mode}), **values}
+    lines.append(assigned("config", call(f"{package}.CompilerConfig")))
+    lines += [assigned(f"config.{path}", value) for path, value in values.items()]
+    lines.append(ours("return config"))
+    doc = "What TorchAir is told; all else stays at its default."
+    yield [Function("compiler_config", "", f"{package}.CompilerConfig", doc, lines)]
 
 
 def _paths_of(kind: Kind) -> frozenset[str]:
@@ -224,60 +242,62 @@ def _filters(parts: Parts) -> list[str]:
     return [path for path in options_of(parts.experiment) if path in _paths_of("names")]
 
 
-def _filter(parts: Parts) -> Iterator[list[str]]:
+def _filter(parts: Parts) -> Iterator[list[Part]]:
     """The function that makes a filter of patterns, pasted."""
-    if not _filters(parts):
-        return
-    yield node_filters.source().split("\n")
+    if _filters(parts):
+        yield [Pasted(node_filters.source())]
 
 
-def _plain(value: Any) -> str:
-    return repr(list(value)) if isinstance(value, tuple) else repr(value)
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
-def _marking(parts: Parts) -> Iterator[list[str]]:
+def _marking(parts: Parts) -> Iterator[list[Part]]:
     if not _marks_inputs(parts):
         return
-    lines = [
-        "def mark(inputs: dict[str, Any]) -> None:",
-        '    """Which sizes may change from call to call; to be said of the very tensors of the first call."""',
-    ]
-    for mark in parts.marks:
-        lines += _mark(mark)
+    lines: list[Part] = [line for mark in parts.marks for line in _mark(mark)]
     for argument, gears in parts.gears.items():
-        lines.append(f"    torchair.inference.set_dim_gears(inputs[{argument!r}], {dict(gears)!r})")
-    yield lines
+        sizes = {dim: list(sizes) for dim, sizes in gears.items()}
+        lines.append(said_alone(call("torchair.inference.set_dim_gears", item("inputs", argument), sizes)))
+    doc = "Which sizes may change from call to call; to be said of the very tensors of the first call."
+    yield [Function("mark", "inputs: dict[str, Any]", "None", doc, lines)]
 
 
 def _marks_inputs(parts: Parts) -> bool:
     return bool(parts.marks or parts.gears)
 
 
-def _mark(mark: Mark) -> list[str]:
-    argument = f"inputs[{mark.argument!r}]"
-    subject = "tensor" if mark.nested else argument
-    calls = [f"torch._dynamo.mark_static({subject})"]
+def _mark(mark: Mark) -> list[ast.stmt]:
+    argument = item("inputs", mark.argument)
+    subject = dotted("tensor") if mark.nested else argument
+    calls = [said_alone(call("torch._dynamo.mark_static", subject))]
     if mark.dims is not None:
-        calls = [f"torch._dynamo.mark_dynamic({subject}, {dim})" for dim in mark.dims]
+        calls = [said_alone(call("torch._dynamo.mark_dynamic", subject, dim)) for dim in mark.dims]
     if not mark.nested:
-        return [f"    {call}" for call in calls]
-    return [
-        f"    for tensor in torch.utils._pytree.tree_leaves({argument}):",
-        "        if isinstance(tensor, torch.Tensor):",
-        *(f"            {call}" for call in calls),
-    ]
+        return calls
+    tensors = call("torch.utils._pytree.tree_leaves", argument)
+    within = ast.If(call("isinstance", dotted("tensor"), dotted("torch.Tensor")), calls, [])
+    return [ast.For(ast.Name("tensor", ast.Store()), tensors, [within], [])]
 
 
-def _compiled(parts: Parts) -> list[str]:
+def _compiled(parts: Parts) -> Function:
     experiment = parts.experiment
-    backend = '"npugraph_ex"' if _flat(parts) else "backend"
-    made = f"{_package(parts)}.get_npu_backend(compiler_config=compiler_config())"
-    keywords = f"dynamic={experiment.shapes.dynamic}, fullgraph={experiment.compile.fullgraph}"
-    options = ", options=options()" if _flat(parts) and (parts.graphs or options_of(experiment)) else ""
-    return [
-        "def compiled(model: Any, inputs: dict[str, Any]) -> Any:",
-        '    """Your model goes here, in eval mode and on the device, with the inputs of the first call."""',
-        *(["    mark(inputs)"] if _marks_inputs(parts) else []),
-        *([] if _flat(parts) else [f"    backend = {made}"]),
-        f"    return torch.compile(model, backend={backend}, {keywords}{options})",
-    ]
+    made = call(f"{_package(parts)}.get_npu_backend", compiler_config=call("compiler_config"))
+    keywords: dict[str, Any] = {
+        "backend": NPUGRAPH_EX if _flat(parts) else dotted("backend"),
+        "dynamic": experiment.shapes.dynamic,
+        "fullgraph": experiment.compile.fullgraph,
+    }
+    if _flat(parts) and (parts.graphs or options_of(experiment)):
+        keywords["options"] = call("options")
+    return Function(
+        "compiled",
+        "model: Any, inputs: dict[str, Any]",
+        "Any",
+        "Your model goes here, in eval mode and on the device, with the inputs of the first call.",
+        [
+            *([said_alone(call("mark", dotted("inputs")))] if _marks_inputs(parts) else []),
+            *([] if _flat(parts) else [assigned("backend", made)]),
+            ast.Return(call("torch.compile", dotted("model"), **keywords)),
+        ],
+    )
