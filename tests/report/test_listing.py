@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -179,3 +180,19 @@ def test_the_command_that_lists_loads_nothing_of_the_other_commands() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "max-autotune" in done.stdout
+
+
+def test_a_strangers_folder_is_listed_and_does_nothing(tmp_path: Path, conf: Path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "esc.yaml").write_bytes(b"# \x1b]0;title\x07 text\nname: add\n")
+    (folder / "bytes.yaml").write_bytes(b"\xff\xfe\n# after\n")
+    (folder / "folder.yaml").mkdir()
+    os.mkfifo(folder / "pipe.yaml")
+    with (folder / "huge.yaml").open("wb") as huge:
+        huge.truncate(1 << 34)
+    found = {entry.name: entry.doc for entry in choices("models", [tmp_path, conf])}
+    assert found["esc"] == "\\x1b]0;title\\x07 text"
+    assert found["bytes"] == "after"
+    assert found["huge"] == ""
+    assert not {"pipe", "folder"} & set(found)

@@ -35,4 +35,9 @@ def _folder(given: str) -> Path:
 def choices_of(group: str, dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     """The names of the YAML files of a group, over all folders."""
     folders = (*dirs, conf_dir())
-    return tuple(sorted({f.stem for d in folders for f in (d / group).glob("*.yaml")}))
+    return tuple(sorted({file.stem for folder in folders for file in files_of(folder / group)}))
+
+
+def files_of(group: Path) -> list[Path]:
+    """The YAML files of a folder by name; what is no file (a pipe, a device) is no choice."""
+    return sorted(file for file in group.glob("*.yaml") if file.is_file())

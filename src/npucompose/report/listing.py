@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
+from npucompose.compose.conf import files_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema import inductor
 from npucompose.schema.compiler import LEAVES, VERSION
 from npucompose.schema.leaf import Leaf, shown
 from npucompose.schema.versions import known, tree_of
+from npucompose.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 OPTIONS, KEYS = "options", "keys"
+MOST_READ, MOST_SHOWN = 4096, 300
+"""Bytes of a file in which its comment is looked for, and letters of it that are shown: the file may be anybody's."""
 KINDS: Mapping[str, str] = {
     "passes": "passes",
     "modes": "mode",
@@ -64,18 +68,19 @@ def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
     folder = KINDS.get(kind, kind)
     if folder not in KINDS.values():
         raise ConfigError(unknown("list", kind, (*KINDS, OPTIONS, KEYS)))
-    files = [file for root in reversed(conf) for file in sorted((root / folder).glob("*.yaml"))]
+    files = [file for root in reversed(conf) for file in files_of(root / folder)]
     found = {file.stem: Entry(name=file.stem, doc=first_comment(file), file=str(file)) for file in files}
     return tuple(found[name] for name in sorted(found))
 
 
 def first_comment(file: Path) -> str:
     """The text of the first comment line, Hydra's own (`# @package`) apart; empty where there is none."""
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            text = line.strip()
-            if text.startswith("#") and not text.startswith("# @"):
-                return text.lstrip("# ")
+    with file.open("rb") as opened:
+        head = opened.read(MOST_READ).decode("utf-8", errors="replace")
+    for line in head.splitlines():
+        text = line.strip()
+        if text.startswith("#") and not text.startswith("# @"):
+            return visible(text.lstrip("# "))[:MOST_SHOWN]
     return ""
 
 
