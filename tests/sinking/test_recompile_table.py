@@ -21,7 +21,7 @@ from npucompose.errors import CompileError
 from npucompose.schema.experiment import Shapes
 from npucompose.schema.record import Recompile
 from npucompose.schema.sequence import Call
-from npucompose.sinking.recompiles import Asked, explained, watched
+from npucompose.sinking.recompiles import Again, Asked, explained, watched
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -231,6 +231,15 @@ def test_code_that_specialises_a_dimension_marked_dynamic_is_an_error(dynamic: b
         called(row, Shapes(dynamic=dynamic, mark_dynamic={"x": (0,)}), ())
     assert str(caught.value).startswith("shapes.mark_dynamic cannot hold: ")
     assert "L['x'].size()[0]" in str(caught.value)
+
+
+@pytest.mark.parametrize(("changed", "told"), [("x.0", 0), ("x.1", 1), ("y.1", 0)])
+def test_of_several_guards_the_one_on_what_the_call_changed_is_told(changed: str, told: int) -> None:
+    reasons = [f"0/{n}: tensor 'x' size mismatch at index {n}. expected 4, actual 6" for n in (0, 1)]
+    asked = Asked(shapes=Shapes(), mode="reduce-overhead", arguments=("x", "y"))
+    again = Again(compile_id="0/2", reasons=tuple(reasons))
+    found = explained(again, asked, call={changed: 6}, name="call 1")
+    assert f"index {told}" in found.reason
 
 
 def test_more_versions_than_torch_makes_is_an_error_with_its_way_out() -> None:

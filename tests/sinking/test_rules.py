@@ -13,6 +13,7 @@ from npucompose.errors import ConfigError
 from npucompose.schema.sinking import Operator
 from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question, diagnose
 from npucompose.sinking.facts import Argument, Input, Op
+from npucompose.sinking.values import uses
 from npucompose.sinking.verdicts import static_parts
 from tests.sinking.asked import asked
 
@@ -59,6 +60,26 @@ def test_row_5_a_slot_that_holds_a_tensor_is_a_value_that_changes() -> None:
     assert (off.path, off.blame[0].argument) == (3, "query_padding_size")
     bare = evolve(attention, arguments={"actual_seq_lengths": Argument(kind="nothing")})
     assert diagnose(evolve(QUESTION, sink=False), [graph(bare)], (), TABLE).path is None
+
+
+@pytest.mark.parametrize(
+    ("sinks", "product", "sink"),
+    [
+        (True, "ascend910b", "sinks"),
+        (None, "ascend910b", "unknown"),
+        (True, None, "product_unknown"),
+        (True, "ascend310p", "product_cannot"),
+        (False, None, "operator_cannot"),
+    ],
+)
+def test_what_becomes_of_a_value_that_changes_says_who_is_to_blame(
+    sinks: bool | None, product: str | None, sink: str
+) -> None:
+    table = TABLE.with_rows({"my.op": Operator(ge="Mine", slots=("lens",), sinks=sinks, source="measured")})
+    reading = evolve(op("mine"), schema="my::op", arguments={"lens": Argument(kind="symbols", symbols=("s0",))})
+    [use] = uses(graph(reading), evolve(QUESTION, product=product), table)
+    assert use.sink == sink
+    assert use.static is {"sinks": True, "unknown": None, "product_unknown": None}.get(sink, False)
 
 
 @pytest.mark.parametrize(("threshold", "build"), [("0", "static"), ("2", "static"), ("3", "dynamic")])

@@ -144,12 +144,15 @@ def _run(answer: dict[str, Any]) -> Run:
 
 
 def _cache(place: Path) -> Path:
-    """A cache of its own, for nothing built from a mutant may stay; what was fetched is the user's."""
-    place.mkdir(parents=True, exist_ok=True)
-    for path in cache_dir().iterdir() if cache_dir().is_dir() else ():
-        link = place / path.name
-        if path.name != "native" and not link.is_symlink():
-            link.symlink_to(path)
+    """A cache of its own, for nothing that a mutant made may stay: a copy of what the user once fetched.
+
+    A link would do, and is not believed: whoever may write where it leads has the product run his code.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True, mode=0o700)
+    fetched = cache_dir() / "torch_npu"
+    if fetched.is_dir():
+        shutil.copytree(fetched, place / fetched.name, symlinks=True)
     return place
 
 
