@@ -107,6 +107,53 @@ def an_operator_keeps_its_argument(compiled: Compiled):
     return compiled(lambda x: keeps(x * 2).relu() * 3), begin()
 
 
+@row(fast=True)
+def an_operator_keeps_an_input_that_is_written_after_the_call(compiled: Compiled):
+    f = compiled(lambda x: keeps(x) * 2)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        result = f(x)
+        x.add_(1)
+        return result
+
+    return call, begin()
+
+
+@row
+def an_operator_keeps_a_view_of_an_input(compiled: Compiled):
+    f = compiled(lambda x: (keeps(x.t()[1:]) * 2, x.view(-1)))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        result, whole = f(x)
+        whole.mul_(2)
+        return result
+
+    return call, begin()
+
+
+@row
+def an_operator_keeps_a_weight_that_is_trained(compiled: Compiled):
+    linear = torch.nn.Linear(4, 4).requires_grad_(False)
+    f = compiled(lambda x: linear(x) + keeps(linear.bias))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        result = f(x)
+        linear.bias.add_(1)
+        return result
+
+    return call, begin()
+
+
+@row
+def an_operator_keeps_an_input_that_the_graph_writes(compiled: Compiled):
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = keeps(x)
+        x.mul_(2)
+        return y + x
+
+    return compiled(f), begin()
+
+
 @row
 def a_counting_operator_twice_in_a_graph(compiled: Compiled):
     return compiled(lambda x: counts(x) - counts(x * 2)), begin()

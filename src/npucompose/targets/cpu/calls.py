@@ -94,7 +94,7 @@ class Calls:
         return self._fresh(node, traits, ordered, result) if found is None else found
 
     def _owned(self, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """What an operator reads that may keep it: inputs over the caller's storage, which lives as long as needed."""
+        """What an operator reads that may keep it: inputs as the caller's own tensors, or views in their storage."""
         names, written = traits.names, {traits.names[i] for i in traits.written}
 
         def owned(value: Any) -> Any:
@@ -103,7 +103,7 @@ class Calls:
             root = value.root
             owner = self.given[root.index] if root.kind == "input" else root.tensor
             assert owner is not None
-            return value.layout.over(owner.untyped_storage())
+            return owner if value.layout == Layout.of(owner) else value.layout.over(owner.untyped_storage())
 
         def given(name: str, value: Any) -> Any:
             return mapped(real if name in written else owned, value)

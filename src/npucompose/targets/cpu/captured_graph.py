@@ -23,6 +23,7 @@ from npucompose.targets.cpu.arena import Arena
 from npucompose.targets.cpu.front import Front, PythonFront, outputs_of
 from npucompose.targets.cpu.held_memory import HeldOutputs
 from npucompose.targets.cpu.inputs import Inputs, Slots, refusal, sharing
+from npucompose.targets.cpu.lent_operands import lent_inputs
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.native import build
 from npucompose.targets.cpu.native.executor import Call, Native, NativeFront, Refused
@@ -109,9 +110,10 @@ class CapturedGraph:
             fixed=self._fixed,
             written=written,
             from_zero=plan.from_zero,
+            lent=lent_inputs(plan),
             places=self.executor
             if isinstance(self.executor, Native)
-            else Slots(inputs, self.memory.slots, self.executor.lay),
+            else Slots(inputs, self.memory.slots, self.executor.lay, copies=not self.executor.lends),
         )
         outputs = outputs_of(plan, self.memory, clone_output)
         self._native: NativeFront | None = None
@@ -123,7 +125,7 @@ class CapturedGraph:
         else:
             results = [output.static for output in outputs if output.static is not None]
             held = HeldOutputs(self.memory, results, self.executor.lay)
-            self._front = PythonFront(self._inputs, self.executor.run, outputs, held, arena.turns)
+            self._front = PythonFront(self._inputs, self.executor, outputs, held, arena.turns)
             self._reusing = partial(self._front, reuse=True)
 
     @classmethod

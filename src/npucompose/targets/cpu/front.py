@@ -14,6 +14,8 @@ from npucompose.targets.cpu.held_memory import HeldOutputs, Static
 from npucompose.targets.cpu.inputs import Inputs
 from npucompose.targets.cpu.memory import Memory, laid_over
 from npucompose.targets.cpu.plan import Buffer, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.targets.cpu.straight_line import StraightLine
+from npucompose.targets.cpu.torchscript import TorchScript
 
 _InferenceMode = torch._C._InferenceMode
 Front = Callable[[Sequence[Any]], list[Any] | None]
@@ -76,14 +78,15 @@ class PythonFront:
     def __init__(
         self,
         inputs: Inputs,
-        run: Callable[[], None],
+        executor: TorchScript | StraightLine,
         outputs: Sequence[Output],
         held: HeldOutputs,
         turns: AbstractContextManager[Any],
     ) -> None:
         """`turns` are shared with every recording that lies in the same arena."""
         self._inputs = inputs
-        self._run = run
+        self._executor = executor
+        self._owners = executor.owners if isinstance(executor, StraightLine) and executor.lends else None
         self._makers = [output.make for output in outputs]
         self._held = held
         self._turns = turns
@@ -105,21 +108,31 @@ class PythonFront:
                 if not self._inputs.admit(inputs):
                     return None
                 self._held.leave_held(inputs, reuse)
-                self._run_here()
+                self._run_for(inputs)
                 self._inputs.give_back(inputs)
             outputs: list[Any] = []
             for make in self._makers:
                 outputs.append(make(inputs, outputs))
         return outputs
 
+    def _run_for(self, inputs: Sequence[Any]) -> None:
+        if self._owners is None:
+            self._run_here()
+            return
+        try:
+            self._owners += self._inputs.lent(inputs)
+            self._run_here()
+        finally:
+            self._owners.clear()
+
     def _run_here(self) -> None:
         if forks.count() == self._forks:
-            self._run()
+            self._executor.run()
             return
         # Threads that kernels shared their work with were the parent's: a child would wait for them for ever.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            self._run()
+            self._executor.run()
         finally:
             torch.set_num_threads(threads)

@@ -41,12 +41,19 @@ class Places(Protocol):
 class Slots:
     """Places of an executor that holds a tensor for each slot: `lay(number, tensor)` puts one there."""
 
-    def __init__(self, inputs: Sequence[Any], slots: Sequence[Slot], lay: Callable[[int, torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Any],
+        slots: Sequence[Slot],
+        lay: Callable[[int, torch.Tensor], None],
+        copies: bool = True,
+    ) -> None:
+        """Without `copies` operators meet the caller's own memory, whatever it costs."""
         self._slots = _slots_of_inputs(inputs, slots)
-        self._lay = lay
+        self._lay, self._copies = lay, copies
 
     def copies_rather(self, index: int, nbytes: int) -> bool:
-        return len(self._slots[index]) > 1 + nbytes // _BYTES_PER_SLOT
+        return self._copies and len(self._slots[index]) > 1 + nbytes // _BYTES_PER_SLOT
 
     def move(self, index: int, tensor: torch.Tensor) -> None:
         for number, layout in self._slots[index]:
@@ -63,13 +70,16 @@ class Inputs:
         fixed: frozenset[int],
         written: frozenset[int],
         from_zero: frozenset[int],
+        lent: frozenset[int] = frozenset(),
         places: Places,
     ) -> None:
+        """`lent` are those that an operator may keep (see `lent_operands.lent_inputs`)."""
         self.signature = signature(inputs, fixed)
         self._count = len(inputs)
         self._fixed = fixed
         self._written = written
         self._from_zero = tuple(from_zero)
+        self._lent = lent
         self._places = places
         self._tensor_at = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self._all_tensors = len(self._tensor_at) == len(inputs)
@@ -114,6 +124,9 @@ class Inputs:
             elif not inputs[i].is_inference():
                 torch.autograd.graph.increment_version(inputs[i])
 
+    def lent(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        return [inputs[i] for i in self._lent]
+
     # -- for a front that looks for itself, and asks only when something differs
 
     def described(self, i: int, given: Any) -> dict[str, Any]:
@@ -125,6 +138,7 @@ class Inputs:
             "fixed": i in self._fixed,
             "written": i in self._written,
             "from_zero": i in self._from_zero,
+            "lent": i in self._lent,
         }
 
     def admit_from(self, inputs: Sequence[Any], addresses: Sequence[int]) -> tuple[list[int], bool] | None:

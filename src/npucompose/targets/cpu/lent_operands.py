@@ -6,27 +6,50 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch._ops import OpOverload
 
-from npucompose.targets.cpu.plan import Layout, mapped
+from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, mapped
+from npucompose.targets.cpu.traits import traits_of
 
 
-def lending(op: OpOverload) -> Callable[..., Any]:
-    """`op`, called with copies of the tensors that it reads: portable executors look for nobody who keeps them.
+def lent_inputs(plan: Plan) -> frozenset[int]:
+    """The inputs that operators which may keep them read, and that no step before has written."""
+    written: set[int] = set()
+    read: set[int] = set()
+    changed: set[int] = set()
+    for step in plan.steps:
+        given = {operand.root.index for operand in step.operands if _is_input(operand)}
+        if not traits_of(step.op).may_be_tried:
+            read |= given
+            changed |= given & written
+        written |= {operand.root.index for operand, writes in step.touched() if writes and _is_input(operand)}
+    return frozenset(read - changed)
 
-    Tensors that it writes are given as they are; their memory is a caller's own.
+
+def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
+    return isinstance(operand, Slot) and operand.root.kind == "input"
+
+
+def lending(op: OpOverload, owners: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """`op`, called with the caller's own tensors or views of them, and with copies of what the graph computes.
+
+    Portable executors look for nobody who keeps an operand. Tensors that it writes are given as they are. `owners` are,
+    when it is called, the inputs that it reads as they were given.
     """
     names = [argument.name for argument in op._schema.arguments]
     written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
 
+    def readable(value: Any) -> Any:
+        return _readable(value, owners) if isinstance(value, torch.Tensor) else value
+
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(False), torch.no_grad():
             given = {**dict(zip(names, args, strict=False)), **kwargs}
-            lent = {name: mapped(_plain if name in written else _copied, value) for name, value in given.items()}
+            lent = {name: mapped(_plain if name in written else readable, value) for name, value in given.items()}
             return op(*(lent[name] for name in names[: len(args)]), **{name: lent[name] for name in kwargs})
 
     return call
@@ -36,5 +59,14 @@ def _plain(value: Any) -> Any:
     return Layout.of(value).over(value.untyped_storage()) if isinstance(value, torch.Tensor) else value
 
 
-def _copied(value: Any) -> Any:
-    return Layout.of(value).over(value.untyped_storage().clone()) if isinstance(value, torch.Tensor) else value
+def _readable(tensor: torch.Tensor, owners: Sequence[torch.Tensor]) -> torch.Tensor:
+    layout, memory = Layout.of(tensor), tensor.untyped_storage()
+    low, high = layout.span()
+    for owner in owners:
+        storage = owner.untyped_storage()
+        before = memory.data_ptr() - storage.data_ptr()
+        if before + low < 0 or before + high > storage.nbytes() or before % layout.dtype.itemsize:
+            continue
+        there = layout.moved(before // layout.dtype.itemsize)
+        return owner if there == Layout.of(owner) else there.over(storage)
+    return layout.over(memory.clone())

@@ -36,6 +36,9 @@ class StraightLine:
     name = "python"
 
     def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
+        self.owners: list[torch.Tensor] = []
+        """During a replay, the inputs that an operator may keep (see `lent_operands.lent_inputs`)."""
+        self.lends = not all(traits_of(step.op).may_be_tried for step in steps)
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
         dying = dying_registers(steps)
@@ -49,7 +52,7 @@ class StraightLine:
 
     def _lines(self, index: int, step: Step, dying: Sequence[int]) -> list[str]:
         keeps_nothing = traits_of(step.op).may_be_tried
-        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op)
+        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.owners)
         parts: list[str] = []
         for position, (declared, value) in enumerate(zip(step.op._schema.arguments, step.args, strict=True)):
             text = self._text(value, f"c{index}_{position}")

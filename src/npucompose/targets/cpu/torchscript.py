@@ -35,6 +35,8 @@ class TorchScript:
     """`run()` calls every kernel in order; `lay(i, tensor)` puts another tensor into slot i."""
 
     name = "torchscript"
+    lends = False
+    """Operators that may keep what they are given are not expressible here."""
 
     def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
         builder = _Builder(slots)

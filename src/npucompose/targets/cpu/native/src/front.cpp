@@ -18,7 +18,7 @@ namespace {
 
 // What a call looks at lies together; sizes and strides of up to five dimensions do not lie elsewhere.
 struct Input {
-  bool is_tensor = false, fixed = false, written = false, from_zero = false;
+  bool is_tensor = false, fixed = false, written = false, from_zero = false, lent = false;
   caffe2::TypeMeta dtype;
   c10::DispatchKeySet keys;
   uintptr_t address = 0;
@@ -98,6 +98,22 @@ using Given = c10::ArrayRef<PyObject*>;
 
 Given items_of(const py::tuple& row) { return {PySequence_Fast_ITEMS(row.ptr()), row.size()}; }
 
+// Tells a recording, for the length of a replay, which tensors its inputs are, where an operator may keep one.
+class Owners {
+ public:
+  Owners(Recording& recording, const std::vector<Input>& inputs, Given given) : owners_(recording.owners) {
+    if (!recording.lends()) return;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].lent) owners_.push_back(THPVariable_Unpack(given[i]));
+  }
+  ~Owners() {
+    if (!owners_.empty()) owners_.clear();
+  }
+
+ private:
+  std::vector<at::Tensor>& owners_;
+};
+
 class Front {
  public:
   Front(
@@ -122,7 +138,7 @@ class Front {
     const Turns::Turn turn(*turns_);
     if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
     leave_held(inputs, earlier);
-    run();
+    run(inputs);
     if (again_) give_back_(given);
     else note_writes(inputs);
     return outputs_of(inputs, given, PyList_New(count()));
@@ -135,7 +151,7 @@ class Front {
     const Turns::Turn turn(*turns_);
     if (again_ || !is_known(inputs)) return py::none();
     leave_held(inputs, earlier);
-    run();
+    run(inputs);
     note_writes(inputs);
     if (result == Row::one) return py::reinterpret_steal<py::object>(check(made_of(outputs_[only], inputs, c10::InferenceMode::is_enabled())));
     return outputs_of(inputs, {}, result == Row::tuple ? PyTuple_New(count()) : PyList_New(count()));
@@ -166,6 +182,7 @@ class Front {
     made.fixed = given["fixed"].cast<bool>();
     made.written = given["written"].cast<bool>();
     made.from_zero = given["from_zero"].cast<bool>();
+    made.lent = given["lent"].cast<bool>();
     made.sizes.assign(t.sizes().begin(), t.sizes().end());
     made.strides.assign(t.strides().begin(), t.strides().end());
     made.dtype = t.dtype(), made.keys = t.key_set() - kUse;
@@ -300,7 +317,8 @@ class Front {
     return true;
   }
 
-  void run() {
+  void run(Given given) {
+    const Owners owners(*recording_, inputs_, given);
     const py::gil_scoped_release release;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const c10::InferenceMode inference(true);

@@ -12,7 +12,7 @@ namespace npucompose {
 
 // Front(recording, inputs, memory, outputs, admit, give_back, turns).
 //
-// inputs: for each, a dict(tensor, fixed, written, from_zero) or dict(value). memory: bytes of each output buffer. outputs:
+// inputs: for each, a dict(tensor, fixed, written, from_zero, lent) or dict(value). memory: bytes of each output buffer. outputs:
 // ("buffer", number of a memory, tensor, the same as an inference tensor), ("clone", …) likewise, ("input", i),
 // ("output", i) or ("made", function of inputs and the outputs before it). turns: shared with every recording that uses
 // the same memory in between.

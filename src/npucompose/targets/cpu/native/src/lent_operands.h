@@ -14,11 +14,14 @@ namespace npucompose {
 
 // # Note [An operator may keep what it is given]
 // A recording's tensors lie over memory that the next step or replay writes, and they are inference tensors. Torch's own
-// operators keep none of them. Another's may: it gets ordinary tensors over storages that are made for one call. A storage
-// that is still held when the operator returns is moved, with what it holds, to memory of its own.
+// operators keep none of them. Another's may: it gets ordinary tensors. What is an input of the graph, or a view of one, is
+// the caller's own tensor, or lies in its storage, as in eager. What the graph computes lies over storages that are made for
+// one call; one that is still held when the operator returns is moved, with what it holds, to memory of its own. So what an
+// operator keeps of a value that the graph also returns is a copy.
 class LentOperands {
  public:
-  LentOperands() : inference_(false), no_grad_() {}
+  // `owners` are the inputs that an operator reads as they were given.
+  explicit LentOperands(const std::vector<at::Tensor>& owners) : inference_(false), no_grad_(), owners_(owners) {}
 
   void lend(c10::IValue& value) {
     if (value.isTensor()) {
@@ -49,13 +52,37 @@ class LentOperands {
  private:
   at::Tensor lent(const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
-    c10::Storage storage = over(tensor.storage());
+    const auto item = static_cast<uintptr_t>(tensor.element_size());
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.storage().data()) + tensor.storage_offset() * item;
+    for (const at::Tensor& owner : owners_) {
+      const auto low = reinterpret_cast<uintptr_t>(owner.storage().data());
+      if (begin < low || begin + extent_of(tensor) > low + owner.storage().nbytes() || (begin - low) % item) continue;
+      const auto offset = static_cast<int64_t>((begin - low) / item);
+      return is_same(tensor, owner, offset) ? owner : made(tensor, owner.storage(), offset);
+    }
+    return made(tensor, over(tensor.storage()), tensor.storage_offset());
+  }
+
+  static at::Tensor made(const at::Tensor& like, c10::Storage storage, int64_t offset) {
     auto made = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
-    made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-    if (tensor.is_conj()) made._set_conj(true);
-    if (tensor.is_neg()) made._set_neg(true);
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), offset);
+    if (like.is_conj()) made._set_conj(true);
+    if (like.is_neg()) made._set_neg(true);
     return made;
+  }
+
+  static bool is_same(const at::Tensor& tensor, const at::Tensor& owner, int64_t offset) {
+    return owner.storage_offset() == offset && owner.sizes() == tensor.sizes() && owner.strides() == tensor.strides() &&
+        owner.dtype() == tensor.dtype() && owner.is_conj() == tensor.is_conj() && owner.is_neg() == tensor.is_neg();
+  }
+
+  // Bytes from the first element to the end of the last one.
+  static uintptr_t extent_of(const at::Tensor& tensor) {
+    if (!tensor.numel()) return 0;
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    return static_cast<uintptr_t>((last + 1) * tensor.element_size());
   }
 
   // Operands that share memory go on sharing it.
@@ -71,6 +98,7 @@ class LentOperands {
 
   const c10::InferenceMode inference_;
   const c10::NoGradGuard no_grad_;
+  const std::vector<at::Tensor>& owners_;
   std::vector<std::pair<c10::Storage, size_t>> storages_;
 };
 

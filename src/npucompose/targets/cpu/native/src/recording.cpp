@@ -9,6 +9,14 @@
 namespace npucompose {
 namespace {
 
+// Torch's own, and the references that npucompose brings, keep nothing of what they are given.
+bool is_of_others(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name().name;
+  for (const char* own : {"aten::", "prims::", "npu::", "air::"})
+    if (name.rfind(own, 0) == 0) return false;
+  return true;
+}
+
 // Any operator, through torch's dispatcher.
 class Boxed final : public Kernel {
  public:
@@ -29,16 +37,8 @@ class Boxed final : public Kernel {
   }
 
  private:
-  // Torch's own, and the references that npucompose brings, keep nothing of what they are given.
-  static bool is_of_others(const c10::OperatorHandle& op) {
-    const auto& name = op.operator_name().name;
-    for (const char* own : {"aten::", "prims::", "npu::", "air::"})
-      if (name.rfind(own, 0) == 0) return false;
-    return true;
-  }
-
   void call_with_lent_operands() {
-    LentOperands lent;
+    LentOperands lent(owner_.owners);
     for (c10::IValue& value : stack_) lent.lend(value);
     op_.callBoxed(stack_);
     lent.take_back();
@@ -104,6 +104,7 @@ std::string Recording::add(
     grow(result.reg);
     for (int number : result.list) grow(number);
   }
+  lends_ |= is_of_others(op);
   KernelPtr kernel;
   std::string name = "boxed";
   if (direct && filled.empty() && results.empty()) {

@@ -62,6 +62,11 @@ class Recording {
   // Nanoseconds of each of `rounds` runs of `steps`, in the order given. Reads and writes what a replay would.
   std::vector<double> times(const std::vector<int64_t>& steps, int64_t rounds);
 
+  // Whether a step is an operator that may keep what it is given; then `owners` are, for the length of a replay, the
+  // inputs that such steps read as they were given (Note [An operator may keep what it is given]).
+  bool lends() const { return lends_; }
+  std::vector<at::Tensor> owners;
+
   // Whether torch would still take the routine for a product that it took at capture.
   bool products_as_captured = true;
   std::vector<c10::IValue> registers;
@@ -83,6 +88,7 @@ class Recording {
   void follow(Kernel& kernel, const torch::jit::Stack& args);
   void follow(Kernel& kernel, const at::Tensor& operand);
 
+  bool lends_ = false;
   int64_t settings_;
   uint64_t forks_;
   std::vector<KernelPtr> steps_;
