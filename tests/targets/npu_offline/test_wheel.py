@@ -17,7 +17,7 @@ from npucompose.errors import ConfigError, FetchError
 from npucompose.targets.npu_offline import fetch as fetching
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.fetch import PINS, Pin, fetch, pinned, unpack
-from npucompose.targets.npu_offline.wheel import cached_tree, locate, torch_wanted, version
+from npucompose.targets.npu_offline.wheel import cached_tree, find, locate, torch_wanted, version
 
 TORCH = metadata.version("torch").partition("+")[0]
 
@@ -234,6 +234,10 @@ def test_a_tree_that_others_could_have_written_is_not_believed_and_fetched_anew(
         os.umask(before)
     assert private.doubt_within(tree, tmp_path / "cache") is None
     (tree / "torch_npu" / "sitecustomize.py").touch()
+    (tree / "torch_npu" / "sitecustomize.py").chmod(0o666)
+    assert find() is not None  # asked for the version alone, by every experiment
+    with pytest.raises(ConfigError, match=r"sitecustomize\.py can be written by others \(mode 666\)"):
+        locate()
     (tree / "torch_npu" / "version.py").chmod(0o666)
     with pytest.raises(
         ConfigError, match=r"version\.py can be written by others \(mode 666\)\. Type `npucompose fetch"

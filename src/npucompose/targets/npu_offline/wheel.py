@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from npucompose.errors import ConfigError
 from npucompose.machine import cache_dir, installed_version
 
 TREE_VARIABLE = "NPUCOMPOSE_TORCH_NPU"
+CACHE = "the cache"
 FETCH = "npucompose fetch torch_npu"
 
 _VERSION_FILE = Path("torch_npu") / "version.py"
@@ -44,6 +46,8 @@ def locate() -> Path:
             f"no torch_npu here: it is not installed, and {cache_dir()} holds none. Type `{FETCH}`, "
             f"or set {TREE_VARIABLE} to the folder of an unpacked wheel, the one that holds torch_npu/."
         )
+    if found.by == CACHE:
+        _believe_all(found.tree, cache_dir().resolve())
     problem = torch_problem(found.tree)
     if problem:
         raise ConfigError(f"{problem} The wheel was found by {found.by}.")
@@ -60,7 +64,9 @@ def version(tree: Path) -> str:
 
 
 def find() -> Found | None:
-    """What `locate` would take, whether it fits the torch here or not; None where there is nothing."""
+    """What `locate` would take, whether it fits the torch here or not; None where there is nothing. Of a cached tree
+    only what says the version is read, and looked at: every experiment asks, and `locate` looks at all of it.
+    """
     given = os.environ.get(TREE_VARIABLE)
     if given:
         return _given(Path(given).expanduser())
@@ -131,12 +137,22 @@ def _cached() -> Found | None:
     if not trees:
         return None
     best = max(trees, key=_fitness)
-    if doubt := private.doubt_within(best, cache_dir()):
+    _believe(private.doubt(best / _VERSION_FILE, cache_dir()), best)
+    return Found(tree=best.resolve(), version=version(best), by=CACHE)
+
+
+@cache
+def _believe_all(tree: Path, root: Path) -> None:
+    """Thousands of files, all of which may be imported: looked at once in a process, until they are believed."""
+    _believe(private.doubt_within(tree, root), tree)
+
+
+def _believe(doubt: private.Doubt | None, tree: Path) -> None:
+    if doubt is not None:
         raise ConfigError(
-            f"the torch_npu in {best} is not believed: {doubt.words}. Type `{FETCH}` to have it anew, or set "
+            f"the torch_npu in {tree} is not believed: {doubt.words}. Type `{FETCH}` to have it anew, or set "
             f"{TREE_VARIABLE} to the folder of an unpacked wheel."
         )
-    return Found(tree=best.resolve(), version=version(best), by="the cache")
 
 
 def _fitness(tree: Path) -> tuple[bool, bool, bool, tuple[int, ...]]:
