@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 COLLECTING_S = 180.0
 GRACE_S = 5.0
 """How long a process has to end after its last word."""
@@ -34,12 +34,17 @@ def main(*preloaded: str) -> None:
     os.dup2(2, 1)
     for name in (*preloaded, "pytest", "hypothesis", "tools.mutants.told"):
         importlib.import_module(name)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.collect()
     gc.freeze()
     os.write(answers, b"{}\n")
     for line in sys.stdin:
         os.write(answers, f"{json.dumps(obeyed(json.loads(line)))}\n".encode())
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def obeyed(order: dict[str, Any]) -> dict[str, Any]:
@@ -106,6 +111,7 @@ def _be(order: dict[str, Any], pipe: int) -> NoReturn:
     status = 70
     try:
         os.setsid()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for number, handle in ((0, nothing), (1, log), (2, log)):
