@@ -82,6 +82,21 @@ def test_a_parameter_whose_memory_is_written_through_another_tensor_is_left_alon
     assert folded == (0 if shared else 1)
 
 
+def test_a_parameter_whose_gradient_is_wanted_is_no_constant() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w
+
+    model, done = compiled(forward, w=some(4, 4))
+    model.w.requires_grad_(True)
+    check(model, done, some(2, 4))
+    backend = done.materialised.backend
+    graph_module = backend.compilations[0].graph_module
+    with torch.no_grad():
+        assert [constant.kind for constant in backend.constants(graph_module).values()] == ["parameter"]
+    with torch.enable_grad():
+        assert backend.constants(graph_module) == {}
+
+
 def test_fold_parameters_before_and_after(golden: Callable[[str, str], None]) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return x @ self.w.t().contiguous() + self.bias.double().float()

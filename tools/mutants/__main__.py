@@ -160,10 +160,13 @@ def judge_known(given: argparse.Namespace, session: Session) -> int:
         if verdict["verdict"] != "caught":
             missed.append(mutation)
 
-    known = [m for m in written.known(ROOT) if given.packages is None or draw.package_of(m.path) in given.packages]
+    found, unfit = written.known(ROOT)
+    known = [m for m in found if given.packages is None or draw.package_of(m.path) in given.packages]
     session.each(one, known)
-    print(f"{len(known) - len(missed)} of {len(known)} written changes are caught")
-    return int(bool(missed))
+    for complaint in unfit:
+        print(f"to be written anew, or taken out: {complaint}")
+    print(f"{len(known) - len(missed)} of {len(known) + len(unfit)} written changes are caught")
+    return int(bool(missed or unfit))
 
 
 def _print(entry: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +106,24 @@ def test_together_they_never_take_more_than_each_on_its_own(made: list[Any]):
     alone = list(map(size_of, made))
     assert max(alone, default=0) <= nbytes(arena.slabs()) <= sum(alone)
     assert {slab.number for slabs in held for slab in slabs} == {slab.number for slab in arena.slabs()}
+
+
+def test_memory_is_laid_out_for_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    genuine, inside, most = Arena._laid, [0], [0]
+
+    def slowly(self: Arena, spans: Any) -> Any:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.02)
+        try:
+            return genuine(self, spans)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(Arena, "_laid", slowly)
+    arena = Arena()
+    in_threads(lambda _: arena.lay([(0, 64)]))
+    assert most == [1]
 
 
 def test_what_fits_into_a_slab_takes_no_memory():

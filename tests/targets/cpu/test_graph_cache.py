@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_the_recording_used_longest_ago_makes_place_where_that_is_wanted():
     # 4 took the place of 3, then 3 that of 2; 2 was found three times.
     assert [c.facts()["signature"] for c in cache.captured] == [("torch.float32[4]@cpu",), ("torch.float32[3]@cpu",)]
     assert cache.last is cache.captured[-1]
+    assert cache.statistics.replacements == 2
+
+
+def test_what_a_caller_writes_into_a_constant_result_is_in_no_later_one():
+    cache = GraphCache(request(traced(lambda x: (x + 1, torch.arange(3.0)[1:]), torch.ones(2))), capture_limit=4)
+    for _ in range(3):
+        constant = cache([torch.ones(2)])[1]
+        assert constant.tolist() == [1, 2]
+        constant.fill_(9)
 
 
 def test_threads_that_come_with_one_new_signature_make_one_recording():
@@ -72,6 +82,19 @@ def test_threads_that_come_with_one_new_signature_make_one_recording():
     in_threads(work)
     assert not wrong
     assert len(cache.captured) == 3
+
+
+def test_a_thread_waits_while_another_records_its_signature(monkeypatch: pytest.MonkeyPatch):
+    cache = GraphCache(request(traced(doubled, torch.ones(2))), capture_limit=4, clone_output=True)
+    genuine = cache.recorded
+
+    def slowly(inputs: list[Any]) -> Any:
+        time.sleep(0.05)
+        return genuine(inputs)
+
+    monkeypatch.setattr(cache, "recorded", slowly)
+    in_threads(lambda seed: cache([torch.ones(2)]))
+    assert len(cache.captured) == 1
 
 
 def test_another_address_of_a_static_input_is_another_recording():

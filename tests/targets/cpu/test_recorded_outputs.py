@@ -54,6 +54,17 @@ def test_what_a_caller_does_to_an_output_does_not_reach_the_next_replay():
     assert same(captured.replay(x), (x + 1, torch.zeros(3)))
 
 
+def test_a_result_is_not_written_over_an_operand_that_is_read_in_two_layouts():
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.relu()
+        return ((y + y.t()) * 2,)
+
+    x = torch.randn(33, 33)
+    captured = CapturedGraph.capture(traced(step, x), [x])
+    for given in (x, torch.randn(33, 33)):
+        assert same(captured.replay(given), step(given))
+
+
 def test_a_constant_that_the_graph_writes_has_its_value_anew_each_time(executor: Any):
     def count(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         total = torch.zeros(3)

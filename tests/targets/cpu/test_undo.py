@@ -52,6 +52,16 @@ def test_what_an_operator_writes_is_as_it_was_to_the_last_bit(write: Callable[[t
     assert same([x], [before])
 
 
+def test_what_was_written_twice_is_as_it_was_before_the_first_time():
+    x = torch.zeros(5, 4)
+    undo = Undo()
+    for number in (1.0, 2.0, 3.0):
+        undo.about_to_write(x, aten.fill_.Scalar, (x, number))
+        x.fill_(number)
+    undo.restore()
+    assert torch.equal(x, torch.zeros(5, 4))
+
+
 def test_rows_come_back_although_the_index_was_written_since():
     def step(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
         moving = at + 0

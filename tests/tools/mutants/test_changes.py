@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tools.mutants import cpp, draw, python
 from tools.mutants.mutation import Mutation, written
+from tools.mutants.written import known
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -159,6 +161,16 @@ def test_a_change_that_is_written_down_needs_one_place():
     assert (found.line, found.applied(b"a = 1\nb = 2\n")) == (2, b"a = 1\nb = 3\n")
     with pytest.raises(ValueError, match=r"'a' stands there 2 times"):
         written("a.py", "a = a\n", "a", "b")
+
+
+def test_written_changes_that_no_longer_fit_are_named_and_the_others_go_on(tmp_path: Path):
+    (tmp_path / "a.py").write_text("a = 1\n")
+    listed = tmp_path / "known.yaml"
+    entries = [{"path": "a.py", "old": "1", "new": "2"}, {"path": "a.py", "old": "7", "new": "8"}, {"path": "b.py"}]
+    listed.write_text(json.dumps([{"old": "1", "new": "2", **entry} for entry in entries]))
+    found, unfit = known(tmp_path, listed)
+    assert [mutation.change for mutation in found] == ["1 → 2"]
+    assert [words.partition(":")[0] for words in unfit] == ["a.py", "[Errno 2] No such file or directory"]
 
 
 LINES = [f"def f{k}(a):\n    return a + {k}\n" for k in range(40)]
