@@ -47,8 +47,11 @@ test: $(READY) wheel  ## the tests (under 8 minutes on two cores)
 test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional models included
 	$(BIN)/python -m pytest -n 2 -m ''
 
-test-threads-sanitized: $(READY)  ## 100,000 calls from eight threads, the native library under the thread sanitizer
+test-sanitized: $(READY)  ## tests of replays, streams and threads, the native library under ASan and UBSan, then under TSan
 	$(BIN)/python -m tools.sanitized
+
+test-sanitized-fast: $(READY)  ## a part of it, for CI: ASan and UBSan over strangers' tensors, modes and threads
+	$(BIN)/python -m tools.sanitized --fast
 
 fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
 	$(BIN)/python -m tools.fuzz_programs
@@ -99,4 +102,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-threads-sanitized fuzz-programs mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean
+.PHONY: help install extras run wheel test test-full test-sanitized test-sanitized-fast fuzz-programs mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean

@@ -1,13 +1,16 @@
-"""`tools.call_from_threads` with our native library under the thread sanitizer: `python -m tools.sanitized`.
+"""The tests of replays with our native library under sanitizers: `python -m tools.sanitized [address|thread] [--fast]`.
 
-The library is built once more, with -fsanitize=thread, into a cache of its own; Python and torch are as they are: the
-sanitizer sees what they do only where it goes through pthread, malloc and the like. What it reports about them alone is
-suppressed (tools/thread_sanitizer.supp names libraries, never a function of ours); a report with a frame of ours in it
-is printed, and the exit status is 1. Every other word on the command line goes to `tools.call_from_threads`.
+The library is built once more for each of them, into a cache of its own: `address` with -fsanitize=address,undefined,
+`thread` with -fsanitize=thread. Python and torch are as they are: a sanitizer sees what they do only where it goes
+through pthread, malloc and the like. What the thread sanitizer reports about them alone is suppressed
+(tools/thread_sanitizer.supp names libraries, never a function of ours); a report with a frame of ours in it is printed,
+and the exit status is 1, as where a test fails. `--fast` is what CI runs: `address` over a part of the tests.
+docs/decisions.md lists what cannot run here, with the reasons.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -15,8 +18,10 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from attrs import frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 from npucompose.targets.cpu.native.build import NAME
@@ -24,55 +29,134 @@ from npucompose.targets.cpu.native.build import NAME
 HERE = Path(__file__).resolve().parent
 SUPPRESSIONS = HERE / "thread_sanitizer.supp"
 OURS = f"{NAME}.so"
-FLAGS = "-fsanitize=thread -g -fno-omit-frame-pointer"
-OPTIONS = (
-    "ignore_noninstrumented_modules=0",  # what libraries do through pthread and malloc orders what we do
-    "report_signal_unsafe=0",
-    "history_size=7",
-    "halt_on_error=0",
-    "exitcode=0",  # the script itself counts reports
-)
 
 BUILD = "from npucompose.targets.cpu.native import build; build.file()"
+"""In a process before: a compiler that was started with a sanitizer's library would not live long."""
+COMMON = (
+    "tests/targets/cpu/native/test_streams.py",
+    "tests/targets/cpu/native/test_thread_orders.py",
+    "tests/targets/cpu/test_common_memory.py",
+    "tests/targets/cpu/test_arena.py",
+    "tests/targets/cpu/test_random_strangers.py",
+)
+
+
+@frozen(kw_only=True)
+class Sanitizer:
+    name: str
+    flags: str
+    libraries: tuple[str, ...]
+    variables: Mapping[str, tuple[str, ...]]
+    """{environment variable: its options}; the place of the reports is added."""
+    begins: str
+    """How a report begins, as a pattern; it ends with the sanitizer's summary."""
+    tests: tuple[str, ...]
+    fast: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    """Tests among them that cannot run."""
+    calls: tuple[str, ...] = ()
+    """What `tools.call_from_threads` is told beside; it is not run where this is empty."""
+
+
+ADDRESS = Sanitizer(
+    name="address",
+    # torch's own classes come without what -fsanitize=vptr asks of them.
+    flags="-fsanitize=address,undefined -fno-sanitize=vptr -O1 -g1 -fno-omit-frame-pointer",
+    libraries=("libasan.so", "libubsan.so"),
+    variables={
+        # Python and torch leave memory to the end of the process.
+        "ASAN_OPTIONS": ("detect_leaks=0", "halt_on_error=0", "exitcode=99", "allocator_may_return_null=1"),
+        "UBSAN_OPTIONS": ("print_stacktrace=1", "halt_on_error=0"),
+    },
+    begins=r"(?:ERROR: AddressSanitizer|runtime error):",
+    tests=(
+        *COMMON,
+        "tests/targets/cpu/native/test_executor.py",
+        "tests/targets/cpu/native/test_in_place_orders.py",
+        "tests/targets/cpu/native/test_plan_trial.py",
+        "tests/targets/cpu/test_captured_graph.py",
+        "tests/targets/cpu/test_faults.py",
+        "tests/targets/cpu/test_gate.py",
+        "tests/targets/cpu/test_graph_cache.py",
+        "tests/targets/cpu/test_held_results.py",
+        "tests/targets/cpu/test_kept_plans.py",
+        "tests/targets/cpu/test_random_graphs.py",
+        "tests/targets/cpu/test_recorded_inputs.py",
+        "tests/targets/cpu/test_recorded_outputs.py",
+        "tests/targets/test_detached.py",
+        "tests/semantics/test_threads.py",
+    ),
+    fast=(
+        "tests/targets/cpu/test_random_strangers.py",
+        "tests/targets/cpu/test_recorded_inputs.py",
+        "tests/targets/cpu/test_gate.py",
+    ),
+    without=("the_thread_sanitizer", "a_capture_without_memory"),
+)
+THREAD = Sanitizer(
+    name="thread",
+    flags="-fsanitize=thread -g -fno-omit-frame-pointer",
+    libraries=("libtsan.so",),
+    variables={
+        "TSAN_OPTIONS": (
+            "ignore_noninstrumented_modules=0",  # what libraries do through pthread and malloc orders what we do
+            "report_signal_unsafe=0",
+            "history_size=7",
+            "halt_on_error=0",
+            "exitcode=0",  # reports are counted here
+            f"suppressions={SUPPRESSIONS}",
+        )
+    },
+    begins=r"WARNING: ThreadSanitizer:",
+    tests=COMMON,
+    without=("fork",),
+    calls=("--calls", "100000"),
+)
+SANITIZERS = {one.name: one for one in (ADDRESS, THREAD)}
 
 
 class NotHere(Exception):
     """No compiler, or one without the sanitizer's library."""
 
 
-def environments(logs: Path) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def environments(sanitizer: Sanitizer, logs: Path) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """What a process needs to build the sanitized library, and one that loads it and writes its reports to `logs`."""
     found = compiler()
     if found is None:
         raise NotHere("no C++ compiler is installed")
-    library = _asked(found, "-print-file-name=libtsan.so")
-    if not Path(library).is_file():
-        raise NotHere(f"{found} has no libtsan.so: it cannot build for the thread sanitizer")
-    place = cache_dir() / "sanitized"
-    place.mkdir(parents=True, exist_ok=True)
-    options = " ".join((*OPTIONS, f"suppressions={SUPPRESSIONS}", f"log_path={logs / 'report'}"))
-    builds = {**os.environ, "CXX": str(_wrapper(place, found)), CACHE_VARIABLE: str(place), "OMP_NUM_THREADS": "1"}
-    return builds, {**builds, "LD_PRELOAD": str(Path(library).resolve()), "TSAN_OPTIONS": options}
+    libraries = [_asked(found, f"-print-file-name={name}") for name in sanitizer.libraries]
+    if not all(Path(library).is_file() for library in libraries):
+        raise NotHere(f"{found} has no {' or '.join(sanitizer.libraries)}: it cannot build for the sanitizer")
+    place = cache_dir() / f"sanitized-{sanitizer.name}"
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    script = _wrapper(place, found, sanitizer.flags)
+    builds = {**os.environ, "CXX": str(script), CACHE_VARIABLE: str(place), "OMP_NUM_THREADS": "1"}
+    told = {
+        variable: ":".join((*options, f"log_path={logs / 'report'}"))
+        for variable, options in sanitizer.variables.items()
+    }
+    return builds, {**builds, **told, "LD_PRELOAD": " ".join(str(Path(one).resolve()) for one in libraries)}
 
 
 def _asked(found: str, question: str) -> str:
     return subprocess.run([found, question], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _wrapper(place: Path, found: str) -> Path:
-    """A compiler as it is, with the sanitizer's flags."""
+def _wrapper(place: Path, found: str, flags: str) -> Path:
+    """A compiler as it is, with the sanitizer's flags behind all others."""
     script = place / "sanitizing-compiler"
-    text = f'#!/bin/sh\nexec {found} {FLAGS} "$@"\n'
+    text = f'#!/bin/sh\nexec {found} "$@" {flags}\n'
     if not script.is_file() or script.read_text() != text:
         script.write_text(text)
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return script
 
 
-def reports(logs: Path) -> list[str]:
+def reports(logs: Path, sanitizer: Sanitizer = THREAD) -> list[str]:
     """Each warning of the sanitizer, in full."""
     texts = [file.read_text(errors="replace") for file in sorted(logs.iterdir())]
-    return [found for text in texts for found in re.findall(r"WARNING: ThreadSanitizer:.*?={10,}", text, re.DOTALL)]
+    pattern = rf"[^\n]*{sanitizer.begins}.*?(?=\n[^\n]*{sanitizer.begins}|\Z)"
+    return [found for text in texts for found in re.findall(pattern, text, re.DOTALL)]
 
 
 def is_ours(report: str) -> bool:
@@ -80,15 +164,16 @@ def is_ours(report: str) -> bool:
     return OURS in report
 
 
-def sanitized(arguments: list[str], timeout: float | None = None) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """(the finished process, the reports with a frame of ours)."""
+def sanitized(
+    sanitizer: Sanitizer, command: Sequence[str], timeout: float | None = None
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Python with `command` behind it: (the finished process, the reports with a frame of ours)."""
     with tempfile.TemporaryDirectory() as work:
         logs = Path(work)
-        builds, loads = environments(logs)
-        # A compiler that was started by a sanitized process would not live long.
+        builds, loads = environments(sanitizer, logs)
         subprocess.run([sys.executable, "-c", BUILD], env=builds, cwd=HERE.parent, check=True)
         done = subprocess.run(
-            [*_without_randomised_addresses(), sys.executable, "-m", "tools.call_from_threads", *arguments],
+            [*_without_randomised_addresses(), sys.executable, *command],
             env=loads,
             cwd=HERE.parent,
             capture_output=True,
@@ -96,7 +181,7 @@ def sanitized(arguments: list[str], timeout: float | None = None) -> tuple[subpr
             timeout=timeout,
             check=False,
         )
-        return done, [report for report in reports(logs) if is_ours(report)]
+        return done, [report for report in reports(logs, sanitizer) if is_ours(report)]
 
 
 def _without_randomised_addresses() -> list[str]:
@@ -108,19 +193,37 @@ def _without_randomised_addresses() -> list[str]:
     return [setarch, "-R"] if works else []
 
 
+def command_of(sanitizer: Sanitizer, files: Sequence[str]) -> list[str]:
+    """The command that runs them."""
+    without = " and ".join(f"not {word}" for word in sanitizer.without)
+    return ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-k", without, *files]
+
+
 def main() -> int:
-    try:
-        done, found = sanitized(sys.argv[1:])
-    except NotHere as error:
-        print(f"not run: {error}", file=sys.stderr)
-        return 2
-    print(done.stdout, end="")
-    if done.returncode:
-        print(done.stderr[-4000:], file=sys.stderr)
-    for report in found:
-        print(report)
-    print(f"{len(found)} reports of the thread sanitizer with a frame of {OURS}")
-    return int(done.returncode != 0 or bool(found))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", nargs="*", choices=[*SANITIZERS, []], metavar="|".join(SANITIZERS))
+    parser.add_argument("--fast", action="store_true")
+    given = parser.parse_args()
+    chosen = [ADDRESS] if given.fast else [SANITIZERS[name] for name in given.which or SANITIZERS]
+    bad = False
+    for sanitizer in chosen:
+        commands = [command_of(sanitizer, sanitizer.fast if given.fast else sanitizer.tests)]
+        if sanitizer.calls and not given.fast:
+            commands.append(["-m", "tools.call_from_threads", *sanitizer.calls])
+        for command in commands:
+            try:
+                done, found = sanitized(sanitizer, command)
+            except NotHere as error:
+                print(f"not run: {error}", file=sys.stderr)
+                return 2
+            print(done.stdout[-20000:], end="")
+            if done.returncode:
+                print(done.stderr[-4000:], file=sys.stderr)
+            for report in found:
+                print(report)
+            print(f"{sanitizer.name}: {len(found)} reports with a frame of {OURS}", flush=True)
+            bad = bad or done.returncode != 0 or bool(found)
+    return int(bad)
 
 
 if __name__ == "__main__":

@@ -41,9 +41,10 @@ def test_eight_threads_get_a_hundred_thousand_results_of_their_own(front: str, s
 
 @pytest.mark.slow
 def test_the_thread_sanitizer_has_nothing_to_report():
-    """`make test-threads-sanitized` makes a hundred thousand calls; here it is fewer, in every front."""
+    """`make test-sanitized` makes a hundred thousand calls; here it is fewer, in every front."""
+    command = ["-m", "tools.call_from_threads", "--calls", "8000"]
     try:
-        done, reports = sanitized.sanitized(["--calls", "8000"], timeout=1500)
+        done, reports = sanitized.sanitized(sanitized.THREAD, command, timeout=1500)
     except sanitized.NotHere as error:
         pytest.skip(str(error))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -68,6 +69,32 @@ def test_a_report_is_ours_when_a_frame_of_our_library_is_in_it(tmp_path):
     ours, theirs = sanitized.reports(tmp_path)
     assert sanitized.is_ours(ours)
     assert not sanitized.is_ours(theirs)
+
+
+ADDRESSED = """=================================================================
+==7==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000014 at pc 0x7f58
+READ of size 4 at 0x602000000014 thread T0
+    #0 0x7f58 in npucompose::move recording.cpp:12 ({library}+0x6fba1)
+
+SUMMARY: AddressSanitizer: heap-buffer-overflow recording.cpp:12
+front.cpp:30:12: runtime error: signed integer overflow: 2147483647 + 1 cannot be represented in type 'int'
+    #0 0x7f58 in npucompose::bytes_of front.cpp:30 ({library}+0x1fba1)
+"""
+
+
+def test_reports_of_addresses_and_of_undefined_behaviour_are_found_one_by_one(tmp_path):
+    (tmp_path / "report.7").write_text(ADDRESSED.format(library="npucompose_replay.so"))
+    first, second = sanitized.reports(tmp_path, sanitized.ADDRESS)
+    assert "heap-buffer-overflow" in first
+    assert "runtime error" not in first
+    assert "signed integer overflow" in second
+    assert sanitized.is_ours(first)
+    assert sanitized.is_ours(second)
+
+
+def test_every_file_that_is_run_under_sanitizers_is_there():
+    files = {file for one in sanitized.SANITIZERS.values() for file in (*one.tests, *one.fast)}
+    assert all((sanitized.HERE.parent / file).is_file() for file in files)
 
 
 def test_nothing_of_ours_is_suppressed():
