@@ -12,7 +12,7 @@ import yaml
 from npucompose.compose.conf import conf_dir
 from npucompose.errors import ConfigError
 from npucompose.plain_yaml import Limits, plain_data
-from npucompose.untrusted import load_yaml
+from npucompose.untrusted import load_yaml, read_text
 
 WIDE = Limits(most_values=1_000, deepest=5, aliases=True)
 PACKAGED = Limits(most_values=20_000, deepest=12, aliases=True)
@@ -92,3 +92,17 @@ def test_a_huge_mapping_is_refused_before_it_is_read_to_its_end(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"holds more than 500,000 values\."):
         load_yaml(file)
     assert time.perf_counter() - begun < 10
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/"])
+def test_a_device_and_a_folder_are_not_read(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"{path} is no file"):
+        read_text(Path(path), most_bytes=10)
+
+
+def test_what_is_too_long_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("0123456789")
+    assert read_text(file, most_bytes=10) == "0123456789"
+    with pytest.raises(ConfigError, match="has 10 bytes; a file of more than 9 is not read"):
+        read_text(file, most_bytes=9)

@@ -69,6 +69,11 @@ def test_an_expectation_holds_or_does_not(expect: dict[str, Any], report: Report
     assert held or found.evidence
 
 
+@pytest.mark.parametrize("name", ["speedup", "recompiles", "events"])
+def test_what_is_just_as_expected_holds(name: str) -> None:
+    assert expectations._judged(name, 2.0, expectations.Found(got=2.0)).held
+
+
 def test_a_miss_names_the_guard_the_call_and_the_remedy() -> None:
     found = one(attrs.evolve(INDUCTOR, stages=FULL.stages), recompiles=0)
     (sentence,) = found.evidence

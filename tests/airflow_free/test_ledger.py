@@ -52,6 +52,25 @@ def test_entries_come_in_the_order_of_a_figure_those_without_it_last(tmp_path: P
             ledger.entries(by="p50")
 
 
+def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(1)])
+        with pytest.raises(NpuComposeError, match="the ledger"):
+            ledger.write([entry(2), entry(3, run_dir=object())])
+        assert [e.overrides[0] for e in ledger.entries()] == ["seed=1"]
+        ledger.write([entry(2)])
+        assert len(ledger.entries()) == 2
+
+
+def test_only_points_of_the_statuses_that_count_compete(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write(
+            [entry(1), entry(2, status="numerics_failed"), entry(3, status="crashed"), entry(4, figures=Figures())]
+        )
+        assert [row[0] for row in ledger.timed(["ok"])] == [entry(1).key]
+        assert [row[0] for row in ledger.timed(["ok", "crashed"])] == [entry(1).key, entry(3).key]
+
+
 def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         ledger.write(entry(n) for n in range(1200))

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lock_examples import GRAPH, OVERRIDES, locked_of
 
-from airflow_free import lock
+from airflow_free import lock, verify
 from airflow_free.experiment import Job
 from airflow_free.keys import digest
 from airflow_free.lock import EXCLUDED, Locked, read
 from airflow_free.lock_text import described, judged
+from airflow_free.store import STORE_VARIABLE, Store
 from airflow_free.verify import compared, job_of
 from npucompose.cli import main
 from npucompose.compose.tree import compose
@@ -227,6 +228,23 @@ def test_a_model_that_imports_code_needs_trust_on_the_command_line(locked: Locke
     experiment = {**locked.experiment, "model": model}
     with pytest.raises(ConfigError, match="imports code that the configuration names, and trust is false"):
         job_of(attrs.evolve(locked, experiment=experiment))
+
+
+def test_what_is_run_again_takes_nothing_from_an_earlier_run(
+    locked: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "store"))
+    stores: list[Store] = []
+
+    def lock(job: Job, *, store: Store) -> Locked:
+        stores.append(store)
+        assert list(store.root.iterdir()) == []
+        return locked
+
+    monkeypatch.setattr(verify, "lock", lock)
+    assert verify.run_again(locked) is locked
+    assert stores[0].root != Store.default().root
+    assert not stores[0].root.exists()
 
 
 def test_an_experiment_that_was_changed_after_locking_is_refused(locked: Locked, tmp_path: Path) -> None:

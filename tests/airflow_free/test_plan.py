@@ -117,6 +117,7 @@ def test_devices_are_handed_out_one_measuring_job_on_each() -> None:
     assert seat_for(wanted, [], Local()) == wanted[0]
     assert seat_for(wanted, [wanted[0]], Local()) == wanted[1]
     assert seat_for(wanted, wanted, Local()) is None
+    assert seat_for(wanted, [CPU_MEASURES], Local()) is None
     checks = [Seat(device=seat.device, measures=False, env=seat.env) for seat in wanted]
     assert seat_for(checks, [wanted[0]], Local(jobs=8)) is None
     assert seat_for(checks, [checks[0]], Local(jobs=8)) == checks[1]

@@ -253,6 +253,11 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
         ["compiler=evil", "mode=max-autotune"],
         ["compiler.dump_config.dump_path='../../x' leads out of the run directory"],
     ),
+    "a folder to write to, of whoever runs it": (
+        {"compiler/evil.yaml": "defaults: [default]\ndump_config: {dump_path: ~/x}\n"},
+        ["compiler=evil", "mode=max-autotune"],
+        ["compiler.dump_config.dump_path='~/x' leads out of the run directory"],
+    ),
     "the address of a cluster that answers with code": (
         {"executor/evil.yaml": "name: ray\naddress: evil.example:6379\n"},
         ["-m", "executor=evil", "seed=1,2"],

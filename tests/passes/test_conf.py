@@ -12,6 +12,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from npucompose.api import checked
+from npucompose.errors import ConfigError
 from npucompose.passes import PASSES
 from npucompose.passes.pipeline import build
 from npucompose.schema.experiment import Choice
@@ -69,6 +71,18 @@ def test_every_file_says_in_its_first_line_what_it_is(path: Path) -> None:
     first = path.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert len(first) <= 120
+
+
+def test_a_pass_of_ones_own_code_needs_trust_and_is_not_looked_for_without() -> None:
+    mine = ["model=add", "passes=python", "passes.python.function=nobody_wrote_this:f"]
+    with pytest.raises(ConfigError) as caught:
+        checked(mine)
+    assert caught.value.problems == (
+        "passes.python imports code that the configuration names, and trust is false. If you trust that code, add "
+        "trust=true to the command line (no file can set it).",
+    )
+    with pytest.raises(ConfigError, match="nobody_wrote_this"):
+        checked([*mine, "trust=true"])
 
 
 def test_every_pass_has_a_file_with_all_its_options_at_their_defaults() -> None:

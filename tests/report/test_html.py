@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -13,7 +14,7 @@ from hostile import HOSTILE, filled
 from report_examples import CUT_RUN, EXAMPLES, FULL, INDUCTOR, REPEATED_RUN, TIMELINES, WRONG
 
 from npucompose.report.html import render, write
-from npucompose.report.markup import VOID, tag
+from npucompose.report.markup import VOID, data_block, tag
 from npucompose.schema.record import GraphFacts, Report
 from npucompose.schema.streams import Timeline
 from tools.chromium import Chromium
@@ -203,3 +204,11 @@ def test_operators_outside_of_recordings_stand_with_their_reason_and_their_line(
 def test_a_graph_whose_runs_overwrite_one_another_is_named_with_the_option_that_copies() -> None:
     assert "compiler.npugraph_ex.clone_output=true makes copies" in render(REPEATED_RUN)
     assert "makes copies" not in render(FULL)
+
+
+def test_no_text_ends_a_block_of_data_or_begins_a_comment_in_it() -> None:
+    value = {"a": HOSTILE, "<b>": ["]]>", "&lt;", "<!--<script>"]}
+    found = re.fullmatch(r'<script type="application/json" id="a&quot;b">(.*)</script>', str(data_block('a"b', value)))
+    assert found is not None
+    assert not set("<>&") & set(found[1])
+    assert json.loads(found[1]) == value

@@ -28,6 +28,15 @@ def test_a_report_survives_its_journey_through_the_file(name: str, tmp_path: Pat
     assert os.listdir(tmp_path) == ["report.json"]
 
 
+def test_a_report_of_any_size_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = report_json.write(FULL, tmp_path)
+    monkeypatch.setattr(report_json, "MOST_BYTES", path.stat().st_size)
+    assert report_json.load(path) == FULL
+    monkeypatch.setattr(report_json, "MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(ConfigError, match=r"a file of more than .* is not read"):
+        report_json.load(path)
+
+
 def test_a_field_of_a_later_version_is_left_out(tmp_path: Path) -> None:
     path = report_json.write(FULL, tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))

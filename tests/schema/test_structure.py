@@ -156,3 +156,19 @@ def test_mistakes_in_different_fields_never_hide_each_other() -> None:
 def test_reading_a_tree_loads_no_torch() -> None:
     code = "import sys, npucompose.schema.structure, npucompose.schema.experiment; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@frozen(kw_only=True)
+class Asked:
+    when: Literal[True, "auto", 2] = "auto"
+
+
+@pytest.mark.parametrize("value", [1, 1.0, 2.0, "true", "2", None])
+def test_one_of_some_values_is_meant_with_its_type(value: Any) -> None:
+    with pytest.raises(ConfigError, match="'when' must be one of true, auto, 2"):
+        structure(Asked, {"when": value}, "at")
+
+
+@pytest.mark.parametrize("value", [True, "auto", 2])
+def test_one_of_some_values_is_taken(value: Any) -> None:
+    assert structure(Asked, {"when": value}, "at").when is value

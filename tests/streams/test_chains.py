@@ -128,6 +128,17 @@ def test_a_matching_that_a_greedy_one_misses_is_found() -> None:
     assert by_bits([0b110, 0b010, 0, 0]) == [2, 1, NONE, NONE]
 
 
+def test_a_matching_that_one_phase_misses_is_found_in_the_next() -> None:
+    """The third finds no way while the second's search has looked everywhere; when that is over it does."""
+    assert sorted(by_bits([0b1100, 0b0011, 0b0101, 0b0001])) == [0, 1, 2, 3]
+
+
+def test_a_chain_goes_where_it_keeps_nobody_from_overlapping() -> None:
+    """Of two equal chains, the last kernel stays behind the one that it has to wait for anyway."""
+    shape = Shape.of([[1], [3], [4], [], [], []], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert laid_on([[0, 1], [2, 4], [3], [5]], shape, 2)[:5] == [0, 0, 1, 0, 1]
+
+
 @pytest.mark.parametrize("streams", [1, 2, 3])
 def test_a_cap_is_kept_and_every_kernel_has_a_stream(streams: int) -> None:
     for seed in range(50):

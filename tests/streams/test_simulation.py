@@ -63,6 +63,17 @@ def test_a_gang_waits_until_all_its_cores_are_free_and_keeps_them() -> None:
     assert simulate([0, 1], [0, 1], [], [gang, Work(us=3.0, vector=1)], FREE).start == [0.0, 4.0]
 
 
+@pytest.mark.parametrize("kind", ["cube", "vector"])
+def test_a_gang_may_have_all_cores_and_others_what_it_leaves(kind: str) -> None:
+    every = getattr(FREE, kind)
+    whole, all_but_one, one = (
+        Work(us=4.0, gang=gang, **{kind: n}) for n, gang in ((every, True), (every - 1, True), (1, False))
+    )
+    assert simulate([0], [0], [], [whole], FREE).start == [0.0]
+    assert simulate([0, 1], [0, 1], [], [all_but_one, one], FREE).start == [0.0, 0.0]
+    assert simulate([0, 1], [0, 1], [], [whole, one], FREE).start == [0.0, 4.0]
+
+
 def test_what_can_never_start_is_named() -> None:
     crossed = simulate([0, 1, 2, 3], [0, 0, 1, 1], [(3, 0), (1, 2)], [Work(us=1.0)] * 4, FREE)
     assert crossed.stuck == (0, 1, 2, 3)
