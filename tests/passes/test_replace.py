@@ -136,6 +136,25 @@ def test_a_replacement_of_another_form_is_taken_back(lies: Any, replaced: int) -
     module.graph.lint()
 
 
+class Both(Moved):
+    """Two results, of which the first lies as it is told to."""
+
+    name = "both"
+
+    def finds(self) -> list[tuple[Callable[..., Any], torch.dtype]]:
+        return [(lambda x: ((e := x.exp()).neg(), e), torch.float32)]
+
+    def replace(self, x: torch.Tensor) -> Any:
+        return self.lies(-x.exp()), x.exp()
+
+
+@pytest.mark.parametrize(("lies", "replaced"), [(lambda x: x, 1), (lambda x: x.double(), 0)], ids=["same", "dtype"])
+def test_each_result_of_a_replacement_has_its_form(lies: Any, replaced: int) -> None:
+    module = traced(lambda x: ((e := x.exp()).neg().abs(), e.abs()), some(2, 8))
+    pattern: Any = type("BothLying", (Both,), {"__init__": lambda self: Both.__init__(self, lies)})
+    assert replace_all(module.graph, [pattern()], check=False).matches == replaced
+
+
 def test_memory_that_is_written_is_left_alone() -> None:
     def f(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = norm(x, weight)

@@ -51,7 +51,7 @@ class Session:
     @contextlib.contextmanager
     def opened(cls, workers: int) -> Iterator[Session]:
         place = Path(tempfile.gettempdir()) / f"npucompose-mutants-{digest(str(ROOT))}"
-        place.mkdir(exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
         benches: SimpleQueue[Bench] = SimpleQueue()
         with contextlib.ExitStack() as stack:
             lock = stack.enter_context((place / "lock").open("w"))

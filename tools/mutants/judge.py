@@ -16,12 +16,8 @@ UNSTEADY_AT_MOST = 5
 """Tests of one mutant that fail once and pass when run again; with more, the machine is no place to judge."""
 
 
-class Unsteady(Exception):
-    """Too many tests failed once and not again."""
-
-
 def judged(bench: Bench, covering: Map, mutation: Mutation) -> dict[str, Any]:
-    """{"verdict": "caught" | "survived" | "timed out" | "not compiled", "by": the test that noticed, …}."""
+    """{"verdict": "caught", "by": the test that noticed, …}; or "survived", "timed out", "not compiled", "unsteady"."""
     with bench.with_mutant(mutation):
         if not mutation.path.endswith(".py"):
             built = bench.command("-c", BUILD)
@@ -53,7 +49,7 @@ def _by_waves(bench: Bench, chosen: Sequence[Chosen]) -> dict[str, Any]:
                 return {"verdict": "caught", "by": run.failed, "words": run.words, "seconds": round(seconds, 1)}
             unsteady.append(run.failed)
             if len(unsteady) > UNSTEADY_AT_MOST:
-                raise Unsteady(f"these tests failed once and passed when run again: {', '.join(unsteady)}")
+                return {"verdict": "unsteady", "tests": count, "seconds": round(seconds, 1), "unsteady": unsteady}
     told = {"unsteady": unsteady} if unsteady else {}
     return {"verdict": "survived", "tests": count, "seconds": round(seconds, 1), **told}
 

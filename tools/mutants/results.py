@@ -17,7 +17,7 @@ from tools.mutants.mutation import Mutation
 
 OVERALL, IN_EACH, EQUIVALENT = 0.95, 0.90, 0.05
 """The share caught over all and in each package at least, and the share called equivalent at most."""
-VERDICTS = ("caught", "survived", "timed out", "equivalent")
+VERDICTS = ("caught", "survived", "timed out", "unsteady", "equivalent")
 
 
 def state(root: Path) -> str:
@@ -57,7 +57,9 @@ class Results:
 
     def holds(self, root: Path, mutation: Mutation) -> bool:
         entry = self.entries.get(mutation.key)
-        return entry is not None and entry["source"] == source_digest(root, mutation.path)
+        if entry is None or entry["verdict"] == "unsteady":
+            return False
+        return entry["source"] == source_digest(root, mutation.path)
 
     def note(self, root: Path, mutation: Mutation, verdict: Mapping[str, Any], now: str) -> dict[str, Any]:
         entry = {

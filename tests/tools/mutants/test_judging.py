@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from tools.mutants import draw, objects, results, trees
-from tools.mutants.bench import Bench
+from tools.mutants.bench import Bench, Run
 from tools.mutants.covering import Chosen, Map
 from tools.mutants.judge import judged, waves
 from tools.mutants.mutation import Mutation, written
@@ -127,6 +128,23 @@ def test_a_test_that_takes_far_too_long_is_ended(bench: Bench, covering: Map, mo
     assert judged(bench, covering, mutant("x = x - 1", "x = x - 2"))["verdict"] == "survived"
 
 
+def test_a_failure_that_does_not_come_back_is_not_the_mutants(
+    bench: Bench, covering: Map, monkeypatch: pytest.MonkeyPatch
+):
+    genuine, calls = Bench.run, []
+
+    def shaky(self: Bench, files: Any, tests: Any = None, **more: Any) -> Run:
+        calls.append(list(tests))
+        found = genuine(self, files, tests, **more)
+        return evolve(found, failed="tests/test_a.py::test_a_bound") if len(calls) == 1 else found
+
+    monkeypatch.setattr(Bench, "run", shaky)
+    found = judged(bench, covering, mutant("x = x - 1", "x = x - 2"))
+    assert found["verdict"] == "survived"
+    assert found["unsteady"] == ["tests/test_a.py::test_a_bound"]
+    assert calls == [["tests/test_a.py::test_a_bound"]] * 2
+
+
 def test_a_compiled_file_of_a_mutant_is_never_taken_for_the_source(tmp_path: Path):
     path = tmp_path / "a.py"
     path.write_text("x = 3\n")
@@ -224,6 +242,10 @@ def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
     (tmp_path / "src/npucompose/a.py").write_text(f"{SOURCE}#\n")
     assert not again.holds(tmp_path, mutation)
     assert not Results.begun(path, 7, afresh=True).entries
+    (tmp_path / "src/npucompose/a.py").write_text(SOURCE)
+    assert again.holds(tmp_path, mutation)
+    again.note(tmp_path, mutation, {"verdict": "unsteady", "seconds": 1.0}, "state")
+    assert not again.holds(tmp_path, mutation)
     with pytest.raises(SystemExit, match="made with seed 7"):
         Results.begun(path, 8, afresh=False)
 
