@@ -29,7 +29,7 @@ from attrs import define
 from tools.mutants import draw, python, written
 from tools.mutants.bench import Bench
 from tools.mutants.covering import Map
-from tools.mutants.judge import judged
+from tools.mutants.judge import BUILD, judged
 from tools.mutants.mutation import Mutation, digest
 from tools.mutants.results import Results, complaints, equivalents, state, tally
 
@@ -60,7 +60,9 @@ class Session:
             except BlockingIOError:
                 raise SystemExit(f"mutants of {ROOT} are being judged already, in {place}.") from None
             for number in range(workers):
-                benches.put(stack.enter_context(Bench.opened(ROOT, place / str(number), KEPT / "objects")))
+                bench = stack.enter_context(Bench.opened(ROOT, place / str(number), KEPT / "objects"))
+                bench.command("-c", BUILD)  # not in the time of the first test that needs it; a compiler may be missing
+                benches.put(bench)
             yield cls(benches, workers, Map(KEPT / "map", ROOT))
 
     def each(self, work: Callable[[Bench, Any], None], tasks: Sequence[Any]) -> None:
