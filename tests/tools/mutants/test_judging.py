@@ -106,10 +106,12 @@ def test_tests_are_chosen_by_what_they_and_their_processes_run(covering: Map):
 @pytest.mark.parametrize(
     ("old", "new", "verdict", "by"),
     [
-        ('{x}!"', '{x}?"', "caught", "test_a_word_of_a_process"),
-        ("x == 5", "x == 4", "caught", "test_living"),  # the process dies
-        ("LIMIT = 3", "LIMIT = ", "caught", "tests/test_a.py"),  # the file cannot be imported
-        ("x > LIMIT", "x >= LIMIT", "survived", None),
+        pytest.param('{x}!"', '{x}?"', "caught", "test_a_word_of_a_process", marks=pytest.mark.slow),
+        pytest.param("x == 5", "x == 4", "caught", "test_living", id="the process dies"),
+        pytest.param(
+            "LIMIT = 3", "LIMIT = ", "caught", "tests/test_a.py", id="cannot be imported", marks=pytest.mark.slow
+        ),
+        pytest.param("x > LIMIT", "x >= LIMIT", "survived", None, marks=pytest.mark.slow),
     ],
 )
 def test_a_verdict(bench: Bench, covering: Map, old: str, new: str, verdict: str, by: str | None):
@@ -121,6 +123,7 @@ def test_a_verdict(bench: Bench, covering: Map, old: str, new: str, verdict: str
     assert (bench.tree / "src/npucompose/a.py").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_test_that_takes_far_too_long_is_ended(bench: Bench, covering: Map, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tools.mutants.bench.SLACK_S", 0.5)
     found = judged(bench, covering, mutant("x = x - 1", "x = x"))
@@ -128,6 +131,7 @@ def test_a_test_that_takes_far_too_long_is_ended(bench: Bench, covering: Map, mo
     assert judged(bench, covering, mutant("x = x - 1", "x = x - 2"))["verdict"] == "survived"
 
 
+@pytest.mark.slow
 def test_a_failure_that_does_not_come_back_is_not_the_mutants(
     bench: Bench, covering: Map, monkeypatch: pytest.MonkeyPatch
 ):
