@@ -53,6 +53,9 @@ test-sanitized: $(READY)  ## tests of replays, streams and threads, the native l
 test-sanitized-fast: $(READY)  ## a part of it, for CI: ASan and UBSan over strangers' tensors, modes and threads
 	$(BIN)/python -m tools.sanitized --fast
 
+fuzz-strangers: $(READY)  ## 50,000 inputs of strangers, into benchmarks/results; goes on where it stopped
+	$(BIN)/python -m tools.fuzz_strangers
+
 fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
 	$(BIN)/python -m tools.fuzz_programs
 
@@ -102,4 +105,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-sanitized test-sanitized-fast fuzz-programs mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean
+.PHONY: help install extras run wheel test test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean

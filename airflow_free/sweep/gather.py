@@ -39,7 +39,7 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
     """
     places = places or (Store.default().root,)
     if len(places) == 1 and (places[0] / FILE_NAME).is_file():
-        with Ledger.open(places[0]) as ledger:
+        with Ledger.read(places[0]) as ledger:
             found = ledger.entries(by=sort, descending=descending, limit=limit)
             best = _front_of(ledger)
             lines = [
@@ -91,7 +91,7 @@ def _value(line: Line, name: str) -> Any:
 
 def _lines(place: Path) -> list[Line]:
     if (place / FILE_NAME).is_file():
-        with Ledger.open(place) as ledger:
+        with Ledger.read(place) as ledger:
             return _of_entries(ledger.entries(), ledger)
     if (place / POINTS).is_file():
         return _of_sweep(place)

@@ -105,6 +105,22 @@ class Ledger:
             connection.execute(f"PRAGMA user_version={SCHEMA}")
         return Ledger(path, connection)
 
+    @staticmethod
+    def read(folder: Path) -> Ledger:
+        """The ledger that is in `folder`, which may be a stranger's: nothing there is written. ConfigError when it is
+        none of ours."""
+        path = folder / FILE_NAME
+        # While somebody writes, its latest rows are in a file beside it, which only a database that is open can read.
+        beside = path.with_name(f"{FILE_NAME}-wal")
+        how = "mode=ro" if beside.exists() and beside.stat().st_size else "mode=ro&immutable=1"
+        with _told(path):
+            connection = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", timeout=60, isolation_level=None, uri=True)
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != SCHEMA:
+                connection.close()
+                raise sqlite3.DatabaseError(f"it has schema {version}, and this version reads {SCHEMA}")
+        return Ledger(path, connection)
+
     def __enter__(self) -> Ledger:
         return self
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_free.sweep.gather import Gathered, gather, with_reports
 from npucompose.console import console
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.report import compare, comparison, differences, winner
 from npucompose.report import json as report_json
 from npucompose.report.files import write_atomically
@@ -38,7 +38,7 @@ def report(arguments: argparse.Namespace) -> int:
         raise ConfigError("--json is for --diff: each run's report.json is JSON already, --csv is the table.")
     if arguments.diff:
         return _diff(places, arguments)
-    found = gather(places, sort=arguments.sort, descending=arguments.descending, limit=arguments.limit or None)
+    found = _gathered(places, arguments)
     if arguments.html is not None:
         return _write_page(found, arguments.html)
     if arguments.markdown:
@@ -56,6 +56,16 @@ def report(arguments: argparse.Namespace) -> int:
         print()
         _print_differences(_differences_of(places), arguments)
     return 0
+
+
+def _gathered(places: list[Path], arguments: argparse.Namespace) -> Gathered:
+    """What is asked for may be anybody's: where it cannot be read, what was asked for is wrong."""
+    try:
+        return gather(places, sort=arguments.sort, descending=arguments.descending, limit=arguments.limit or None)
+    except ConfigError:
+        raise
+    except NpuComposeError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _verdict(found: Gathered) -> str | None:

@@ -13,6 +13,8 @@ LIMIT_BYTES = 64 << 20
 def text_of(path: Path, limit: int) -> str:
     """The file's text; ConfigError when it cannot be read, is empty, binary, or has more than `limit` bytes."""
     try:
+        if path.exists() and not path.is_file():  # a pipe or /dev/zero would never end
+            raise ConfigError(f"{path} is no file.")
         size = path.stat().st_size
         if size > limit:
             raise ConfigError(
