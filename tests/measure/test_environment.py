@@ -70,3 +70,27 @@ def test_the_peak_of_a_small_process_is_not_that_of_its_parent() -> None:
     environment_ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = subprocess.run([sys.executable, "-c", code], env=environment_, check=True, capture_output=True, text=True)
     assert 1 << 20 < int(child.stdout) < peak_rss_bytes() - (100 << 20)
+
+
+def test_a_folder_of_a_stranger_names_no_program_for_git(tmp_path: Path) -> None:
+    """core.fsmonitor and the filters of .gitattributes are programs that `git status` runs."""
+    folder, ran = tmp_path / "theirs", tmp_path / "executed"
+    folder.mkdir()
+    (folder / "file.txt").write_text("one\n")
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.invalid"]
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    assert git_state(folder)[1] is False
+    (folder / ".git" / "info" / "attributes").write_text("* filter=theirs diff=theirs\n")
+    for name in ("core.fsmonitor", "filter.theirs.clean", "filter.theirs.smudge", "diff.external", "core.pager"):
+        git("config", name, f"touch {ran}; cat")
+    (folder / "file.txt").write_text("another\n")
+    commit, dirty = git_state(folder)
+    assert (commit is not None, dirty, ran.exists()) == (True, True, False)
+    subprocess.run(["git", "status"], cwd=folder, check=False, capture_output=True)
+    assert ran.exists()  # what they name is run by the command that was asked before

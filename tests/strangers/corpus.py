@@ -167,6 +167,8 @@ def _configurations() -> Iterator[Case]:
                 "model: {name: python, factory: 'os:getcwd'}", "passes: {p: {name: python, factory: 'os:system'}}"):  # fmt: skip
         yield case(f"key {key}", f"{top}{key}\n")
 
+    yield case("what is legal", f"{top}seed: 3\n")
+
 
 @cache
 def recipe() -> dict[str, Any]:
@@ -340,6 +342,7 @@ def _reports() -> Iterator[Case]:
 
 
 ALONE = (
+    "what is legal",
     "hydra 0", "hydra 1", "hydra 2", "hydra 5", "hydra by a package 0", "hydra by a package 2", "a reference that is built",
     "package 0", "package 1", "package 4", "defaults 1", "defaults 2", "tag 0 in model", "file a link out", "file a pipe",
     "aliases 0", "key trust: true", "key model: {name: python, factory: 'os:getcwd'}", "reference 0", "reference 5",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +22,14 @@ from tests.strangers import trace
 from tests.strangers.corpus import SECRET, corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST = 30
+FAST = 15
 LONGEST_S = 10.0
 COMPILERS = re.compile(r"(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ninja|collect2|cc1plus|as|ld)$")
 OURS = ("outputs/", ".npucompose/", "multirun/", "page.html")
 """What a command may leave in the folder that it runs in."""
+
+SECRETS = ("/etc/passwd", "/etc/shadow")
+"""Files that are read for no case; a worker of torch asks libc for the user's name, which is in the first."""
 
 needs_strace = pytest.mark.skipif(not trace.is_there(), reason="strace, the oracle of the corpus, is not installed")
 
@@ -114,21 +118,19 @@ def faults(seen: Seen, place: Path, scratch: Path, *, may_start: bool = False) -
         if act.kind == "asks" or (act.kind in ("starts", "forks", "signals") and not may_start):
             yield f"it {act.kind} {act.what}"
         elif act.kind == "starts" and not (
-            act.what.startswith(sys.executable) or COMPILERS.search(act.what.split()[0])
+            act.what.startswith((sys.executable, f"{shutil.which('git')} git --no-pager"))
+            or COMPILERS.search(act.what.split()[0])
         ):
             yield f"it starts {act.what}"
         elif act.kind == "writes" and not act.what.startswith(allowed):
             yield f"it writes {act.what}"
-        elif act.kind == "reads" and act.what in ("/etc/shadow", "/etc/passwd", str(place / "secret.yaml")):
+        elif act.kind == "reads" and act.what in (*SECRETS[may_start:], str(place / "secret.yaml")):
             yield f"it reads {act.what}"
 
 
-def verdict(seen: Seen, place: Path) -> str:
-    """One line of the listing: refused, and the beginning of the first sentence; or harmless."""
-    if seen.status in (0, 1):
-        return f"{seen.name}: harmless"
-    sentence = seen.err.strip().splitlines()[0].removeprefix("npucompose: ").replace(f"{place}/", "")
-    return f"{seen.name}: refused: {sentence[:110]}"
+def verdict(seen: Seen) -> str:
+    """One line of the listing."""
+    return f"{seen.name}: {'refused' if seen.status == 2 else 'harmless'}"
 
 
 def check(names: Sequence[str], scratch: Path) -> list[str]:
@@ -138,7 +140,7 @@ def check(names: Sequence[str], scratch: Path) -> list[str]:
         one.name: found for one, place in zip(seen, places, strict=True) if (found := list(faults(one, place, scratch)))
     }
     assert not wrong, json.dumps(dict(list(wrong.items())[:40]), indent=1) + f"\n{len(wrong)} of {len(seen)}"
-    return [verdict(one, place) for one, place in zip(seen, places, strict=True)]
+    return [verdict(one) for one in seen]
 
 
 def together() -> list[str]:
@@ -156,8 +158,8 @@ def test_the_corpus_is_of_every_kind_and_large() -> None:
 def test_some_hostile_files_are_refused_or_harmless_under_a_trace(tmp_path: Path) -> None:
     names = together()
     lines = check(names[:: len(names) // FAST], tmp_path)
-    assert any(": harmless" in line for line in lines)
-    assert any(": refused" in line for line in lines)
+    assert any(line.endswith(": harmless") for line in lines)
+    assert any(line.endswith(": refused") for line in lines)
 
 
 @pytest.mark.slow
@@ -191,6 +193,10 @@ def test_a_hostile_file_in_a_process_of_its_own(name: str, tmp_path: Path) -> No
     )  # fmt: skip
     found = list(faults(seen, place, tmp_path, may_start=True))
     assert not found, found
+    if name == "run/what is legal":  # a control: it starts a worker, leaves a report, and keeps every promise
+        assert seen.status == 0
+        assert sum(act.kind == "starts" and act.what.startswith(sys.executable) for act in did) >= 2
+        assert any(name.endswith("/report.json") for name in seen.left)
 
 
 @needs_strace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from tools.fuzz_strangers import CHUNK, KINDS, Composing, Maker, chunk, problem_
 
 
 @pytest.fixture
-def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maker]:
+def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.chdir(tmp_path)
-    yield Maker(Composing(tmp_path))
+    return Maker(Composing(tmp_path))
 
 
 def test_the_same_numbers_make_the_same_inputs(maker: Maker) -> None:

@@ -65,7 +65,9 @@ def _acts(call: str, rest: str, texts: list[str]) -> Iterator[Did]:
         if "CLONE_THREAD" not in rest:
             yield Did("forks", rest[:200])
     elif call in ("socket", "connect", "bind", "sendto"):
-        if not ("AF_UNIX" in rest and call == "socket"):
+        family = re.search(r"AF_[A-Z0-9]+", rest)
+        local = family is None or family[0] == "AF_UNIX"  # a pair of sockets; libc's question for a cache of names
+        if not local or (call == "connect" and "/nscd/" not in rest):
             yield Did("asks", f"{call}({rest[:200]}")
     elif call in ("kill", "tkill", "ptrace"):
         yield Did("signals", f"{call}({rest[:80]}")

@@ -94,6 +94,14 @@ def _build_settings(config: str) -> dict[str, str]:
     return {name: found[1].strip() for name in BUILD_SETTINGS if (found := re.search(rf"\b{name}=([^,\n]*)", config))}
 
 
+GIT = ("git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never")
+"""The working folder may be a stranger's, with a configuration of its own: it may name programs, and none is run."""
+
+
+def _git_environment() -> dict[str, str]:
+    return {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"}
+
+
 def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
     """(commit, whether tracked files were changed) of the working folder; (None, None) outside a repository.
 
@@ -103,13 +111,22 @@ def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
     commit = _git("rev-parse", "HEAD", folder=folder)
     if commit is None:
         return None, None
-    changed = _git("status", "--porcelain", "--untracked-files=no", folder=folder)
-    return commit, None if changed is None else bool(changed)
+    # By what the index remembers of the files, without reading them: `status` would, through the folder's own filters.
+    changed = [_git(*words, folder=folder) for words in (("diff-files",), ("diff-index", "--cached", "HEAD"))]
+    return commit, None if None in changed else any(changed)
 
 
 def _git(*arguments: str, folder: Path | None) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            [*GIT, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+            env=_git_environment(),
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
