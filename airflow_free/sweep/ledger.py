@@ -214,7 +214,7 @@ class Ledger:
 def _told(path: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite quotes what it cannot read
         raise NpuComposeError(f"the ledger {path} cannot be used: {error}.") from error
     except _NoneOfOurs as error:
         raise NpuComposeError(f"the ledger {path} cannot be used: {error}.") from None

@@ -95,6 +95,13 @@ def test_a_table_with_other_columns_is_one_sentence(tmp_path: Path) -> None:
         ledger.entries()
 
 
+def test_a_schema_that_is_no_text_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = ledger_with(tmp_path) / FILE_NAME
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE points", b"CREATE TABLE \xea\xf5ints"))
+    assert main(["report", str(tmp_path)]) == 2
+    assert "cannot be used: " in capsys.readouterr().err
+
+
 def test_a_ledger_that_is_looked_at_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ledger_with(tmp_path / "theirs")
     (tmp_path / "empty").mkdir()
