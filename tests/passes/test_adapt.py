@@ -285,6 +285,7 @@ def test_names_that_torch_does_not_have_are_told_at_once() -> None:
       - {name: a, op: aten.rellu.default, kind: fill_args, to: aten.relu.default}
       - {name: b, op: aten.relu.default, kind: fill_args, to: aten.abs.defalt, when: {rank: {sel: [1]}}}
       - {name: c, op: aten.relu.default, kind: reject, message: 'no {slef}'}
+      - {name: d, op: aten.relu.default, kind: compose, steps: [{op: aten.reluu.default, args: [$self]}]}
     """
     with pytest.raises(ConfigError) as caught:
         adapted(traced(lambda x: x.relu(), image(3)), rules(text))
@@ -294,6 +295,7 @@ def test_names_that_torch_does_not_have_are_told_at_once() -> None:
         "unknown operator 'aten.abs.defalt'. Did you mean 'aten.abs.default'? Choices: aten.abs.default, "
         "aten.abs.out @ adapt rule 'b'.",
         "unknown argument 'slef' @ adapt rule 'c' for aten.relu.default. Did you mean 'self'? Choices: self.",
+        "there is no operator 'aten.reluu.default' @ adapt rule 'd'.",
     )
 
 

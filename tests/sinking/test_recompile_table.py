@@ -233,13 +233,22 @@ def test_code_that_specialises_a_dimension_marked_dynamic_is_an_error(dynamic: b
     assert "L['x'].size()[0]" in str(caught.value)
 
 
-@pytest.mark.parametrize(("changed", "told"), [("x.0", 0), ("x.1", 1), ("y.1", 0)])
-def test_of_several_guards_the_one_on_what_the_call_changed_is_told(changed: str, told: int) -> None:
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"x.0": 6}, "size mismatch at index 0"),
+        ({"x.1": 6}, "size mismatch at index 1"),
+        ({"y.1": 6}, "size mismatch at index 0"),
+        ({"x": "transposed"}, "stride mismatch at index 0"),
+        ({"lens": (7, 8)}, "lens[0] == 512"),
+    ],
+)
+def test_of_several_guards_the_one_on_what_the_call_changed_is_told(changed: Call, told: str) -> None:
     reasons = [f"0/{n}: tensor 'x' size mismatch at index {n}. expected 4, actual 6" for n in (0, 1)]
-    asked = Asked(shapes=Shapes(), mode="reduce-overhead", arguments=("x", "y"))
-    again = Again(compile_id="0/2", reasons=tuple(reasons))
-    found = explained(again, asked, call={changed: 6}, name="call 1")
-    assert f"index {told}" in found.reason
+    reasons += ["0/2: tensor 'x' stride mismatch at index 0. expected 3, actual 1", "0/3: lens[0] == 512"]
+    asked = Asked(shapes=Shapes(), mode="reduce-overhead", arguments=("x", "y", "lens"))
+    found = explained(Again(compile_id="0/4", reasons=tuple(reasons)), asked, call=changed, name="call 1")
+    assert told in found.reason
 
 
 def test_more_versions_than_torch_makes_is_an_error_with_its_way_out() -> None:

@@ -77,9 +77,11 @@ def test_what_becomes_of_a_value_that_changes_says_who_is_to_blame(
 ) -> None:
     table = TABLE.with_rows({"my.op": Operator(ge="Mine", slots=("lens",), sinks=sinks, source="measured")})
     reading = evolve(op("mine"), schema="my::op", arguments={"lens": Argument(kind="symbols", symbols=("s0",))})
+    sinks_there = {"sinks": True, "unknown": None, "product_unknown": None}.get(sink, False)
+    assert table.sinks(table.operators["my::op"], product) is sinks_there
     [use] = uses(graph(reading), evolve(QUESTION, product=product), table)
     assert use.sink == sink
-    assert use.static is {"sinks": True, "unknown": None, "product_unknown": None}.get(sink, False)
+    assert use.static is sinks_there
 
 
 @pytest.mark.parametrize(("threshold", "build"), [("0", "static"), ("2", "static"), ("3", "dynamic")])
