@@ -47,7 +47,7 @@ def chunk(task: tuple[int, int]) -> dict[str, Any]:
 
     ops.define()
     # Dynamo empties the caches of the machine to time its new guards, for a log: a tenth of all the time, for nothing.
-    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
+    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # pyright: ignore[reportPrivateImportUsage]
     verdicts: Counter[str] = Counter()
     different: set[str] = set()
     failed: list[dict[str, str]] = []
