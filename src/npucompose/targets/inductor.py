@@ -13,12 +13,14 @@ from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
 
@@ -48,8 +50,10 @@ def through_inductor(
         freezes = keywords.get("is_inference") and inductor_config.freezing
         if not keywords.get("is_inference"):
             first.rewrite(aot, inputs)
-        elif frozen is not None and freezes:
-            frozen(aot)
+        elif freezes:
+            _own_memory(aot)
+            if frozen is not None:
+                frozen(aot)
         known = len(PyCodeCache.modules)
         compiled = compile_fx_inner(aot, inputs, **keywords)
         first.lowered()
@@ -62,6 +66,20 @@ def through_inductor(
     with functorch_config.patch(enable_autograd_cache=False):
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
+
+
+def _own_memory(aot: fx.GraphModule) -> None:
+    """Each frozen weight at the begin of a storage of its own.
+
+    Inductor's templates for products on the CPU, which `max_autotune` may choose, read a constant from the begin of its
+    storage: of weights that are views (`vector_to_parameters`) all but the first gave wrong results (torch 2.13).
+    """
+    for name in {str(node.target) for node in aot.graph.nodes if node.op == "get_attr"}:
+        value = getattr(aot, name, None)
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.storage_offset():
+            with _disable_current_modes():  # torch is still tracing
+                own = value.detach().clone()
+            setattr(aot, name, torch.nn.Parameter(own, requires_grad=False) if name in aot._parameters else own)
 
 
 def _holding(watch: Watch, compiled: Callable[..., Any]) -> Callable[..., Any]:
