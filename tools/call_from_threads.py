@@ -72,7 +72,7 @@ def compiled(module: nn.Module, front: str, streams: bool) -> Callable[[torch.Te
     """The module behind one of the fronts, called once."""
     import npucompose
 
-    passes = ["passes=stream_plan", "passes.stream_plan.min_gain=-1000"] if streams else []
+    passes = ["passes=stream_plan", "streams.min_gain=0", "streams.trial_ms=0"] if streams else []
     with torch.no_grad():
         if front == "backend":
             options: dict[str, Any] = dict(choice.split("=", 1) for choice in passes)
