@@ -36,7 +36,7 @@ def test_the_locks_fit() -> None:
         ("requirements/dev.lock", r"^attrs==.*(?:\n    --hash.*)+\n", "", "wants attrs>=24.2, and no pin"),
         ("requirements/dev.lock", r"^(rich==\S+) \\\n(?:    --hash.*\n)+", r"\1\n", "rich==.* has no sha256"),
         ("requirements/dev.lock", r"(--hash=)sha256:\w+", r"\1md5:0", "has no sha256"),
-        ("requirements/dev.lock", r"\Z", "--index-url https://x.example/\n", "names an index"),
+        ("requirements/dev.lock", r"\Z", "--index-url elsewhere\n", "names an index"),
         ("requirements/dev.lock", r"\Z", f"torch==2.13.0 --hash=sha256:{'0' * 64}\n", "belongs to torch"),
         ("requirements/ci.lock", r"^optuna==5\.\S+", "optuna==4.0.0", "wants optuna<6,>=5, the lock has 4.0.0"),
         ("constraints.txt", r"^rich==.*", "rich==14.0.0", "constraints.txt wants rich==14.0.0"),

@@ -81,13 +81,6 @@ struct CallMode {
   }
 };
 
-size_t bytes_of(const at::Tensor& t) {
-  if (!t.numel()) return 0;
-  int64_t last = 0;
-  for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
-  return (last + 1) * t.element_size();
-}
-
 PyObject* check(PyObject* object) {
   if (!object) throw python_error();
   return object;

@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "extent.h"
 #include "torch_internal.h"
 
 namespace npucompose {
@@ -15,13 +16,6 @@ namespace npucompose {
 // Keys that say how a tensor is used, not what it is.
 inline const c10::DispatchKeySet kUse =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot);
-
-// From the begin of the storage to the end of the last element, of which there is one.
-inline size_t reach_of(const at::TensorImpl& t) {
-  int64_t last = t.storage_offset();
-  for (int64_t d = 0; d < t.dim(); ++d) last += (t.sizes()[d] - 1) * t.strides()[d];
-  return static_cast<size_t>(last + 1) * t.itemsize();
-}
 
 // A plain dense tensor on a CPU over memory that is there. Nothing of `object` runs for the answer: a subclass may say of
 // itself whatever it likes, and wrappers and fakes have keys of their own. A lazy conj or neg bit is left to `has_form`.

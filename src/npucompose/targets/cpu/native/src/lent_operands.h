@@ -10,6 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include "extent.h"
+
 namespace npucompose {
 
 // # Note [An operator may keep what it is given]
@@ -56,7 +58,7 @@ class LentOperands {
     const auto begin = reinterpret_cast<uintptr_t>(tensor.storage().data()) + tensor.storage_offset() * item;
     for (const at::Tensor& owner : owners_) {
       const auto low = reinterpret_cast<uintptr_t>(owner.storage().data());
-      if (begin < low || begin + extent_of(tensor) > low + owner.storage().nbytes() || (begin - low) % item) continue;
+      if (begin < low || begin + bytes_of(tensor) > low + owner.storage().nbytes() || (begin - low) % item) continue;
       const auto offset = static_cast<int64_t>((begin - low) / item);
       return is_same(tensor, owner, offset) ? owner : made(tensor, owner.storage(), offset);
     }
@@ -75,14 +77,6 @@ class LentOperands {
   static bool is_same(const at::Tensor& tensor, const at::Tensor& owner, int64_t offset) {
     return owner.storage_offset() == offset && owner.sizes() == tensor.sizes() && owner.strides() == tensor.strides() &&
         owner.dtype() == tensor.dtype() && owner.is_conj() == tensor.is_conj() && owner.is_neg() == tensor.is_neg();
-  }
-
-  // Bytes from the first element to the end of the last one.
-  static uintptr_t extent_of(const at::Tensor& tensor) {
-    if (!tensor.numel()) return 0;
-    int64_t last = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-    return static_cast<uintptr_t>((last + 1) * tensor.element_size());
   }
 
   // Operands that share memory go on sharing it.
