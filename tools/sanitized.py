@@ -3,8 +3,9 @@
 The library is built once more for each of them, into a cache of its own: `address` with -fsanitize=address,undefined,
 `thread` with -fsanitize=thread. Python and torch are as they are: a sanitizer sees what they do only where it goes
 through pthread, malloc and the like. What the thread sanitizer reports about them alone is suppressed
-(tools/thread_sanitizer.supp names libraries, never a function of ours); a report with a frame of ours in it is printed,
-and the exit status is 1, as where a test fails. `--fast` is what CI runs: `address` over a part of the tests.
+(tools/thread_sanitizer.supp names libraries, never a function of ours); how their deletes are ordered it learns from
+tools/seen_deletes.cpp. A report with a frame of ours in it is printed, and the exit status is 1, as where a test fails.
+`--fast` is what CI runs: `address` over a part of the tests.
 docs/decisions.md lists what cannot run here, with the reasons.
 """
 
@@ -28,6 +29,7 @@ from npucompose.targets.cpu.native.build import NAME
 
 HERE = Path(__file__).resolve().parent
 SUPPRESSIONS = HERE / "thread_sanitizer.supp"
+SEEN_DELETES = HERE / "seen_deletes.cpp"
 OURS = f"{NAME}.so"
 
 BUILD = "from npucompose.targets.cpu.native import build; build.file()"
@@ -46,6 +48,8 @@ class Sanitizer:
     name: str
     flags: str
     libraries: tuple[str, ...]
+    before: Path | None = None
+    """A source whose library is loaded before the sanitizer's."""
     variables: Mapping[str, tuple[str, ...]]
     """{environment variable: its options}; the place of the reports is added."""
     begins: str
@@ -97,6 +101,7 @@ THREAD = Sanitizer(
     name="thread",
     flags="-fsanitize=thread -g -fno-omit-frame-pointer",
     libraries=("libtsan.so",),
+    before=SEEN_DELETES,
     variables={
         "TSAN_OPTIONS": (
             "ignore_noninstrumented_modules=0",  # what libraries do through pthread and malloc orders what we do
@@ -131,6 +136,8 @@ def environments(sanitizer: Sanitizer, logs: Path) -> tuple[Mapping[str, str], M
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     script = _wrapper(place, found, sanitizer.flags)
     builds = {**os.environ, "CXX": str(script), CACHE_VARIABLE: str(place), "OMP_NUM_THREADS": "1"}
+    if sanitizer.before:
+        libraries.insert(0, _library(place, found, sanitizer.before))
     told = {
         variable: ":".join((*options, f"log_path={logs / 'report'}"))
         for variable, options in sanitizer.variables.items()
@@ -140,6 +147,17 @@ def environments(sanitizer: Sanitizer, logs: Path) -> tuple[Mapping[str, str], M
 
 def _asked(found: str, question: str) -> str:
     return subprocess.run([found, question], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _library(place: Path, found: str, source: Path) -> str:
+    """The shared library of one small source, without the sanitizer's flags."""
+    made = place / f"{source.stem}.so"
+    if not made.is_file() or made.stat().st_mtime < source.stat().st_mtime:
+        beside = made.with_suffix(f".{os.getpid()}")
+        command = [found, "-std=c++17", "-O1", "-shared", "-fPIC", str(source), "-o", str(beside), "-ldl"]
+        subprocess.run(command, check=True)
+        beside.replace(made)
+    return str(made)
 
 
 def _wrapper(place: Path, found: str, flags: str) -> Path:

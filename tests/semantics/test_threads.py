@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,6 +52,37 @@ def test_the_thread_sanitizer_has_nothing_to_report():
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" 0 wrong") == len(FRONTS)
     assert reports == []
+
+
+@pytest.mark.slow
+def test_deletes_that_a_reference_count_orders_are_no_race_and_a_late_write_still_is(tmp_path):
+    """What tools/seen_deletes.cpp is for; without it the first program is reported."""
+    try:
+        _, loads = sanitized.environments(sanitized.THREAD, tmp_path / "logs")
+    except sanitized.NotHere as error:
+        pytest.skip(str(error))
+    program = _built(tmp_path)
+    alone = {**loads, "LD_PRELOAD": loads["LD_PRELOAD"].split(" ")[-1]}
+    assert _races(program, loads, tmp_path / "ordered") == 0
+    assert _races(program, alone, tmp_path / "unseen") > 0
+    assert _races([*program, "late"], loads, tmp_path / "late") > 0
+
+
+def _built(work: Path) -> list[str]:
+    """The command of the program of the folder `deletes`: its library without the sanitizer, itself with it."""
+    sources, built = Path(__file__).parent / "deletes", ["g++", "-std=c++17", "-O1", "-g"]
+    library, program = work / "library.so", work / "program"
+    subprocess.run([*built, "-shared", "-fPIC", sources / "library.cpp", "-o", library], check=True)
+    sanitizing = [*built, "-fsanitize=thread", "-pthread"]
+    subprocess.run([*sanitizing, sources / "program.cpp", library, "-o", program], check=True)
+    return ["setarch", "-R", str(program)]
+
+
+def _races(command: list[str], environment: Mapping[str, str], logs: Path) -> int:
+    logs.mkdir()
+    told = f"ignore_noninstrumented_modules=0:exitcode=0:log_path={logs / 'report'}"
+    subprocess.run(command, env={**environment, "TSAN_OPTIONS": told}, check=True)
+    return len(sanitized.reports(logs))
 
 
 REPORT = """==================
