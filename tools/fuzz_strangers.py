@@ -193,8 +193,6 @@ class Composing:
             Job.of(self.composer.compose(overrides), self.around)
         except ConfigError as error:
             status, err = 2, visible("\n".join(error.problems))
-        except OSError as error:  # the command line says the same of a name that no disk can hold
-            status, err = 2, visible(str(error))
         except BaseException as error:  # noqa: BLE001  the verdict is ours
             status, raised = 3, f"{type(error).__name__}: {error}"[:400]
         return {"status": status, "raised": raised, "out": "", "err": err, "seconds": time.monotonic() - began}

@@ -70,6 +70,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "more threads than there can be": (["benchmark.threads=100000000"], ["'threads' must be <= 4096: 100000000"]),
     "a key of 3,000 letters": ([f"+passes.{LONG}={{pass: cse}}"], ["is no key: it has 3,007 characters"]),
     "a choice of 3,000 letters": ([f"model={LONG}"], ["unknown model 'xxxx"]),
+    "a choice of 20,000 letters": ([f"model={'x' * 20_000}"], [f"unknown model '{'x' * 60}…' @ model={'x' * 54}…."]),
+    "a pass of 20,000 letters": ([f"passes=[{'x' * 20_000}]"], [f"unknown pass '{'x' * 60}…'"]),
     "a folder of 3,000 letters": (["--config-dir", LONG], [f"--config-dir {LONG}: File name too long."]),
     "a file of 3,000 letters": (["--config-name", LONG], ["the name of a file of conf/, without .yaml"]),
     "a run in a folder of 3,000 letters": ([f"hydra.run.dir={LONG}"], ["cannot be written", "File name too long"]),

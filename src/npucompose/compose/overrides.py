@@ -37,8 +37,7 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
             parsed.append(_parsed(text))
         except (HydraException, ValueError, RecursionError) as error:  # the second: a number of too many digits
             reason = str(error).splitlines()[0].rstrip(".") + "."
-            short = text if len(text) <= LONGEST_KEY else f"{text[:60]}…"
-            problems.append(f"'{short}' is not an override: {reason} Write key=value, group=choice, or ~key.")
+            problems.append(f"'{short(text)}' is not an override: {reason} Write key=value, group=choice, or ~key.")
     if problems:
         raise ConfigError(*problems)
     return parsed
@@ -73,7 +72,7 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
     for name in dict.fromkeys(map(str, chosen)):
         if not all(isinstance(c, str) for c in chosen) or not _is_choice(loader, group, name):
             choices = loader.repository.get_group_options(group)
-            problems.append(unknown(SINGULAR.get(group, group), name, choices, where=str(o.input_line)))
+            problems.append(unknown(SINGULAR.get(group, group), short(name), choices, where=short(str(o.input_line))))
     for name, times in Counter(str(c) for c in chosen).items():
         if times > 1:
             problems.append(named_twice(group, name, str(o.input_line)))
@@ -81,8 +80,15 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
 
 
 def _is_choice(loader: ConfigLoaderImpl, group: str, name: str) -> bool:
-    """Names only: a path could lead out of the folder."""
-    return ".." not in name and not name.startswith("/") and loader.repository.config_exists(f"{group}/{name}")
+    """Names only: a path could lead out of the folder, and a long one is none that a disk could hold."""
+    if len(name) > LONGEST_KEY or ".." in name or name.startswith("/"):
+        return False
+    return loader.repository.config_exists(f"{group}/{name}")
+
+
+def short(text: str) -> str:
+    """As it stands in a message."""
+    return text if len(text) <= LONGEST_KEY else f"{text[:60]}…"
 
 
 def needs_multirun(o: Override) -> str:
