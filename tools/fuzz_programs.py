@@ -21,6 +21,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz_programs.json"
 CHUNK = 100
+LOADED = [
+    "torch._dynamo.guards",
+    "torch._dynamo.convert_frame",
+    "torch._functorch.aot_autograd",
+    "hypothesis",
+    "npucompose.api",
+    "npucompose.targets.cpu",
+    "tests.semantics.fuzzing",
+    "tests.semantics.programs",
+]
+"""By the process of which those of the chunks are forked: seconds, once."""
 
 
 def sources() -> str:
@@ -36,7 +47,6 @@ def sources() -> str:
 def chunk(task: tuple[int, int]) -> dict[str, Any]:
     """What became of the programs of one chunk: how many, how many different ones, the verdicts, the first failure."""
     seed, number = task
-    os.environ["OMP_NUM_THREADS"] = "1"
     import torch._dynamo.guards
     from hypothesis import given, settings
     from hypothesis import seed as seeded
@@ -117,7 +127,10 @@ def main() -> int:
     done = {entry["chunk"] for entry in results["chunks"]}
     tasks = [(given.seed, k) for k in range(-(-given.programs // CHUNK)) if k not in done]
     # A process for each chunk: what torch.compile keeps of a thousand programs would be memory for nothing.
-    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(LOADED)
+    with processes.Pool(given.workers, maxtasksperchild=1) as pool:
         for finished in pool.imap_unordered(chunk, tasks):
             results["chunks"].append(finished)
             write(given.out, results)
