@@ -18,6 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tools import result_file
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz_programs.json"
 CHUNK = 100
@@ -105,14 +107,9 @@ def totals(chunks: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
-    """One line for each chunk, so that a diff can be read; whole or not at all."""
     results["chunks"].sort(key=lambda done: done["chunk"])
     head = {key: value for key, value in results.items() if key != "chunks"} | {"totals": totals(results["chunks"])}
-    lines = ",\n".join(f"  {json.dumps(done)}" for done in results["chunks"])
-    text = f'{json.dumps(head, indent=1)[:-2]},\n "chunks": [\n{lines}\n ]\n}}\n'
-    beside = path.with_suffix(".part")
-    beside.write_text(text)
-    beside.replace(path)
+    result_file.write(path, head, chunks=results["chunks"])
 
 
 def main() -> int:

@@ -24,6 +24,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tools import result_file
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz_strangers.json"
 CHUNK, CHUNK_ALONE = 500, 25
@@ -262,16 +264,12 @@ def main() -> int:
 
 
 def write(path: Path, head: dict[str, Any], chunks: list[dict[str, Any]]) -> None:
-    """One line for each chunk; whole or not at all."""
     totals = Counter[str]()
     for one in chunks:
         totals.update({key: value for key, value in one.items() if isinstance(value, int) and key != "chunk"})
     longest = max(one["longest_s"] for one in chunks)
     top = {**head, "totals": {**totals, "found": sum(len(one["found"]) for one in chunks), "longest_s": longest}}
-    lines = ",\n".join(f"  {json.dumps(one)}" for one in chunks)
-    beside = path.with_suffix(".part")
-    beside.write_text(f'{json.dumps(top, indent=1)[:-2]},\n "chunks": [\n{lines}\n ]\n}}\n')
-    beside.replace(path)
+    result_file.write(path, top, chunks=chunks)
 
 
 if __name__ == "__main__":

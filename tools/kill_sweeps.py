@@ -32,6 +32,7 @@ from airflow_free.store import Store
 from airflow_free.sweep.ledger import Ledger
 from airflow_free.sweep.plan import Plan
 from airflow_free.sweep.run import run_sweep
+from tools import result_file
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process of several threads is not forked
 ROOT = Path(__file__).resolve().parents[1]
@@ -219,21 +220,15 @@ def one_sweep(folder: Path, given: argparse.Namespace, plan: Plan, result: Any, 
             ledger(folder)
         except (AssertionError, OSError, ValueError) as error:
             result["lost"].append(f"after kill {result['kills']} ({victim}): {error}")
-        _write(given.out, result)
+        result_file.write(given.out, result)
     begin(folder, plan).wait()
     found = ledger(folder)
     result["sweeps"] += 1
     result["same_ledger"] += found == wanted
     if found != wanted:
         result["lost"].append(f"sweep {result['sweeps']}: {dict(Counter(status for status, _ in found.values()))}")
-    _write(given.out, result)
+    result_file.write(given.out, result)
     print(json.dumps(result), flush=True)
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(result, indent=1) + "\n")
-    beside.replace(path)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from attrs import define, frozen
 
+from tools import result_file
 from tools.mutants import draw
 from tools.mutants.mutation import Mutation
 
@@ -75,12 +76,7 @@ class Results:
         found = [e for drawn in sample.values() for m in drawn if (e := self.entries.get(m.key)) is not None]
         tallies = tally(found, reasons)
         head = {"seed": self.seed, "caught": {name: one.words for name, one in tallies.items()}}
-        lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in found)
-        text = f'{json.dumps(head, indent=1, ensure_ascii=False)[:-2]},\n "mutants": [\n{lines}\n ]\n}}\n'
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".part")
-        beside.write_text(text)
-        beside.replace(self.path)
+        result_file.write(self.path, head, mutants=found)
 
 
 def source_digest(root: Path, path: str) -> str:
