@@ -161,6 +161,6 @@ class Store:
             return Record.of_text(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self.on_problem(f"{path} cannot be read and counts as absent: {error}.")
             return None

@@ -134,8 +134,6 @@ class _Builder:
         mapping = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, TAG + ("map" if mapping else "seq")):
             self._refuse(event, f"the tag {event.tag} is not read: plain values only")
-        if self.open and isinstance(top := self.open[-1], _OpenMapping) and top.awaits == "key":
-            self._refuse(event, "a key must be a plain value, not a list or a mapping")
         if len(self.open) >= self.limits.deepest:
             self._refuse(event, f"nested more than {self.limits.deepest} deep")
         self.open.append(_OpenMapping(event, self.total) if mapping else _Open(event, self.total))

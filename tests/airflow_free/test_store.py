@@ -58,8 +58,9 @@ def test_records_are_listed(store: Store) -> None:
         json.dumps({**json.loads(RECORD.text()), "facts": [1]}),
         RECORD.text().replace(KEY, OTHER),
         RECORD.text().replace('"bake"', '"taste"'),
+        "[" * 100_000,
     ],
-    ids=["empty", "half", "list", "null", "zeros", "schema", "field", "facts", "other key", "other stage"],
+    ids=["empty", "half", "list", "null", "zeros", "schema", "field", "facts", "other key", "other stage", "deep"],
 )
 def test_a_record_that_is_none_counts_as_absent_and_is_told(store: Store, told: list[str], text: str) -> None:
     path = store.write(RECORD)

@@ -22,10 +22,13 @@ def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact:
     """
     path = Path(path)
     text = text_of(path, limit)
-    for reader in READERS:
-        found = reader(text, path.name)
-        if found is not None:
-            return found
+    try:
+        for reader in READERS:
+            found = reader(text, path.name)
+            if found is not None:
+                return found
+    except (RecursionError, MemoryError):  # the latter: deeper than Python's parser goes
+        raise ConfigError(f"{path} nests too deep to be read.") from None
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     forms = "; ".join(FORMS.values())
     raise ConfigError(f"{path} is no artefact that is read here. It begins with {first[:80]!r}. What is read: {forms}.")

@@ -33,10 +33,8 @@ def parsed(text: str, name: str) -> Message:
     position = 0
     while position < len(text):
         found = _TOKEN.match(text, position)
-        if found is None:
-            if text[position] in "\"'":
-                raise cut_off(name, f"a text that begins in line {_line(text, position)} has no end")
-            raise NotProtobuf(f"line {_line(text, position)}")
+        if found is None:  # every character begins a token, but a quote that nothing closes
+            raise cut_off(name, f"a text that begins in line {_line(text, position)} has no end")
         position = found.end()
         quoted, sign, word = found.groups()
         if quoted is not None or word is not None:

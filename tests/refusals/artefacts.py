@@ -1,0 +1,82 @@
+"""Cases of logs and graph dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from npucompose.sinking.artefacts import read
+from tests.refusals.case import Case
+
+
+def artefact(content: bytes | str, limit: int = 10_000) -> Callable[[Path], Any]:
+    def of(folder: Path) -> Any:
+        (folder / "dump.txt").write_bytes(content.encode() if isinstance(content, str) else content)
+        return read(folder / "dump.txt", limit=limit)
+
+    return of
+
+
+AT = "npucompose.sinking.artefacts"
+TEXT, DUMPS, LISTINGS, LOGS, PROTO = (f"{AT}.{name}" for name in ("text", "dumps", "listings", "logs", "prototext"))
+NODE = 'op { type: "NetOutput" } '
+LOG = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
+HALF = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to sta"
+DEEP_PY = f"a_0 = ge.Data(index={'-' * 2000}1)\na_1 = ge.NetOutput(a_0)\n"
+DEEP_JSON = f"""ir_version: 1
+graph {{ node {{ op_type: "ge:Data" attribute {{ name: "output_desc_0" s: "{"[" * 5000}" }} }} }}
+"""
+CASES = (
+    Case(AT, "is no artefact", artefact("import os\n"), "is no artefact that is read here. It begins with 'import os'"),
+    Case(AT, "nests too deep", artefact(DEEP_PY), "nests too deep to be read", "RecursionError"),
+    Case(AT, "nests too deep", artefact(DEEP_PY.replace("-", "-" * 3)), "nests too deep to be read", "MemoryError"),
+    Case(AT, "nests too deep", artefact(DEEP_JSON), "nests too deep to be read", "RecursionError"),
+    Case(TEXT, "is no file", lambda folder: read("/dev/null"), "/dev/null is no file", "/dev/null is empty"),
+    Case(TEXT, "at most", artefact(LOG, limit=20), "at most 20 are read"),
+    Case(
+        TEXT,
+        "cannot be read",
+        lambda folder: read(folder / "none"),
+        "cannot be read: No such file",
+        "FileNotFoundError",
+    ),
+    Case(TEXT, "is empty", artefact(b" \n"), "dump.txt is empty", "is no artefact"),
+    Case(TEXT, "is binary", artefact(NODE.encode() + b"#\0"), "is binary"),
+    Case(TEXT, "is no UTF-8", artefact(b"caf\xe9"), "is no UTF-8 text: byte 3 is 0xe9", "UnicodeDecodeError"),
+    Case(
+        DUMPS,
+        "looks like a graph dump",
+        artefact(NODE + "op { output_desc { shape { dim: two } } }"),
+        "looks like a graph dump, but is none",
+        "ValueError",
+    ),
+    Case(DUMPS, "it has no NetOutput", artefact('op { type: "Data" }'), "is cut off: it has no NetOutput"),
+    Case(
+        LISTINGS,
+        "is no whole statement",
+        artefact("a_0 = ge.Data(index=0, sha"),
+        "is cut off: line 1 is no whole statement",
+        "SyntaxError",
+    ),
+    Case(
+        LISTINGS, "it has no ge.NetOutput", artefact("a_0 = ge.Data(index=0)\n"), "is cut off: it has no ge.NetOutput"
+    ),
+    Case(
+        LISTINGS,
+        "has no return",
+        artefact('graph("g"):\n  %x : [#users=1] = Node[type=Data] (attrs'),
+        'graph("g") has no return',
+    ),
+    Case(LOGS, "ends inside", artefact(LOG + HALF), "ends inside 'FX graph compiled to static"),
+    Case(
+        PROTO,
+        "has no end",
+        artefact(NODE + 'op { name: "x'),
+        "a text that begins in line 1 has no end",
+        "AttributeError",
+    ),
+    Case(PROTO, "parsed :: blocks are open", artefact(NODE + "op { "), "1 blocks are open at its end"),
+    Case(PROTO, "parsed :: raise NotProtobuf", artefact(NODE + "7"), "is no artefact that is read here"),
+    Case(PROTO, "_signed :: raise NotProtobuf", artefact(NODE + "}"), "is no artefact that is read here", "TypeError"),
+)

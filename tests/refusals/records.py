@@ -1,0 +1,256 @@
+"""Cases of what npucompose wrote itself, for who reads it from another's disk: recipes, reports, ledgers, versions."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_free import lock
+from airflow_free.keys import digest
+from airflow_free.store import Record, Store
+from airflow_free.sweep import gather
+from airflow_free.sweep.ledger import FILE_NAME, Entry, Ledger, Trial
+from npucompose.report import json as report_json
+from npucompose.schema import versions
+from npucompose.schema.figures import Figures
+from npucompose.schema.record import Report
+from tests.refusals.case import Case, Unread
+
+EXPERIMENT = {"seed": 1}
+LOCKED: dict[str, Any] = {
+    "schema": lock.SCHEMA,
+    "configuration": digest(EXPERIMENT),
+    "experiment": EXPERIMENT,
+    "versions": {},
+    "device": {},
+    "sources": {},
+    "result": {"status": "ok"},
+}
+REPORT = Report(key="a", status="ok", experiment={}).as_dict()
+POINT = Entry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0))
+TRIAL = Trial(study="s", number=0, key="a" * 64, state="complete", params={"seed": 1}, values=(2.0,))
+RECORD = json.loads(Record(stage="compile", key="a" * 64, facts={}, seconds=1.0).text())
+
+
+def recipe(**wrong: Any) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        (folder / "mine.yaml").write_text(yaml.safe_dump({**LOCKED, **wrong}))
+        return lock.read(folder / "mine.yaml")
+
+    return read
+
+
+def report(content: Any) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        (folder / "report.json").write_text(content if isinstance(content, str) else json.dumps(content))
+        return report_json.load(folder)
+
+    return read
+
+
+def ledger(read: Callable[[Ledger], Any], *statements: str) -> Callable[[Path], Any]:
+    """One with a point and a trial, in which somebody wrote."""
+
+    def of(folder: Path) -> Any:
+        with Ledger.open(folder) as made:
+            made.write([POINT])
+            made.write_trial(TRIAL)
+        with sqlite3.connect(folder / FILE_NAME) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        connection.close()
+        with Ledger.read(folder) as opened:
+            return read(opened)
+
+    return of
+
+
+def opened(folder: Path) -> Any:
+    with sqlite3.connect(folder / FILE_NAME) as connection:
+        connection.execute("PRAGMA user_version=7")
+    connection.close()
+    with Ledger.open(folder) as there:
+        return there.counts()
+
+
+def points(text: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        (folder / "points.json").write_text(text)
+        return gather._of_sweep(folder)
+
+    return read
+
+
+def record(**wrong: Any) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        tree = {**RECORD, **wrong}
+        return Record.of_text(json.dumps({key: value for key, value in tree.items() if value is not ...}))
+
+    return read
+
+
+def written_below_a_file(folder: Path) -> Any:
+    (folder / "file").touch()
+    return Store(folder / "file").write(Record(stage="compile", key="a" * 64, facts={}, seconds=1.0))
+
+
+def options(version: str, **values: Any) -> Callable[[Path], Any]:
+    def read(folder: Path) -> None:
+        if found := versions.refused({path.replace("__", "."): value for path, value in values.items()}, version):
+            raise Unread(*found)
+
+    return read
+
+
+def mode(name: str, version: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> None:
+        if found := versions.mode_refused(name, version):
+            raise Unread(found)
+
+    return read
+
+
+LOCK, LEDGER, GATHER, STORE = (
+    "airflow_free.lock",
+    "airflow_free.sweep.ledger",
+    "airflow_free.sweep.gather",
+    "airflow_free.store",
+)
+REPORTS, RECORDS, FACTS, VERSIONS = (
+    "npucompose.report.json",
+    "npucompose.schema.record",
+    "npucompose.schema.facts",
+    "npucompose.schema.versions",
+)
+CASES = (
+    Case(LOCK, "is no recipe of schema", recipe(schema=7), "mine.yaml is no recipe of schema 1: 7"),
+    Case(
+        LOCK,
+        "{path}: {problem}",
+        recipe(device={"name": 3}),
+        "mine.yaml: text is wanted, not 3",
+        "text is wanted, not 3",
+    ),
+    Case(
+        LOCK,
+        "not a recipe's to say",
+        recipe(experiment={"trust": True}, configuration=digest({"trust": True})),
+        "experiment.trust is not a recipe's to say",
+    ),
+    Case(LOCK, "was changed after", recipe(experiment={"seed": 2}), "its experiment was changed after it was locked"),
+    Case(LEDGER, "Ledger.open :: it has schema", opened, "it has schema 7, and this version reads 1"),
+    Case(
+        LEDGER,
+        "Ledger.read :: it has schema",
+        ledger(Ledger.counts, "PRAGMA user_version=7"),
+        "it has schema 7, and this version reads 1",
+        "closed database",
+    ),
+    Case(LEDGER, "unknown('figure'", ledger(lambda made: made.entries(by="key")), "unknown figure 'key'"),
+    Case(
+        LEDGER,
+        "_refuse('key'",
+        ledger(lambda made: list(made.timed(["ok"])), "UPDATE points SET overrides = '[1]'"),
+        "'overrides[0]' must be text: 1",
+    ),
+    Case(
+        LEDGER,
+        "_refuse('status'",
+        ledger(Ledger.counts, "UPDATE points SET status = 'fine'"),
+        "'status' must be one of",
+    ),
+    Case(
+        LEDGER,
+        "from error",
+        ledger(Ledger.counts, "DROP TABLE points"),
+        "cannot be used: no such table",
+        "OperationalError",
+    ),
+    Case(
+        LEDGER,
+        "_told :: from None",
+        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
+        "cannot be used: the point",
+        "_NoneOfOurs",
+    ),
+    Case(
+        LEDGER,
+        "_NoneOfOurs(",
+        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
+        "cannot be used: the point",
+        "'status' must be",
+    ),
+    Case(GATHER, "nothing was run in", lambda folder: gather._lines(folder), "nothing was run in"),
+    Case(GATHER, "is not the list", points('{"points": 3}'), "points.json is not the list of points", "TypeError"),
+    Case(
+        STORE,
+        "a mapping is wanted",
+        lambda folder: Record.of_text("[]"),
+        "a mapping is wanted, not a list",
+        "TypeError",
+    ),
+    Case(STORE, "this version reads", record(schema=7), "schema 7, this version reads 1"),
+    Case(STORE, "missing or unknown", record(seconds=...), "fields missing or unknown: seconds", "TypeError"),
+    Case(STORE, "'facts' is not", record(facts=[]), "'facts' is not a mapping"),
+    Case(
+        STORE,
+        "no stage and key",
+        lambda folder: Store(folder).path("../x", "a" * 64),
+        "no stage and key that make a file",
+    ),
+    Case(STORE, "cannot be written", written_below_a_file, "cannot be written", "NotADirectoryError"),
+    Case(
+        REPORTS,
+        "there is no",
+        lambda folder: report_json.load(folder),
+        "there is no report.json at",
+        "there is no such file",
+    ),
+    Case(REPORTS, "is not a report: {error}", report("{"), "report.json is not a report: Expecting", "JSONDecodeError"),
+    Case(REPORTS, "a mapping is wanted", report([]), "a mapping is wanted, not a list", "AttributeError"),
+    Case(
+        REPORTS,
+        "{path}: {problem}",
+        report({**REPORT, "schema": 7}),
+        "report.json: report: 'schema' is 7",
+        "report: 'schema'",
+    ),
+    Case(RECORDS, "'schema' is", report({**REPORT, "schema": 7}), "'schema' is 7; this version of npucompose reads"),
+    Case(
+        RECORDS,
+        "unknown('status'",
+        report({**REPORT, "status": "fine"}),
+        "unknown status 'fine'",
+        "fine not in literal",
+    ),
+    Case(
+        FACTS,
+        "a number is wanted",
+        report({**REPORT, "memory": {"peak_rss_bytes": 1}, "stages": {"compile": {"total_s": True}}}),
+        "a number is wanted, not True",
+    ),
+    Case(FACTS, "{words} is wanted", report({**REPORT, "key": 3}), "text is wanted, not 3"),
+    Case(
+        FACTS, "ConfigError(*problems)", report({**REPORT, "key": 3}), "text is wanted, not 3", "ClassValidationError"
+    ),
+    Case(
+        VERSIONS,
+        "unknown('torch_npu version'",
+        lambda folder: versions.known("9.9"),
+        "unknown torch_npu version '9.9'",
+        "IndexError",
+    ),
+    Case(
+        VERSIONS,
+        "has no such option",
+        options("2.6.0", debug__deadlock_check=True),
+        "torch_npu 2.6.0.post5 has no such option",
+    ),
+    Case(VERSIONS, "allowed()", options("2.6.0", mode="npugraph_ex"), "torch_npu 2.6.0.post5 takes"),
+    Case(VERSIONS, "has no such package", mode("npugraph_ex", "2.6.0"), "torch_npu 2.6.0.post5 has no such package"),
+)

@@ -1,0 +1,185 @@
+"""Cases of scripts that a recipe is imported from, and of the recipe in such a script's header."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from npucompose.recipe import header, import_script, reader
+from npucompose.recipe.genuine import of_config, set_option
+from tests.refusals.case import Case, Unread
+
+CONFIG = """import logging, torch, torchair
+config = torchair.CompilerConfig()
+"""
+BACKEND = CONFIG + "backend = torchair.get_npu_backend(compiler_config=config)\n"
+HOOK = CONFIG + "config.post_grad_custom_pre_pass = mine\n"
+GEARS = "torchair.inference.set_dim_gears(x, {0: [1, 2]})\n"
+DEEP = CONFIG + "config.mode = a" + ".b" * 900 + "\n"
+CALLS = "def f0(c):\n    c.mode\n" + "".join(f"def f{n}(c):\n    f{n - 1}(c)\n    f{n - 1}(c)\n" for n in range(1, 9))
+NOT_READ = "it is not known which configuration this is"
+
+
+def script(text: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        imported = import_script(text)
+        if imported.unread:
+            raise Unread("\n".join(map(str, imported.unread)))
+        return imported
+
+    return read
+
+
+def with_recipe(yaml: str, code: str = CONFIG, end: str = header.END) -> Callable[[Path], Any]:
+    return script("\n".join([header.BEGIN, *(f"#   {line}" for line in yaml.splitlines()), end, code]))
+
+
+def few_steps(folder: Path) -> Any:
+    """Nine functions, each of which calls the one before it twice, where a script may take 100 steps."""
+    with patch.object(reader, "MOST_STEPS", 100):
+        return import_script(CONFIG + CALLS + "f8(config)\n")
+
+
+def option(attribute: str, value: Any) -> Callable[[Path], Any]:
+    def read(folder: Path) -> None:
+        if why := set_option("torchair", {}, attribute, value):
+            raise Unread(why)
+
+    return read
+
+
+HOOKED = SimpleNamespace(ge_config=None, post_grad_custom_pre_pass=print)
+HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.imported", "npucompose.recipe.reader"
+CALLED, ARITHMETIC, OPTIONS = "npucompose.recipe.calls", "npucompose.recipe.arithmetic", "npucompose.recipe.genuine"
+CASES = (
+    Case(HEADER, "does not follow", with_recipe("mode: {}", end=""), "'# end of recipe' does not follow", "ValueError"),
+    Case(HEADER, "must be a mapping", with_recipe("''"), "the recipe must be a mapping of mode", "AttributeError"),
+    Case(HEADER, "unknown section", with_recipe("pipeline: {}"), "unknown section pipeline in the recipe"),
+    Case(IMPORTED, "is not Python", script("def ("), "the script, line 1 is not Python", "SyntaxError"),
+    Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
+    Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
+    Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
+    Case(
+        IMPORTED,
+        "_flat :: compiler",
+        with_recipe("compiler: 3"),
+        "the recipe's compiler must be a mapping",
+        "AttributeError",
+    ),
+    Case(IMPORTED, "problems.append('passes", with_recipe("passes: {cse: 3}", HOOK), "passes in the recipe must be a"),
+    Case(IMPORTED, "ConfigError(*problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
+    Case(READER, "raise TooLong", few_steps, "its functions call one another so often"),
+    Case(READER, "no YAML is known", script(CONFIG + "torch._dynamo.config.x = 1\n"), "no YAML is known for it"),
+    Case(READER, "which configuration", script(CONFIG + "mine.debug.x.y = 1\n"), NOT_READ),
+    Case(READER, "sub-configuration", script(CONFIG + "config.debug.graph_dump = 1\n"), "a whole sub-configuration is"),
+    Case(
+        READER, "unread(s, why)", script(CONFIG + "config.mode = asked\n"), "'asked' is not a constant of this script"
+    ),
+    Case(
+        READER, "the level is none", script(CONFIG + "logging.getLogger('torchair').setLevel(3)\n"), "the level is none"
+    ),
+    Case(CALLED, "{name}'", script(CONFIG + "torchair.use_everything(1)\n"), "no YAML is known for torchair.use_every"),
+    Case(CALLED, "is handed to code", script(CONFIG + "theirs.tune(config)\n"), "a configuration is handed to code"),
+    Case(
+        CALLED,
+        "of get_npu_backend",
+        script(CONFIG + "torchair.get_npu_backend(compiler_config=config, x=1)\n"),
+        "x of get_npu_backend",
+    ),
+    Case(CALLED, "_backend :: which", script(CONFIG + "torchair.get_npu_backend(compiler_config=theirs)\n"), NOT_READ),
+    Case(
+        CALLED,
+        "_set_dim_gears :: reader.doubt",
+        script(CONFIG + "def f(x):\n    if theirs:\n        " + GEARS),
+        "it depends on a condition",
+    ),
+    Case(
+        CALLED,
+        "_set_dim_gears :: which",
+        script(CONFIG + "torchair.inference.set_dim_gears(f(), {0: [1, 2]})\n"),
+        "it is not known which input this is",
+    ),
+    Case(
+        CALLED,
+        "YAML takes 2 to 100",
+        script(CONFIG + "def f(x):\n    torchair.inference.set_dim_gears(x, {0: [1]})\n"),
+        "YAML takes 2 to 100 constant sizes",
+    ),
+    Case(
+        CALLED,
+        "its backend",
+        script(CONFIG + "torch.compile(m, backend='inductor')\n"),
+        "its backend, 'inductor', is none",
+    ),
+    Case(
+        CALLED, "which backend", script(CONFIG + "torch.compile(m, backend=theirs)\n"), "it is not known which backend"
+    ),
+    Case(
+        CALLED,
+        "of torch.compile",
+        script(BACKEND + "torch.compile(m, backend=backend, mode='x')\n"),
+        "no YAML is known for mode of torch.compile",
+    ),
+    Case(
+        CALLED,
+        "{name} is not a constant",
+        script(BACKEND + "torch.compile(m, backend=backend, dynamic=theirs)\n"),
+        "dynamic is not a constant",
+    ),
+    Case(
+        CALLED,
+        "its options are not",
+        script("import torch\ntorch.compile(m, backend='npu', options=theirs)\n"),
+        "its options are not a dict",
+    ),
+    Case(
+        CALLED,
+        "whole tensors",
+        script(CONFIG + "def f(x):\n    torch._dynamo.mark_static(x, 0)\n"),
+        "YAML marks whole tensors",
+    ),
+    Case(
+        CALLED,
+        "plain dimensions",
+        script(CONFIG + "def f(x):\n    torch._dynamo.mark_dynamic(x, n)\n"),
+        "YAML takes plain dimensions",
+    ),
+    Case(
+        CALLED,
+        "_mark :: reader.doubt",
+        script(CONFIG + "def f(x):\n    if theirs:\n        torch._dynamo.mark_static(x)\n"),
+        "it depends on a condition",
+    ),
+    Case(
+        CALLED,
+        "_mark :: which",
+        script(CONFIG + "torch._dynamo.mark_static(f())\n"),
+        "it is not known which input this is",
+    ),
+    Case(
+        CALLED,
+        "only turn",
+        script(CONFIG + "torch._logging.set_logs(graph_code=False)\n"),
+        "YAML can only turn graph_code on",
+    ),
+    Case(CALLED, "option's name", script(CONFIG + "setattr(config, name, 1)\n"), "the option's name is not a constant"),
+    Case(
+        ARITHMETIC,
+        "a number that",
+        script(CONFIG + "config.debug.aclgraph.static_capture_size_limit = (2 ** 64) ** 64 - (2 ** 64) ** 64 + 8\n"),
+        "its value is not a constant",
+    ),
+    Case(
+        ARITHMETIC,
+        "a text that",
+        script(CONFIG + "config.debug.graph_dump.path = 'abc' * 60 * 60\n"),
+        "its value is not a constant",
+    ),
+    Case(OPTIONS, "has no such option", script(CONFIG + "config.debug.none = 1\n"), "has no such option"),
+    Case(OPTIONS, "has no place in YAML", option("post_grad_custom_pre_pass", 1), "it has no place in YAML"),
+    Case(OPTIONS, "has none of the options", lambda folder: of_config(SimpleNamespace()), "has none of the options"),
+    Case(OPTIONS, "map(str, refused)", lambda folder: of_config(HOOKED), "post_grad_custom_pre_pass = "),
+)

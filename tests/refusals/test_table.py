@@ -1,0 +1,106 @@
+"""Every refusal of what a stranger wrote, in one table: an input that is refused by this rule and by no other.
+
+The rules are the statements of the readers that raise, or that give a sentence to who asks (`rules.py` finds them).
+Each row is read twice: as the product is, and with this one statement taken out of it, within limits of time and
+memory. Why a value of a script is not known (`Unknown(why=…)`) is no rule: the rule is that its line is reported.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import airflow_free
+import npucompose
+from tests.refusals import artefacts, foreign, records, scripts, texts
+from tests.refusals.case import ACCEPTED, Case
+from tests.refusals.limits import TooMuch, limited
+from tests.refusals.rules import rules_of, without
+
+CASES = (*texts.CASES, *foreign.CASES, *scripts.CASES, *artefacts.CASES, *records.CASES)
+TABLE = dict.fromkeys(case.module for case in CASES)
+READS = re.compile(
+    r"(?<!_)json\.loads?\(|yaml\.safe_load|yaml\.parse|\.read_(text|bytes)\(|\bread_text\(|sqlite3\.connect|ast\.parse"
+)
+NO_STRANGERS = {
+    "npucompose.schema.inductor_source": "the installed torch",
+    "npucompose.schema.versions": "the package's own table",
+    "npucompose.report.doctor": "what our own process answers",
+    "npucompose.recipe.node_filters": "our own source",
+    "npucompose.recipe.script": "what is written, and not read",
+    "npucompose.recipe.python_text": "what is written, and not read",
+    "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
+    "npucompose.targets.npu_offline.fetch": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
+    "npucompose.targets.npu_offline.option_trees": "what our own process answers",
+    "npucompose.targets.cpu.native.held": "the installed torch",
+    "npucompose.targets.cpu.native.build": "a folder of the user's own: tests/targets/cpu/native/test_build.py",
+    "npucompose.machine": "the kernel's files",
+    "npucompose.measure.memory": "the kernel's files",
+    "npucompose.sinking.table": "the package's own table",
+    "airflow_free.pool": "what our own process is given",
+    "airflow_free.forkserver": "what our own process is given",
+    "airflow_free.cgroup": "the kernel's files",
+    "airflow_free.processes": "the kernel's files",
+    "airflow_free.sweep.search.space": "what was written in the same call",
+    "airflow_free.sweep.crews.away": "what a worker of the sweep has just written",
+    "airflow_free.runner": "what was written in the same call",
+    "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
+    "airflow_free.tracking": "what our own process is given",
+    "airflow_free.tracking.tell": "what our own process is given",
+    "airflow_free.keys": "what is hashed, and not read",
+}
+"""Modules that read something, and why they have no rows."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_one_rule_refuses_only_that_rule_refuses(case: Case, tmp_path: Path) -> None:
+    (rule,) = case.found()
+    assert case.said in case.outcome(tmp_path / "as it is")
+    with without(rule):
+        otherwise = case.outcome(tmp_path / "without")
+    assert case.said not in otherwise
+    assert otherwise == ACCEPTED if case.otherwise == ACCEPTED else case.otherwise in otherwise
+
+
+@pytest.mark.parametrize("module", TABLE)
+def test_every_rule_of_a_reader_has_a_case(module: str) -> None:
+    having = {rule for case in CASES if case.module == module for rule in case.found()}
+    assert [str(rule) for rule in rules_of(module) if rule not in having] == []
+
+
+def test_every_module_that_reads_is_in_the_table_or_named_with_a_reason() -> None:
+    reading = set()
+    for package in (npucompose, airflow_free):
+        top = Path(package.__path__[0])
+        for file in top.rglob("*.py"):
+            if "standin" not in file.parts and READS.search(file.read_text(encoding="utf-8")):
+                reading.add(
+                    ".".join([package.__name__, *file.relative_to(top).with_suffix("").parts]).removesuffix(".__init__")
+                )
+    assert reading <= {*TABLE, *NO_STRANGERS}
+    assert set(NO_STRANGERS) <= reading
+
+
+def hangs() -> None:
+    while True:
+        pass
+
+
+def waits() -> None:
+    time.sleep(60)
+
+
+def grows() -> None:
+    [bytes(1 << 20) for _ in range(1 << 20)]
+
+
+@pytest.mark.parametrize(("act", "kind"), [(hangs, TooMuch), (waits, TooMuch), (grows, MemoryError)])
+def test_what_hangs_waits_or_grows_is_ended(act: Callable[[], None], kind: type[BaseException]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(kind), limited(processor_s=0.2, waiting_s=0.4, memory=64 << 20):
+        act()
+    assert time.monotonic() - begun < 20
