@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from nursery import command
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -125,7 +125,7 @@ def test_generating_into_a_static_cache_gives_eager_s_tokens() -> None:
 def test_a_class_runs_from_the_command_line(architecture: str, overrides: list[str], tmp_path: Path) -> None:
     words = ["model=transformers", f"model.architecture={architecture}", "pipeline=check", *overrides]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *words],
+        command("run.py", *words),
         cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     report = json.loads(next(tmp_path.glob("outputs/*/*/report.json")).read_text())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,13 +53,11 @@ def number():
 """
 
 
-@pytest.mark.parametrize(("command", "words"), CASES.values(), ids=CASES.keys())
-def test_what_only_the_worker_can_see_is_told_the_same_way(
-    command: list[str], words: list[str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("asked", "words"), CASES.values(), ids=CASES.keys())
+def test_what_only_the_worker_can_see_is_told_the_same_way(asked: list[str], words: list[str], tmp_path: Path) -> None:
     (tmp_path / "factories.py").write_text(FACTORIES)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "pipeline=compile_only", *command],
+        command("run.py", "pipeline=compile_only", *asked),
         cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr

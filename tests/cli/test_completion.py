@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 from npucompose.cli import main
 from npucompose.completion import SHELLS
@@ -128,7 +129,7 @@ def test_hydra_completes_run_py(tmp_path: Path) -> None:
     line = "python run.py mode=e"
     environment = {**_environment(), "COMP_LINE": line, "COMP_POINT": str(len(line))}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "-sc", "query=bash"],
+        command("run.py", "-sc", "query=bash"),
         capture_output=True, text=True, check=True, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.stdout.split() == ["mode=eager"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+from nursery import command
 
 from airflow_free.sweep.ledger import Entry, Ledger
 
@@ -99,7 +100,7 @@ def sweep(folder: Path, *overrides: str, write: bool = True, **environment: str)
     if write:
         write_factories(folder)
     return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "-m", *overrides],
+        command("run.py", "-m", *overrides),
         cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment},
     )  # fmt: skip
 

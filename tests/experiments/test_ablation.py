@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 from airflow_free.stages.ablation import check, lists
 from npucompose.api import checked
@@ -77,7 +78,7 @@ def run(folder: Path, *overrides: str) -> tuple[subprocess.CompletedProcess[str]
     (folder / "mine" / "passes" / "mine.yaml").write_text(MINE)
     path = os.pathsep.join(filter(None, [*sys.path, str(folder)]))
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "hydra.run.dir=out", "pipeline=ablation", "benchmark=quick", *overrides],
+        command("run.py", "hydra.run.dir=out", "pipeline=ablation", "benchmark=quick", *overrides),
         cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     report = json.loads((folder / "out" / "report.json").read_text())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nursery import command
 from targets.npu_offline.needs import offline
 from targets.npu_offline.needs import run as run_offline
 
@@ -19,7 +19,7 @@ MARKED = ("shapes=dynamic", "shapes.mark_static=[query,key,value]")
 
 def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "hydra.run.dir=out", *overrides],
+        command("run.py", "hydra.run.dir=out", *overrides),
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     report = folder / "out" / "report.json"

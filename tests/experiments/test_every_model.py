@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 from npucompose.models import MODELS
 
@@ -29,7 +29,7 @@ def launch(folder: Path, model: str, mode: str, passes: str) -> None:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"model={model} needs the extra npucompose[{model}]")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), f"model={model}", f"mode={mode}", f"passes={passes}", "benchmark=quick"],
+        command("run.py", f"model={model}", f"mode={mode}", f"passes={passes}", "benchmark=quick"),
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout

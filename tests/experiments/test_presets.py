@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 from npucompose.compose.conf import choices_of
 
@@ -28,7 +28,7 @@ RUNS += [["model=mm_abs_sub", "passes=stream_plan", "streams.min_gain=0", "expec
 @pytest.mark.parametrize("overrides", RUNS, ids=" ".join)
 def test_a_preset_holds_what_it_expects(overrides: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *overrides, "pipeline=check"],
+        command("run.py", *overrides, "pipeline=check"),
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
@@ -36,7 +36,7 @@ def test_a_preset_holds_what_it_expects(overrides: list[str], tmp_path: Path) ->
 
 def test_a_mode_that_no_kernel_has_ends_the_compilation_with_the_model_s_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), f"experiment={REJECTED}"],
+        command("run.py", f"experiment={REJECTED}"),
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 3

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nursery import cold, command
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["benchmark=quick", "model=python", "trust=true", "model.factory=small:make"]
@@ -19,6 +20,7 @@ FACTORY = """
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -56,12 +58,13 @@ def make():
 """
 
 
-def launch(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    folder: Path, *overrides: str, started: Callable[..., list[str]] = command
+) -> subprocess.CompletedProcess[str]:
     (folder / "small.py").write_text(FACTORY)
     return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *QUICK, *overrides],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        started("run.py", *QUICK, *overrides), cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 def report_of(folder: Path) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def records(folder: Path) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    done = launch(folder, "mode=reduce-overhead", "passes=stream_plan")
+    done = launch(folder, "mode=reduce-overhead", "passes=stream_plan", started=cold)
     assert done.returncode == 0, done.stderr + done.stdout
     return folder
 
@@ -169,9 +172,7 @@ def test_a_missed_expectation_is_exit_1_and_names_both_sides(tmp_path: Path) -> 
 def test_ctrl_c_ends_the_worker_and_says_what_is_kept(tmp_path: Path) -> None:
     (tmp_path / "hang").touch()
     (tmp_path / "small.py").write_text(FACTORY)
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), *QUICK], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command("run.py", *QUICK), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while "replay" not in records(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)

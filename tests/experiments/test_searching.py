@@ -6,13 +6,13 @@ import importlib.util
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from sweeping import ROOT, check_folders, entries, none_left, statuses, sweep, write_factories
+from nursery import command
+from sweeping import check_folders, entries, none_left, statuses, sweep, write_factories
 
 from airflow_free.sweep.ledger import Ledger, Trial
 from airflow_free.sweep.search.space import Space
@@ -120,7 +120,7 @@ def test_several_objectives_give_a_front_and_failures_are_told(tmp_path: Path) -
 def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     asked = with_space(tmp_path)
     write_factories(tmp_path)
-    process = subprocess.Popen([sys.executable, str(ROOT / "run.py"), "-m", *asked], cwd=tmp_path)
+    process = subprocess.Popen(command("run.py", "-m", *asked), cwd=tmp_path)
     for _ in range(600):
         if (tmp_path / ".npucompose" / "sweeps.sqlite").exists() and len(entries(tmp_path)) >= 3:
             break

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from sweeping import ROOT, check_folders, entries, none_left, statuses, sweep, write_factories
+from nursery import cold, command
+from sweeping import check_folders, entries, none_left, statuses, sweep, write_factories
 
 TRUSTED = ["model=python", "trust=true", "pipeline=check"]
 FAULTY = ("kills", "kills_too", "hangs", "raises")
@@ -115,9 +115,7 @@ def test_a_point_that_only_the_worker_sees_to_be_illegal_leaves_no_folder(tmp_pa
 def test_ctrl_c_ends_a_sweep_and_the_same_command_goes_on(tmp_path: Path) -> None:
     write_factories(tmp_path)
     swept = [*TRUSTED, "model.factory=points:fine,points:hangs", "executor.jobs=1"]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), "-m", *swept], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command("run.py", "-m", *swept), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "hangs").exists():
         assert process.poll() is None
         time.sleep(0.1)
@@ -137,9 +135,7 @@ def test_a_parent_that_is_killed_at_any_moment_loses_nothing(tmp_path: Path) -> 
     moments = random.Random(8)
     swept = ["model=add", "pipeline=compile_only", "seed=range(0,40)"]
     for _ in range(20):
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "run.py"), "-m", *swept], cwd=tmp_path, stdout=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(cold("run.py", "-m", *swept), cwd=tmp_path, stdout=subprocess.DEVNULL)
         try:
             process.wait(moments.uniform(0.3, 8.0))
         except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from nursery import command
 
 from airflow_free.experiment import wanted
 from airflow_free.stages.modes import ROUNDS, check, contest, in_mode
@@ -117,7 +118,7 @@ def test_two_equal_candidates_hardly_ever_have_a_winner() -> None:
 def run(folder: Path, *overrides: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     path = os.pathsep.join(filter(None, [*sys.path, str(folder)]))
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "hydra.run.dir=out", "benchmark=quick", *overrides],
+        command("run.py", "hydra.run.dir=out", "benchmark=quick", *overrides),
         cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nursery import command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,9 +76,7 @@ def mamba():
 def run(folder: Path, factory: str, *overrides: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     (folder / "subjects.py").write_text(MODELS)
     chosen = ["model=python", "trust=true", f"model.factory=subjects:{factory}", "hydra.run.dir=out", *overrides]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *chosen], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command("run.py", *chosen), cwd=folder, capture_output=True, text=True, check=False)
     report = folder / "out" / "report.json"
     return done, json.loads(report.read_text()) if report.is_file() else {}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nursery import command
 
 from npucompose.compose.tree import compose
 from npucompose.sinking.verdicts import BY_PATH
@@ -53,7 +53,7 @@ RUNS = [
 @pytest.mark.parametrize(("path", "op"), RUNS)
 def test_a_preset_is_proven_by_the_genuine_torchair(path: int, op: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), f"experiment=fa_path{path}", f"model.op={op}", "hydra.run.dir=run"],
+        command("run.py", f"experiment=fa_path{path}", f"model.op={op}", "hydra.run.dir=run"),
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout

@@ -1,0 +1,333 @@
+"""Command lines without the seconds that importing torch takes: forked from one process that has all of it loaded.
+
+    subprocess.run(command("run.py", "model=add"), cwd=folder, …)
+
+is `python run.py model=add` in every respect but that: files, folder, environment, signals and exit status are those of
+a process of its own. One nursery for each process of pytest, begun when it is first needed. The fork server that such a
+command starts for its workers is forked there too. It loads what a worker loads and runs none of it: no thread, no
+compilation, nothing read from a folder. A command whose environment must be there before Python or torch begins is
+started cold, and so is `cold("run.py", …)`, for claims about the beginning itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIENT = Path(__file__).with_name("nursery_client.py")
+FILES = "NPUCOMPOSE_TEST_FILES"
+"""For the client: the numbers of the files that it passes on beside 0, 1 and 2."""
+MAIN = "import sys; from npucompose.cli import main; sys.exit(main())"
+PRELOADED = (
+    "torch._dynamo.backends.inductor", "torch._dynamo.repro.after_dynamo", "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp_wrapper_gpu", "torch._inductor.codegen.mps", "torch._inductor.codegen.wrapper_fxir",
+    "torch._inductor.codegen.cuda_combined_scheduling", "torch._inductor.codegen.cutedsl.cutedsl_scheduling",
+    "torch._inductor.codegen.halide", "torch._inductor.codegen.pallas",
+    "torch._inductor.codegen.xpu.xpu_combined_scheduling",
+    "torch._inductor.freezing", "torch._inductor.fx_passes.efficient_conv_bn_eval",
+    "torch._inductor.fx_passes.freezing_patterns", "torch._inductor.fx_passes.fuse_attention",
+    "torch._inductor.fx_passes.pad_mm", "torch._inductor.fx_passes.mkldnn_fusion",
+    "torch._inductor.fx_passes.serialized_patterns", "torch._inductor.runtime.caching",
+    "torch._subclasses.schema_check_mode", "torch.export._trace", "torch.fx.experimental.validator",
+    "torch.utils.cpp_extension", "hydra._internal.hydra", "omegaconf", "rich.progress", "sympy.tensor.tensor",
+)  # fmt: skip
+"""What a worker imports on its way, beside the product itself."""
+OURS = ("airflow_free", "npucompose")
+NOT_HERE = re.compile(r"airflow_free\.(sweep\.crews\.(ray|slurm)|tracking\.to_)|npucompose\.targets\.npu")
+"""What needs an extra or a device, or changes the process that loads it."""
+READ_AT_THE_BEGINNING = re.compile(
+    r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"
+    r"|TORCH(?!INDUCTOR_CACHE_DIR$)|PYTORCH_|CUDA_|LANG|LC_|TZ$"
+)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def command(kind: str, *words: str) -> list[str]:
+    """The words that start `python run.py …` (kind `run.py`) or `npucompose …` (kind `npucompose`)."""
+    return _through(address(), kind, *words)
+
+
+def _through(nursery: str, *words: str) -> list[str]:
+    return [sys.executable, "-IS", str(CLIENT), nursery, *words]
+
+
+def cold(kind: str, *words: str) -> list[str]:
+    """The same from nothing."""
+    start = {"run.py": [str(ROOT / "run.py")], "npucompose": ["-c", MAIN]}[kind]
+    return [sys.executable, *start, *words]
+
+
+@functools.cache
+def _begun(owner: int) -> tuple[subprocess.Popen[bytes], str]:
+    name = f"npucompose-nursery-{owner}-{os.urandom(8).hex()}"
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__)), name, json.dumps(sys.path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, start_new_session=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n", "the nursery did not begin"
+    return server, name
+
+
+def address() -> str:
+    """Of this process's nursery; a fork of this process gets one of its own."""
+    return _begun(os.getpid())[1]
+
+
+class _Nursery:
+    """One thread: a fork of more would copy held locks."""
+
+    def __init__(self, name: str, own_path: list[str], environment: dict[str, str]) -> None:
+        self.own_path, self.environment = own_path, environment
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind("\0" + name)
+        self.listener.listen(64)
+        self.clients: dict[int, tuple[int, socket.socket]] = {}
+        """{number of the connection: the child and the connection}."""
+        self.bell_out, self.bell_in = os.pipe()
+        for end in (self.bell_out, self.bell_in):
+            os.set_blocking(end, False)
+
+    def serve(self) -> None:
+        """Until standard input, which whoever began it holds open, is at its end."""
+        signal.set_wakeup_fd(self.bell_in, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        poll = select.poll()
+        for source in (0, self.listener.fileno(), self.bell_out):
+            poll.register(source, select.POLLIN)
+        while True:
+            for source, _ in poll.poll():
+                if source == 0:
+                    return
+                if source == self.listener.fileno():
+                    connection, _ = self.listener.accept()
+                    if self._obey(connection):
+                        poll.register(connection.fileno(), select.POLLIN)
+                elif source == self.bell_out:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.bell_out, 4096)
+                    for number in self._reap():
+                        poll.unregister(number)
+                elif source in self.clients:
+                    self._hung_up(source)
+                    poll.unregister(source)
+
+    def _obey(self, connection: socket.socket) -> bool:
+        """Whether a child was forked for it."""
+        size, files, _, _ = socket.recv_fds(connection, 4, 16)
+        with connection.makefile("rb") as stream:
+            order = json.loads(stream.read(int.from_bytes(size, "big")))
+        start = self._cold_start(order)
+        if start is not None:
+            connection.sendall(json.dumps({"cold": start}).encode() + b"\n")
+            connection.close()
+            child = None
+        else:
+            child = os.fork()
+            if child == 0:
+                connection.close()
+                self._be(order, files)
+            self.clients[connection.fileno()] = (child, connection)
+            connection.sendall(json.dumps({"pid": child}).encode() + b"\n")
+        for file in files:
+            os.close(file)
+        return child is not None
+
+    def _cold_start(self, order: dict[str, Any]) -> list[str] | None:
+        """The command of a cold process, where the environment asks for one."""
+        asked, own = (
+            {name: value for name, value in environment.items() if READ_AT_THE_BEGINNING.match(name)}
+            for environment in (order["environment"], self.environment)
+        )
+        own.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+        asked.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+        if asked == own:
+            return None
+        kind, *words = order["words"]
+        if kind == "boot":
+            from airflow_free.pool import BOOT
+
+            return [sys.executable, "-c", BOOT, *words]
+        return cold(kind, *words)
+
+    def _reap(self) -> list[int]:
+        """Tell each end to whom it concerns; orphans that came here end, too."""
+        told = []
+        while True:
+            try:
+                pid, word = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            for number, (child, connection) in list(self.clients.items()):
+                if child == pid:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(json.dumps({"ended": os.waitstatus_to_exitcode(word)}).encode() + b"\n")
+                    connection.close()
+                    del self.clients[number]
+                    told.append(number)
+        return told
+
+    def _hung_up(self, number: int) -> None:
+        """Nobody says anything after the order: whoever waited was killed, and so is what it waited for."""
+        child, connection = self.clients.pop(number)
+        os.kill(child, signal.SIGKILL)
+        connection.close()
+
+    def _be(self, order: dict[str, Any], files: list[int]) -> NoReturn:
+        """The child: never returns into the loop."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            self.listener.close()
+            for _, connection in self.clients.values():
+                connection.close()
+            os.close(self.bell_in)
+            os.close(self.bell_out)
+            _become(order, files)
+            status = _called(order["words"], self.own_path)
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                threading._shutdown()  # type: ignore[attr-defined]
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+
+def _become(order: dict[str, Any], files: list[int]) -> None:
+    """Everything that a process has from the one that started it."""
+    if order["leads"]:
+        os.setsid()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Out of the way of the numbers that are wanted, first.
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, max(order["files"]) + 1) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(moved, order["files"], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN if number in order["ignored"] else signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if signal.SIGINT not in order["ignored"]:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        was = getattr(sys, f"__{name}__")
+        stream = open(  # noqa: SIM115
+            number, mode, encoding=was.encoding, errors=was.errors, closefd=False,
+            buffering=1 if name == "stderr" or os.isatty(number) else -1,
+        )  # fmt: skip
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    gc.unfreeze()
+
+
+def _called(words: list[str], own_path: list[str]) -> int:
+    from npucompose import cli
+
+    kind, *rest = words
+    sys.path[:] = [str(ROOT) if kind == "run.py" else "", *_given(), *own_path]
+    try:
+        if kind == "boot":
+            from airflow_free import forkserver
+
+            sys.argv[:] = ["-c", *rest]
+            sys.path[:] = json.loads(rest[0])
+            forkserver.main()
+            return 0
+        sys.argv[:] = [str(ROOT / "run.py") if kind == "run.py" else "-c", *rest]
+        return cli.run(rest, program="run.py") if kind == "run.py" else cli.main(rest)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+
+
+def warm_pools(pool: Any, nursery: str) -> None:
+    """Have `airflow_free.pool` of this process take its fork servers from the nursery."""
+
+    class Warm:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(subprocess, name)
+
+        @staticmethod
+        def Popen(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
+            if words[1:3] != ["-c", pool.BOOT]:
+                return subprocess.Popen(words, **options)
+            files = " ".join(map(str, options.get("pass_fds", ())))
+            options["env"] = {**options["env"], FILES: files}
+            return subprocess.Popen(_through(nursery, "boot", *words[3:]), **options)
+
+    pool.subprocess = Warm()
+
+
+def _ours() -> Iterator[str]:
+    for package in map(importlib.import_module, OURS):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not NOT_HERE.match(found.name) and not found.name.endswith("__main__"):
+                yield found.name
+
+
+def _given() -> list[str]:
+    return list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    name, path = sys.argv[1:]
+    environment = dict(os.environ)  # what is loaded adds to it
+    # Without this file's folder and PYTHONPATH: both are the command's own.
+    own_path = sys.path[1 + len(_given()) :]
+    sys.path[:] = json.loads(path)
+    for module in (*PRELOADED, *_ours()):
+        importlib.import_module(module)
+    from hydra.core.plugins import Plugins
+
+    from airflow_free import pool
+
+    Plugins.instance()
+    warm_pools(pool, name)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    gc.collect()
+    gc.freeze()
+    nursery = _Nursery(name, own_path, environment)
+    os.write(1, b"ready\n")
+    nursery.serve()
+
+
+if __name__ == "__main__":
+    main()
