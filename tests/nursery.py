@@ -22,6 +22,7 @@ import json
 import os
 import pkgutil
 import re
+import runpy
 import select
 import signal
 import socket
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CLIENT = Path(__file__).with_name("nursery_client.py")
 FILES = "NPUCOMPOSE_TEST_FILES"
 """For the client: the numbers of the files that it passes on beside 0, 1 and 2."""
+BOOT = "a fork server of airflow_free.pool"
 MAIN = "import sys; from npucompose.cli import main; sys.exit(main())"
 PRELOADED = (
     "torch._dynamo.backends.inductor", "torch._dynamo.repro.after_dynamo", "torch._inductor.compile_fx",
@@ -53,8 +55,8 @@ PRELOADED = (
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
 OURS = ("airflow_free", "npucompose")
-NOT_HERE = re.compile(r"airflow_free\.(sweep\.crews\.(ray|slurm)|tracking\.to_)|npucompose\.targets\.npu")
-"""What needs an extra or a device, or changes the process that loads it."""
+NOT_HERE = re.compile(r"airflow_free\.(sweep\.crews\.(ray|slurm)|tracking\.to_)|npucompose\.(targets\.npu|scope$)")
+"""What needs an extra or a device, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(
     r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"
     r"|TORCH(?!INDUCTOR_CACHE_DIR$)|PYTORCH_|CUDA_|LANG|LC_|TZ$"
@@ -62,44 +64,51 @@ READ_AT_THE_BEGINNING = re.compile(
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def command(kind: str, *words: str) -> list[str]:
-    """The words that start `python run.py …` (kind `run.py`) or `npucompose …` (kind `npucompose`)."""
-    return _through(address(), kind, *words)
+def command(start: str, *words: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """The words that start `python run.py …` (or another script's path), or `npucompose …`.
+
+    `environment`, where it is not this process's own, is the one that the command will be given.
+    """
+    return _through(address(os.environ if environment is None else environment), start, *words)
 
 
 def _through(nursery: str, *words: str) -> list[str]:
     return [sys.executable, "-IS", str(CLIENT), nursery, *words]
 
 
-def cold(kind: str, *words: str) -> list[str]:
+def cold(start: str, *words: str) -> list[str]:
     """The same from nothing."""
-    start = {"run.py": [str(ROOT / "run.py")], "npucompose": ["-c", MAIN]}[kind]
-    return [sys.executable, *start, *words]
+    return [sys.executable, *(["-c", MAIN] if start == "npucompose" else [str(ROOT / start)]), *words]
+
+
+def address(environment: Mapping[str, str]) -> str:
+    """Of this process's nursery for commands with such an environment; a fork of this process gets one of its own."""
+    return _begun(os.getpid(), tuple(sorted(_read_at_the_beginning(environment).items())))[1]
+
+
+def _read_at_the_beginning(environment: Mapping[str, str]) -> dict[str, str]:
+    read = {name: value for name, value in environment.items() if READ_AT_THE_BEGINNING.match(name)}
+    return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **read}
 
 
 @functools.cache
-def _begun(owner: int) -> tuple[subprocess.Popen[bytes], str]:
+def _begun(owner: int, read: tuple[tuple[str, str], ...]) -> tuple[subprocess.Popen[bytes], str]:
     name = f"npucompose-nursery-{owner}-{os.urandom(8).hex()}"
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    others = {name: value for name, value in os.environ.items() if not READ_AT_THE_BEGINNING.match(name)}
     server = subprocess.Popen(
         [sys.executable, str(Path(__file__)), name, json.dumps(sys.path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env={**others, **dict(read)}, start_new_session=True,
     )  # fmt: skip
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n", "the nursery did not begin"
     return server, name
 
 
-def address() -> str:
-    """Of this process's nursery; a fork of this process gets one of its own."""
-    return _begun(os.getpid())[1]
-
-
 class _Nursery:
     """One thread: a fork of more would copy held locks."""
 
-    def __init__(self, name: str, own_path: list[str], environment: dict[str, str]) -> None:
-        self.own_path, self.environment = own_path, environment
+    def __init__(self, name: str, own_path: list[str], read: dict[str, str]) -> None:
+        self.own_path, self.read = own_path, read
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind("\0" + name)
         self.listener.listen(64)
@@ -156,20 +165,14 @@ class _Nursery:
 
     def _cold_start(self, order: dict[str, Any]) -> list[str] | None:
         """The command of a cold process, where the environment asks for one."""
-        asked, own = (
-            {name: value for name, value in environment.items() if READ_AT_THE_BEGINNING.match(name)}
-            for environment in (order["environment"], self.environment)
-        )
-        own.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-        asked.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-        if asked == own:
+        if _read_at_the_beginning(order["environment"]) == self.read:
             return None
-        kind, *words = order["words"]
-        if kind == "boot":
-            from airflow_free.pool import BOOT
+        start, *words = order["words"]
+        if start == BOOT:
+            from airflow_free import pool
 
-            return [sys.executable, "-c", BOOT, *words]
-        return cold(kind, *words)
+            return [sys.executable, "-c", pool.BOOT, *words]
+        return cold(start, *words)
 
     def _reap(self) -> list[int]:
         """Tell each end to whom it concerns; orphans that came here end, too."""
@@ -252,25 +255,31 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
 
 
 def _called(words: list[str], own_path: list[str]) -> int:
-    from npucompose import cli
-
-    kind, *rest = words
-    sys.path[:] = [str(ROOT) if kind == "run.py" else "", *_given(), *own_path]
+    start, *rest = words
     try:
-        if kind == "boot":
+        if start == BOOT:
             from airflow_free import forkserver
 
             sys.argv[:] = ["-c", *rest]
             sys.path[:] = json.loads(rest[0])
             forkserver.main()
-            return 0
-        sys.argv[:] = [str(ROOT / "run.py") if kind == "run.py" else "-c", *rest]
-        return cli.run(rest, program="run.py") if kind == "run.py" else cli.main(rest)
+        elif start == "npucompose":
+            from npucompose import cli
+
+            sys.argv[:] = ["-c", *rest]
+            sys.path[:] = ["", *_given(), *own_path]
+            return cli.main()
+        else:
+            script = ROOT / start
+            sys.argv[:] = [str(script), *rest]
+            sys.path[:] = [str(script.resolve().parent), *_given(), *own_path]
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
             return 1
         return end.code or 0
+    return 0
 
 
 def warm_pools(pool: Any, nursery: str) -> None:
@@ -286,7 +295,7 @@ def warm_pools(pool: Any, nursery: str) -> None:
                 return subprocess.Popen(words, **options)
             files = " ".join(map(str, options.get("pass_fds", ())))
             options["env"] = {**options["env"], FILES: files}
-            return subprocess.Popen(_through(nursery, "boot", *words[3:]), **options)
+            return subprocess.Popen(_through(nursery, BOOT, *words[3:]), **options)
 
     pool.subprocess = Warm()
 
@@ -309,7 +318,7 @@ def _prctl(option: int, value: int) -> None:
 
 def main() -> None:
     name, path = sys.argv[1:]
-    environment = dict(os.environ)  # what is loaded adds to it
+    read = _read_at_the_beginning(os.environ)  # what is loaded may add to it
     # Without this file's folder and PYTHONPATH: both are the command's own.
     own_path = sys.path[1 + len(_given()) :]
     sys.path[:] = json.loads(path)
@@ -324,7 +333,7 @@ def main() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()
-    nursery = _Nursery(name, own_path, environment)
+    nursery = _Nursery(name, own_path, read)
     os.write(1, b"ready\n")
     nursery.serve()
 

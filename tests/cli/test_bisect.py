@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 ROOT = Path(__file__).resolve().parents[2]
 WRONG = """
@@ -46,10 +47,9 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "mine.py").write_text(WRONG)
     (folder / "mine" / "passes").mkdir(parents=True, exist_ok=True)
     (folder / "mine" / "passes" / "two.yaml").write_text(PASSES)
-    script = "import sys; from npucompose.cli import main; sys.exit(main(sys.argv[1:]))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        command("npucompose", *arguments),
         cwd=folder,
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attrs import field, frozen
+from nursery import cold, command
 
 from npucompose.errors import ConfigError
 from npucompose.targets import TARGETS
@@ -34,18 +35,21 @@ def process(
     target: Where, script: Path, *arguments: str, folder: Path | None = None, told: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A script in a process that may become a device without CANN."""
+    environment = {
+        **os.environ,
+        **TARGETS.get(target)().environment(),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+    }
+    # A driver is for processes that were not forked from one that has torch.
+    started = cold(str(script)) if target == "npu" else command(str(script), environment=environment)
     return subprocess.run(
-        [sys.executable, str(script), *arguments],
+        [*started, *arguments],
         cwd=folder,
         input=told,
         capture_output=True,
         text=True,
-        env={
-            **os.environ,
-            **TARGETS.get(target)().environment(),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OMP_NUM_THREADS": "1",
-        },
+        env=environment,
         check=False,
     )
 
