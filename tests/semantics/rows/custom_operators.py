@@ -144,6 +144,22 @@ def an_operator_keeps_a_weight_that_is_trained(compiled: Compiled):
     return call, begin()
 
 
+@row(fast=True)
+def an_operator_keeps_a_part_of_a_result_that_is_written_after_the_call(compiled: Compiled):
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2 + 1
+        return y, keeps(y[1:]) * 2
+
+    f = compiled(f)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y, result = f(x)
+        y.add_(1)
+        return result
+
+    return call, begin()
+
+
 @row
 def an_operator_keeps_an_input_that_the_graph_writes(compiled: Compiled):
     def f(x: torch.Tensor) -> torch.Tensor:

@@ -86,7 +86,7 @@ class PythonFront:
         """`turns` are shared with every recording that lies in the same arena."""
         self._inputs = inputs
         self._executor = executor
-        self._owners = executor.owners if isinstance(executor, StraightLine) and executor.lends else None
+        self._lent = executor.lent if isinstance(executor, StraightLine) and executor.lends else None
         self._makers = [output.make for output in outputs]
         self._held = held
         self._turns = turns
@@ -108,22 +108,24 @@ class PythonFront:
                 if not self._inputs.admit(inputs):
                     return None
                 self._held.leave_held(inputs, reuse)
-                self._run_for(inputs)
+                self._run_for(inputs, reuse)
                 self._inputs.give_back(inputs)
             outputs: list[Any] = []
             for make in self._makers:
                 outputs.append(make(inputs, outputs))
         return outputs
 
-    def _run_for(self, inputs: Sequence[Any]) -> None:
-        if self._owners is None:
+    def _run_for(self, inputs: Sequence[Any], reuse: bool) -> None:
+        if self._lent is None:
             self._run_here()
             return
         try:
-            self._owners += self._inputs.lent(inputs)
+            self._lent.owners += self._inputs.lent(inputs)
+            if not reuse:
+                self._lent.results.update(self._held.storages())
             self._run_here()
         finally:
-            self._owners.clear()
+            self._lent.clear()
 
     def _run_here(self) -> None:
         if forks.count() == self._forks:

@@ -80,7 +80,9 @@ class _Piece:
 class _Buffer:
     nbytes: int
     results: Sequence[Static]
-    move: Callable[[int], None]
+    move: Callable[[int], torch.UntypedStorage]
+    known: torch.UntypedStorage = field(init=False)
+    """The result's memory as the steps of the plan know it."""
     piece: _Piece = field(init=False)
     spares: list[_Piece] = field(factory=list)
     lent: bool = False
@@ -110,7 +112,7 @@ class _Buffer:
         self.piece = piece
         for result in self.results:
             result.lay(piece.storage)
-        self.move(piece.address)
+        self.known = self.move(piece.address)
 
 
 class HeldOutputs:
@@ -142,16 +144,23 @@ class HeldOutputs:
                     warnings.warn(OVERWRITTEN, RuntimeWarning, stacklevel=5)
             buffer.lent = reuse
 
+    def storages(self) -> dict[int, torch.UntypedStorage]:
+        """{storage that the plan's steps know a result by: the one that callers are given results over}."""
+        return {buffer.known._cdata: buffer.piece.storage for buffer in self._buffers}
 
-def _mover(memory: Memory, number: int, lay: Callable[[int, torch.Tensor], None]) -> Callable[[int], None]:
+
+def _mover(
+    memory: Memory, number: int, lay: Callable[[int, torch.Tensor], None]
+) -> Callable[[int], torch.UntypedStorage]:
     buffer = memory.outputs[number]
     slots = [(i, slot) for i, slot in enumerate(memory.slots) if slot.root in buffer.members]
 
-    def move(address: int) -> None:
+    def move(address: int) -> torch.UntypedStorage:
         # One storage object for each root, as before: kernels see what eager would.
         storages = {id(root): over(address, root.nbytes) for root in buffer.members}
         with torch.inference_mode():
             for i, slot in slots:
                 lay(i, slot.layout.over(storages[id(slot.root)]))
+        return storages[id(buffer.members[-1])]
 
     return move

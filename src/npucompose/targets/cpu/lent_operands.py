@@ -6,10 +6,11 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
+from attrs import define, field
 from torch._ops import OpOverload
 
 from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, mapped
@@ -34,35 +35,55 @@ def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
     return isinstance(operand, Slot) and operand.root.kind == "input"
 
 
-def lending(op: OpOverload, owners: Sequence[torch.Tensor]) -> Callable[..., Any]:
-    """`op`, called with the caller's own tensors or views of them, and with copies of what the graph computes.
+@define
+class Lent:
+    """What an operator may keep, for the length of a replay."""
 
-    Portable executors look for nobody who keeps an operand. Tensors that it writes are given as they are. `owners` are,
-    when it is called, the inputs that it reads as they were given.
+    owners: list[torch.Tensor] = field(factory=list)
+    """The inputs that it reads as they were given."""
+    results: dict[int, torch.UntypedStorage] = field(factory=dict)
+    """{storage that steps know a result by: the one that callers are given}, where a result that is held is kept."""
+
+    def clear(self) -> None:
+        self.owners.clear()
+        self.results.clear()
+
+
+def lending(op: OpOverload, lent: Lent) -> Callable[..., Any]:
+    """`op`, called with the caller's own tensors or views of them, with the memory of results, and with copies of what
+    else the graph computes.
+
+    Portable executors look for nobody who keeps an operand. Tensors that it writes are given as they are.
     """
     names = [argument.name for argument in op._schema.arguments]
     written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
 
+    def plain(value: Any) -> Any:
+        return _plain(value, lent) if isinstance(value, torch.Tensor) else value
+
     def readable(value: Any) -> Any:
-        return _readable(value, owners) if isinstance(value, torch.Tensor) else value
+        return _readable(value, lent) if isinstance(value, torch.Tensor) else value
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(False), torch.no_grad():
             given = {**dict(zip(names, args, strict=False)), **kwargs}
-            lent = {name: mapped(_plain if name in written else readable, value) for name, value in given.items()}
-            return op(*(lent[name] for name in names[: len(args)]), **{name: lent[name] for name in kwargs})
+            made = {name: mapped(plain if name in written else readable, value) for name, value in given.items()}
+            return op(*(made[name] for name in names[: len(args)]), **{name: made[name] for name in kwargs})
 
     return call
 
 
-def _plain(value: Any) -> Any:
-    return Layout.of(value).over(value.untyped_storage()) if isinstance(value, torch.Tensor) else value
+def _plain(tensor: torch.Tensor, lent: Lent) -> torch.Tensor:
+    memory = tensor.untyped_storage()
+    return Layout.of(tensor).over(lent.results.get(memory._cdata, memory))
 
 
-def _readable(tensor: torch.Tensor, owners: Sequence[torch.Tensor]) -> torch.Tensor:
+def _readable(tensor: torch.Tensor, lent: Lent) -> torch.Tensor:
     layout, memory = Layout.of(tensor), tensor.untyped_storage()
+    if memory._cdata in lent.results:
+        return layout.over(lent.results[memory._cdata])
     low, high = layout.span()
-    for owner in owners:
+    for owner in lent.owners:
         storage = owner.untyped_storage()
         before = memory.data_ptr() - storage.data_ptr()
         if before + low < 0 or before + high > storage.nbytes() or before % layout.dtype.itemsize:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from npucompose.targets.cpu.lent_operands import lending
+from npucompose.targets.cpu.lent_operands import Lent, lending
 from npucompose.targets.cpu.plan import Register, Slot, Step, leaves, mapped
 from npucompose.targets.cpu.traits import traits_of
 
@@ -36,8 +36,7 @@ class StraightLine:
     name = "python"
 
     def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
-        self.owners: list[torch.Tensor] = []
-        """During a replay, the inputs that an operator may keep (see `lent_operands.lent_inputs`)."""
+        self.lent = Lent()
         self.lends = not all(traits_of(step.op).may_be_tried for step in steps)
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
@@ -52,7 +51,7 @@ class StraightLine:
 
     def _lines(self, index: int, step: Step, dying: Sequence[int]) -> list[str]:
         keeps_nothing = traits_of(step.op).may_be_tried
-        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.owners)
+        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.lent)
         parts: list[str] = []
         for position, (declared, value) in enumerate(zip(step.op._schema.arguments, step.args, strict=True)):
             text = self._text(value, f"c{index}_{position}")

@@ -91,20 +91,29 @@ using Given = c10::ArrayRef<PyObject*>;
 
 Given items_of(const py::tuple& row) { return {PySequence_Fast_ITEMS(row.ptr()), row.size()}; }
 
-// Tells a recording, for the length of a replay, which tensors its inputs are, where an operator may keep one.
+// Tells a recording, for the length of a replay, which tensors its inputs are and whose memory its results lie in, where
+// an operator may keep one.
 class Owners {
  public:
-  Owners(Recording& recording, const std::vector<Input>& inputs, Given given) : owners_(recording.owners) {
+  Owners(
+      Recording& recording, const std::vector<Input>& inputs, Given given, const std::vector<HeldMemory>& memory,
+      Earlier earlier)
+      : recording_(recording) {
     if (!recording.lends()) return;
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].lent) owners_.push_back(THPVariable_Unpack(given[i]));
+      if (inputs[i].lent) recording.owners.push_back(THPVariable_Unpack(given[i]));
+    if (earlier == Earlier::reuse) return;
+    for (size_t i = 0; i < memory.size(); ++i)
+      recording.results.emplace_back(recording.result_storage(i), memory[i].storage());
   }
   ~Owners() {
-    if (!owners_.empty()) owners_.clear();
+    if (!recording_.lends()) return;
+    recording_.owners.clear();
+    recording_.results.clear();
   }
 
  private:
-  std::vector<at::Tensor>& owners_;
+  Recording& recording_;
 };
 
 class Front {
@@ -131,7 +140,7 @@ class Front {
     const Turns::Turn turn(*turns_);
     if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
     leave_held(inputs, earlier);
-    run(inputs);
+    run(inputs, earlier);
     if (again_) give_back_(given);
     else note_writes(inputs);
     return outputs_of(inputs, given, PyList_New(count()));
@@ -144,7 +153,7 @@ class Front {
     const Turns::Turn turn(*turns_);
     if (again_ || !is_known(inputs)) return py::none();
     leave_held(inputs, earlier);
-    run(inputs);
+    run(inputs, earlier);
     note_writes(inputs);
     if (result == Row::one) return py::reinterpret_steal<py::object>(check(made_of(outputs_[only], inputs, c10::InferenceMode::is_enabled())));
     return outputs_of(inputs, {}, result == Row::tuple ? PyTuple_New(count()) : PyList_New(count()));
@@ -310,8 +319,8 @@ class Front {
     return true;
   }
 
-  void run(Given given) {
-    const Owners owners(*recording_, inputs_, given);
+  void run(Given given, Earlier earlier) {
+    const Owners owners(*recording_, inputs_, given, memory_, earlier);
     const py::gil_scoped_release release;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const c10::InferenceMode inference(true);

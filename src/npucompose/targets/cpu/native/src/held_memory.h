@@ -29,6 +29,7 @@ class HeldMemory {
   }
 
   void* address() const { return memory_.address; }
+  const c10::Storage& storage() const { return memory_.storage; }
   bool meets(uintptr_t begin, uintptr_t end) const {
     const auto own = reinterpret_cast<uintptr_t>(memory_.address);
     return begin < own + nbytes_ && own < end;

@@ -17,13 +17,18 @@ namespace npucompose {
 // # Note [An operator may keep what it is given]
 // A recording's tensors lie over memory that the next step or replay writes, and they are inference tensors. Torch's own
 // operators keep none of them. Another's may: it gets ordinary tensors. What is an input of the graph, or a view of one, is
-// the caller's own tensor, or lies in its storage, as in eager. What the graph computes lies over storages that are made for
-// one call; one that is still held when the operator returns is moved, with what it holds, to memory of its own. So what an
-// operator keeps of a value that the graph also returns is a copy.
+// the caller's own tensor, or lies in its storage, as in eager. What the graph returns lies in the memory that the caller
+// gets it in: who keeps it holds that memory (Note [Who holds a result]). What else the graph computes lies over storages that
+// are made for one call; one that is still held when the operator returns is moved, with what it holds, to memory of its own.
+// Where the next call may overwrite results, what is returned is copied too: an operator was promised nothing of the kind.
 class LentOperands {
  public:
-  // `owners` are the inputs that an operator reads as they were given.
-  explicit LentOperands(const std::vector<at::Tensor>& owners) : inference_(false), no_grad_(), owners_(owners) {}
+  using Results = std::vector<std::pair<const c10::StorageImpl*, c10::Storage>>;
+
+  // `owners` are the inputs that an operator reads as they were given; `results` the storage that callers are given for
+  // one that steps know.
+  LentOperands(const std::vector<at::Tensor>& owners, const Results& results)
+      : inference_(false), no_grad_(), owners_(owners), results_(results) {}
 
   void lend(c10::IValue& value) {
     if (value.isTensor()) {
@@ -54,6 +59,8 @@ class LentOperands {
  private:
   at::Tensor lent(const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
+    for (const auto& [known, given] : results_)
+      if (tensor.storage().unsafeGetStorageImpl() == known) return made(tensor, given, tensor.storage_offset());
     const auto item = static_cast<uintptr_t>(tensor.element_size());
     const auto begin = reinterpret_cast<uintptr_t>(tensor.storage().data()) + tensor.storage_offset() * item;
     for (const at::Tensor& owner : owners_) {
@@ -93,6 +100,7 @@ class LentOperands {
   const c10::InferenceMode inference_;
   const c10::NoGradGuard no_grad_;
   const std::vector<at::Tensor>& owners_;
+  const Results& results_;
   std::vector<std::pair<c10::Storage, size_t>> storages_;
 };
 

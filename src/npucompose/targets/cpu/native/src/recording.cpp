@@ -38,7 +38,7 @@ class Boxed final : public Kernel {
 
  private:
   void call_with_lent_operands() {
-    LentOperands lent(owner_.owners);
+    LentOperands lent(owner_.owners, owner_.results);
     for (c10::IValue& value : stack_) lent.lend(value);
     op_.callBoxed(stack_);
     lent.take_back();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -40,7 +41,8 @@ class Recording {
   void set_input(int64_t index, const at::Tensor& whole);
   void move(int64_t index, const void* address);
 
-  // What lies in the memory of output buffer `number`, each from its first byte on, and where that memory is from now on.
+  // What lies in the memory of output buffer `number`, each from its first byte on, the result itself last, and where that
+  // memory is from now on.
   void set_output(size_t number, const std::vector<at::Tensor>& wholes);
   void move_output(size_t number, void* address);
 
@@ -63,9 +65,14 @@ class Recording {
   std::vector<double> times(const std::vector<int64_t>& steps, int64_t rounds);
 
   // Whether a step is an operator that may keep what it is given; then `owners` are, for the length of a replay, the
-  // inputs that such steps read as they were given (Note [An operator may keep what it is given]).
+  // inputs that such steps read as they were given, and `results` the memory that callers get results in, by the storage
+  // that steps know it as (Note [An operator may keep what it is given]).
   bool lends() const { return lends_; }
   std::vector<at::Tensor> owners;
+  std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> results;
+  const c10::StorageImpl* result_storage(size_t number) const {
+    return outputs_.at(number).wholes.back().storage().unsafeGetStorageImpl();
+  }
 
   // Whether torch would still take the routine for a product that it took at capture.
   bool products_as_captured = true;
