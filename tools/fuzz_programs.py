@@ -1,9 +1,10 @@
 """Many random programs against eager: `python -m tools.fuzz_programs [--programs 20000] [--seed 14] [--workers 2]`.
 
 The programs are those of tests/semantics/programs.py, in chunks; chunk number k is made from the seed and k alone, in a
-process of its own, and noted in the result file when it is done: started again, the script goes on where it stopped. A
-program that fails is shrunk and printed, and its source is kept in the file. The file belongs to one seed and to one
-state of the sources; with others it is begun anew only when `--afresh` says so. Exit status 1 where any program failed.
+process of its own, and noted in the result file when it is done, with a digest of the sources that it was judged with:
+started again, the script goes on where it stopped. A program that fails is shrunk and printed, and its source is kept in
+the file until its chunk is judged with other sources. The file belongs to one seed and one torch; with others it is begun
+anew only when `--afresh` says so. Exit status 1 where any program failed.
 """
 
 from __future__ import annotations
@@ -84,21 +85,23 @@ def chunk(task: tuple[int, int]) -> dict[str, Any]:
         check()
     except AssertionError:
         assert failed, "the harness itself failed"
-    return {"chunk": number, "programs": verdicts.total(), "different": len(different), **verdicts, "failed": failed}
+    counted = {"programs": verdicts.total(), "different": len(different), **verdicts}
+    return {"chunk": number, **counted, "failed": failed, "sources": sources()}
 
 
 def begun(path: Path, seed: int, afresh: bool) -> dict[str, Any]:
-    """The result file so far; SystemExit where it belongs to another seed or other sources."""
+    """The result file so far; SystemExit where it belongs to another seed or torch."""
     import torch
 
-    head = {"seed": seed, "chunk": CHUNK, "sources": sources(), "torch": torch.__version__}
+    head = {"seed": seed, "chunk": CHUNK, "torch": torch.__version__}
     if afresh or not path.is_file():
         return {**head, "chunks": []}
     found = json.loads(path.read_text())
     other = [key for key in head if found[key] != head[key]]
     if other:
         raise SystemExit(f"{path} was made with another {', '.join(other)}: --afresh begins it anew.")
-    return found
+    now = sources()
+    return {**head, "chunks": [done for done in found["chunks"] if not done["failed"] or done["sources"] == now]}
 
 
 def totals(chunks: list[dict[str, Any]]) -> dict[str, int]:
