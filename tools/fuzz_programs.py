@@ -2,9 +2,9 @@
 
 The programs are those of tests/semantics/programs.py, in chunks; chunk number k is made from the seed and k alone, in a
 process of its own, and noted in the result file when it is done, with a digest of the sources that it was judged with:
-started again, the script goes on where it stopped. A program that fails is shrunk and printed, and its source is kept in
-the file until its chunk is judged with other sources. The file belongs to one seed and one torch; with others it is begun
-anew only when `--afresh` says so. Exit status 1 where any program failed.
+started again, the script goes on where it stopped. A program that fails is shrunk and printed, and its source is kept
+in the file until its chunk is judged with other sources. The file belongs to one seed and one torch; with others it is
+begun anew only when `--afresh` says so. Exit status 1 where any program failed.
 """
 
 from __future__ import annotations
