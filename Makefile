@@ -7,8 +7,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
+READY_CI := $(VENV)/.ready-ci
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
+
+# A half of the tests for each of two workers, whoever is done first takes from the other. Bytecode is kept: without it,
+# each process compiles every source again.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
+PYTEST_FLAGS ?=
+SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 
@@ -27,6 +34,10 @@ $(READY_EXTRAS): $(READY) requirements/extras.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/extras.lock
 	@touch $@
 
+$(READY_CI): $(READY_EXTRAS) requirements/ci.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/ci.lock
+	@touch $@
+
 $(READY_BENCH): $(READY_EXTRAS) requirements/bench.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/bench.lock
 	@touch $@
@@ -35,17 +46,25 @@ install: $(READY)  ## make .venv, everything by its hash
 
 extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
+ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
+
 run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
 
 wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its tests read
 	@$(BIN)/npucompose fetch torch_npu || echo "make: going on without it; tests that need it say so and are skipped"
 
-test: $(READY) wheel  ## the tests (under 8 minutes on two cores)
-	$(BIN)/python -m pytest -n 2
+test: $(READY) wheel  ## the tests (made for 5 minutes on two idle cores)
+	$(PYTEST) --durations=20
+
+test-shuffled: $(READY) wheel  ## the same, files and the tests of each in an order by SEED (default: a new one)
+	$(PYTEST) --shuffled $(SEED)
+
+surroundings: $(READY) wheel  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
+	$(BIN)/python -m tools.surroundings
 
 test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional models included
-	$(BIN)/python -m pytest -n 2 -m ''
+	$(PYTEST) -m ''
 
 test-sanitized: $(READY)  ## tests of replays, streams and threads, the native library under ASan and UBSan, then under TSan
 	$(BIN)/python -m tools.sanitized
@@ -105,4 +124,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras run wheel test test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean
+.PHONY: help install extras ci-extras run wheel test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean

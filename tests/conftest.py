@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+pytest_plugins = ("tests.shuffled", "tests.skips")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
     parser.addoption(
         "--npu-target", choices=("npu", "npu_offline"), default="npu", help="where `-m npu` proves its claims"
+    )
+    parser.addoption(
+        "--pictures", metavar="FOLDER", type=Path, help="what a browser shows at the end of a test, as PNG"
     )
     parser.addoption("--npu-result", metavar="FILE", help="where `-m npu` writes what it found")
 
@@ -70,6 +74,14 @@ def operators() -> None:
     from npucompose import ops
 
     ops.define()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folders_lie_in_no_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A person may have them in one: git looks for it no further up than here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path_factory.getbasetemp().resolve()))
+        yield
 
 
 @pytest.fixture(autouse=True)

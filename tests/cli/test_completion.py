@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nursery import command
+from nursery import MAIN, command
 
 from npucompose.cli import main
 from npucompose.completion import SHELLS
@@ -86,9 +86,7 @@ def _environment() -> dict[str, str]:
 
 def completed(line: str, folder: Path) -> list[str]:
     """What bash puts in the place of the last piece of a line, as `complete` calls our function."""
-    (folder / "npucompose").write_text(
-        f"#!/bin/sh\nexec {sys.executable} -c 'import sys; from npucompose.cli import main; sys.exit(main())' \"$@\"\n"
-    )
+    (folder / "npucompose").write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{MAIN}' \"$@\"\n")
     (folder / "npucompose").chmod(0o755)
     script = SHELLS["bash"] + f"COMP_LINE='{line}' COMP_POINT={len(line)}\n_npucompose 2>/dev/null\n"
     script += 'printf "%s\\n" "${COMPREPLY[@]}"\n'

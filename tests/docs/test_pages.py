@@ -224,8 +224,8 @@ def shell(folder: Path) -> Mapping[str, str]:
     programs.mkdir()
     ours = "import sys; from npucompose.cli import main; sys.exit(main())"
     lines = {
-        "npucompose": f"exec {sys.executable} -c '{ours}' \"$@\"",
-        "python": f'exec {sys.executable} "$@"',
+        "npucompose": f'exec "{sys.executable}" -c \'{ours}\' "$@"',
+        "python": f'exec "{sys.executable}" "$@"',
     }
     for name, line in lines.items():
         (programs / name).write_text(f"#!/bin/sh\n{line}\n")

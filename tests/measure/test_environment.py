@@ -88,7 +88,7 @@ def test_a_folder_of_a_stranger_names_no_program_for_git(tmp_path: Path) -> None
     assert git_state(folder)[1] is False
     (folder / ".git" / "info" / "attributes").write_text("* filter=theirs diff=theirs\n")
     for name in ("core.fsmonitor", "filter.theirs.clean", "filter.theirs.smudge", "diff.external", "core.pager"):
-        git("config", name, f"touch {ran}; cat")
+        git("config", name, f"touch '{ran}'; cat")
     (folder / "file.txt").write_text("another\n")
     commit, dirty = git_state(folder)
     assert (commit is not None, dirty, ran.exists()) == (True, True, False)

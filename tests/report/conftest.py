@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,3 +22,16 @@ def chromium() -> Iterator[Chromium]:
         pytest.skip("needs Chromium: apt-get install --no-install-recommends chromium")
     with Chromium() as browser:
         yield browser
+
+
+@pytest.fixture(autouse=True)
+def picture(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `--pictures FOLDER`, what the browser shows at the end of each test."""
+    folder: Path | None = request.config.getoption("--pictures")
+    if folder is None or "chromium" not in request.fixturenames:
+        yield
+        return
+    browser: Chromium = request.getfixturevalue("chromium")
+    yield
+    folder.mkdir(parents=True, exist_ok=True)
+    browser.photograph(folder / f"{re.sub(r'[^a-z0-9]+', '_', request.node.name)}.png")

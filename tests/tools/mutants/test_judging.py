@@ -269,7 +269,7 @@ def test_the_state_of_the_sources_sees_every_part(tmp_path: Path):
 def test_an_object_is_compiled_again_when_what_it_includes_has_changed(tmp_path: Path):
     compiler = tmp_path / "compiler"
     compiler.write_text(
-        f'#!/bin/sh\necho x >> {tmp_path}/calls\nwhile [ "$1" != -o ]; do shift; done\necho made > "$2"\n'
+        f'#!/bin/sh\necho x >> "{tmp_path}/calls"\nwhile [ "$1" != -o ]; do shift; done\necho made > "$2"\n'
     )
     compiler.chmod(0o755)
     (tmp_path / "a.cpp").write_text('#include "b.h"\n')

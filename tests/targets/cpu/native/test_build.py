@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -41,7 +42,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def make(body: str) -> Path:
         script, calls = tmp_path / "c++", tmp_path / "calls"
-        script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{body}\n')
+        script.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(calls))}\n{body}\n')
         script.chmod(0o755)
         monkeypatch.setenv("CXX", str(script))
         return calls
@@ -66,7 +67,7 @@ def captured() -> CapturedGraph:
 def copying(real: Path) -> str:
     """A compiler that makes empty objects and links to what the real one made."""
     return f"""for last; do :; done
-case "$1" in -shared) cp {real} "$last" ;; *) : > "$last" ;; esac"""
+case "$1" in -shared) cp {shlex.quote(str(real))} "$last" ;; *) : > "$last" ;; esac"""
 
 
 def test_without_a_compiler_the_portable_replayer_runs_and_says_why(
