@@ -1,0 +1,94 @@
+"""What threads of a recording wait for, and where its memory lies, alone: one wait less, one life cut short, and two
+steps race for a byte. The witness reads addresses of the memory that was laid out, and what each step touches there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import attrs
+import pytest
+from attrs import frozen
+from hypothesis import assume
+
+from npucompose.targets.cpu import memory as memory_module
+from npucompose.targets.cpu.captured_graph import CapturedGraph
+from npucompose.targets.cpu.lives import Lives
+from npucompose.targets.cpu.memory import Memory
+from npucompose.targets.cpu.native import build
+from npucompose.targets.cpu.plan import Plan
+from npucompose.targets.cpu.threads import Threads, Workers
+from tests.facts.broken import EXAMPLES, Planned, hold
+from tests.sample_graphs import some_inputs
+from tests.targets.cpu.native.test_in_place_orders import races
+
+pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
+
+
+@frozen
+class Recording:
+    """What the witness asks of a recording."""
+
+    plan: Plan
+    memory: Memory
+    threads: Threads
+
+
+def recorded(plan: Planned) -> Recording:
+    plan.module.recompile()
+    captured = CapturedGraph.capture(plan.module, some_inputs(plan.module), workers=Workers(count=3, spin_us=0))
+    assume(captured.threads is not None)
+    assert captured.threads is not None
+    return Recording(captured.plan, captured.memory, captured.threads)
+
+
+@EXAMPLES
+def test_every_wait_keeps_two_steps_from_racing_for_a_byte(examples: int) -> None:
+    def check(plan: Planned) -> None:
+        made = recorded(plan)
+        assert not list(races(made))  # type: ignore[arg-type]
+        for step, firsts in enumerate(made.threads.waits):
+            for first in firsts:
+                left = [f for f in firsts if f != first]
+                waits = [left if then == step else others for then, others in enumerate(made.threads.waits)]
+                broken = attrs.evolve(made, threads=attrs.evolve(made.threads, waits=waits))
+                assert list(races(broken)), (first, step)  # type: ignore[arg-type]
+
+    hold(check, 3 * examples, most=20)
+
+
+@EXAMPLES
+def test_memory_that_is_given_away_before_its_last_reader_is_done_shows(
+    examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: Counter[bool] = Counter()
+
+    def check(plan: Planned) -> None:
+        made = recorded(plan)
+        found = False
+        for chance in range(8):
+            with monkeypatch.context() as patch:
+                patch.setattr(memory_module, "Lives", _Shorter(random.Random(f"{plan.chance.random()} {chance}")))
+                broken = attrs.evolve(made, memory=Memory.of(made.plan, threads=made.threads))
+            found = bool(list(races(broken)))  # type: ignore[arg-type]
+            if found:
+                break
+        seen[found] += 1
+
+    hold(check, examples, most=20)
+    assert seen[True] >= examples / 3, seen
+
+
+class _Shorter:
+    """`Lives`, but of a few values the last steps that touch them are forgotten."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def of(self, plan: Plan, threads: Threads | None) -> Lives:
+        lives = Lives.of(plan, threads)
+        several = [root for root, steps in lives.uses.items() if len(steps) > 1]
+        cut = self.chance.sample(several, k=min(3, len(several)))
+        uses = {root: steps[:1] if root in cut else steps for root, steps in lives.uses.items()}
+        return attrs.evolve(lives, uses=uses)
