@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +67,14 @@ def torch_npu_tree() -> Path:
     if version(tree) != "2.13.0":
         pytest.skip(f"these tests are about torch_npu 2.13.0; {tree} holds {version(tree)}.")
     return tree
+
+
+@pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that this process starts itself need not import torch first: `nursery`."""
+    from nursery import Warm, address
+
+    monkeypatch.setattr("airflow_free.pool.subprocess", Warm(address(os.environ)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -282,22 +282,23 @@ def _called(words: list[str], own_path: list[str]) -> int:
     return 0
 
 
-def warm_pools(pool: Any, nursery: str) -> None:
-    """Have `airflow_free.pool` of this process take its fork servers from the nursery."""
+class Warm:
+    """`subprocess` for `airflow_free.pool`: its fork servers come from a nursery."""
 
-    class Warm:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(subprocess, name)
+    def __init__(self, nursery: str) -> None:
+        self.nursery = nursery
 
-        @staticmethod
-        def Popen(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
-            if words[1:3] != ["-c", pool.BOOT]:
-                return subprocess.Popen(words, **options)
-            files = " ".join(map(str, options.get("pass_fds", ())))
-            options["env"] = {**options["env"], FILES: files}
-            return subprocess.Popen(_through(nursery, BOOT, *words[3:]), **options)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
 
-    pool.subprocess = Warm()
+    def Popen(self, words: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        from airflow_free.pool import BOOT as COLD
+
+        if words[1:3] != ["-c", COLD]:
+            return subprocess.Popen(words, **options)
+        files = " ".join(map(str, options.get("pass_fds", ())))
+        options["env"] = {**options["env"], FILES: files}
+        return subprocess.Popen(_through(self.nursery, BOOT, *words[3:]), **options)
 
 
 def _ours() -> Iterator[str]:
@@ -329,7 +330,7 @@ def main() -> None:
     from airflow_free import pool
 
     Plugins.instance()
-    warm_pools(pool, name)
+    pool.subprocess = Warm(name)  # type: ignore[assignment]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()

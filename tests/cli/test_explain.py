@@ -12,6 +12,8 @@ from npucompose.cli import main
 from npucompose.schema.facts import of_facts
 from npucompose.schema.sinking import STEP_IDS, Explanation
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 SAMPLES = Path(__file__).parents[1] / "sinking" / "artefacts" / "samples"
 LOG, DUMP = SAMPLES / "torchair_cpp.log", SAMPLES / "ge_proto_00000013_graph_2_PreRunAfterBuild.txt"
 

@@ -14,6 +14,8 @@ from npucompose.report.adapted import render
 from npucompose.schema.adapted import Adaptation, DryRun
 from npucompose.schema.facts import of_facts
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -25,7 +25,14 @@ RUNS += [
 RUNS += [["model=mm_abs_sub", "passes=stream_plan", "streams.min_gain=0", "expect.streams=2", "expect.events=1"]]
 
 
-@pytest.mark.parametrize("overrides", RUNS, ids=" ".join)
+DEAR = {"experiment=decode"}
+"""Of what it expects, test_decode.py proves the part that takes twenty steps."""
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [pytest.param(run, id=" ".join(run), marks=[pytest.mark.slow] if DEAR & set(run) else []) for run in RUNS],
+)
 def test_a_preset_holds_what_it_expects(overrides: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         command("run.py", *overrides, "pipeline=check"),

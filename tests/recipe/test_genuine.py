@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from nursery import command
 
 from npucompose import api
 from npucompose.errors import FetchError
@@ -56,7 +57,7 @@ def another(leaf: Leaf) -> Any:
 def told(entries: list[tuple[Any, ...]], folder: Path, tree: Path, version: str) -> list[dict[str, Any]]:
     """genuine_configs.py on [(package, script, mode, {path: value}), …]."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "genuine_configs.py")],
+        command(str(HERE / "genuine_configs.py")),
         input=json.dumps({"tree": str(tree), "version": version, "scripts": entries}),
         capture_output=True,
         text=True,
@@ -64,7 +65,6 @@ def told(entries: list[tuple[Any, ...]], folder: Path, tree: Path, version: str)
         env={
             **os.environ,
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-            "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(sys.path),
         },
     )

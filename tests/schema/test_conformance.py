@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from nursery import command
 
 from npucompose.compose.tree import compose
 from npucompose.schema.compiler import EVERY_LEAF, LEAVES, CompilerOptions
@@ -209,7 +209,7 @@ def read_back(tree: Path, version: str, folder: Path) -> dict[str, Any]:
 def printed(script: str, *arguments: object, told: str = "") -> Any:
     """The JSON that a script beside this file prints last, in a process of its own."""
     ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)],
+        command(str(Path(__file__).with_name(script)), *map(str, arguments)),
         input=told, capture_output=True, text=True, check=False,
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
     )  # fmt: skip

@@ -13,6 +13,8 @@ from npucompose.sinking import OperatorTable
 from npucompose.sinking.verdicts import BY_PATH
 from tests.targets.npu_offline.needs import offline
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "sinking.md"
 SAID = {True: "yes", False: "no", None: "unknown"}
 

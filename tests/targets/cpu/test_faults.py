@@ -141,7 +141,7 @@ print(all(map(torch.equal, cache([x]), model(x))), buffers)
 """
 
 
-@pytest.mark.parametrize("executor", ["native", "torchscript"])
+@pytest.mark.parametrize("executor", ["native", pytest.param("torchscript", marks=pytest.mark.slow)])
 def test_a_capture_without_memory_says_so_and_keeps_nothing_whenever_it_runs_out(executor: str) -> None:
     done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY, executor], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -158,9 +158,9 @@ def small_kernels(target: str, rounds: int = 200) -> Found:
         return timed({name: lambda call=call: call(x, w) for name, call in calls.items()}, target, rounds)
 
 
-def decoding(target: str, rounds: int = 200) -> Found:
+def decoding(target: str, rounds: int = 200, *more: str) -> Found:
     """Microseconds of one step of gpt_decode."""
-    session = Session(checked([f"target={target}", "mode=reduce-overhead", "model=gpt_decode"]))
+    session = Session(checked([f"target={target}", "mode=reduce-overhead", "model=gpt_decode", *more]))
     assert every_step(session, lambda _: None).numerics.bitwise
     inputs = tuple(session.inputs(0).values())
     session.rewind()

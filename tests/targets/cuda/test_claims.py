@@ -45,7 +45,7 @@ def test_results_live_on_and_operators_run_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_times_have_a_spread() -> None:
-    found = claims.decoding("cpu", rounds=5)
+    found = claims.decoding("cpu", 5, "model.hidden=32", "model.layers=1", "model.ffn=32", "model.steps=3")
     assert list(found) == ["eager", "npucompose", "npucompose, detached"]
     assert all(0 < one["p25_us"] <= one["p50_us"] <= one["p75_us"] for one in found.values())
 
