@@ -26,6 +26,9 @@ from tests.sample_graphs import CAN, traced
 from tests.targets.capturing import in_threads, one_thread
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
+)
 
 TWO = Workers(count=2)
 X = torch.randn(4, 4)
@@ -116,6 +119,7 @@ RIGHT = ("mm_1", "mm_3", "mm_5", "mm_7", "relu_1", "relu_3", "relu_5")
 # -- side by side
 
 
+@needs_two_cores
 def test_two_streams_run_at_the_same_time() -> None:
     def both(x: torch.Tensor) -> torch.Tensor:
         return torch.ops.npucompose_tests.meet(x) - torch.ops.npucompose_tests.meet(x.neg())
@@ -130,6 +134,7 @@ def test_two_streams_run_at_the_same_time() -> None:
         replaying.clear()
 
 
+@needs_two_cores
 def test_a_thread_of_a_stream_finds_the_callers_state_and_starts_no_threads() -> None:
     def both(x: torch.Tensor) -> torch.Tensor:
         ours = torch.ops.npucompose_tests.tell(x, "ours")
@@ -242,9 +247,6 @@ def acting(x: torch.Tensor) -> torch.Tensor:
 
 
 ASIDE = ("neg", "act_3", "act_4", "act_5")
-needs_two_cores = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
-)
 
 
 @pytest.fixture
