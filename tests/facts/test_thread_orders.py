@@ -1,5 +1,5 @@
 """What threads of a recording wait for, and where its memory lies, alone: one wait less, one life cut short, and two
-steps race for a byte. The witness reads addresses of the memory that was laid out, and what each step touches there.
+steps race for memory. The witness reads addresses of the memory that was laid out, and what each step touches there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from npucompose.targets.cpu.plan import Plan
 from npucompose.targets.cpu.threads import Threads, Workers
 from tests.facts.broken import EXAMPLES, Planned, hold
 from tests.sample_graphs import some_inputs
-from tests.targets.cpu.native.test_in_place_orders import races
+from tests.targets.cpu.native.test_in_place_orders import done_before, races
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
 
@@ -43,8 +43,20 @@ def recorded(plan: Planned) -> Recording:
     return Recording(captured.plan, captured.memory, captured.threads)
 
 
+def for_one_value(made: Recording) -> bool:
+    """Whether two steps that nothing orders touch one value, be it in other bytes, and one of them writes."""
+    before, roots = done_before(made.threads), made.plan.root_of
+    touched = [[(id(roots(operand)), writes) for operand, writes in step.touched()] for step in made.plan.steps]
+    return any(
+        first not in before[then]
+        and any(a[0] == b[0] and (a[1] or b[1]) for a in touched[first] for b in touched[then])
+        for then in range(len(touched))
+        for first in range(then)
+    )
+
+
 @EXAMPLES
-def test_every_wait_keeps_two_steps_from_racing_for_a_byte(examples: int) -> None:
+def test_every_wait_keeps_two_steps_from_racing_for_memory(examples: int) -> None:
     def check(plan: Planned) -> None:
         made = recorded(plan)
         assert not list(races(made))  # type: ignore[arg-type]
@@ -53,7 +65,7 @@ def test_every_wait_keeps_two_steps_from_racing_for_a_byte(examples: int) -> Non
                 left = [f for f in firsts if f != first]
                 waits = [left if then == step else others for then, others in enumerate(made.threads.waits)]
                 broken = attrs.evolve(made, threads=attrs.evolve(made.threads, waits=waits))
-                assert list(races(broken)), (first, step)  # type: ignore[arg-type]
+                assert any(races(broken)) or for_one_value(broken), (first, step)  # type: ignore[arg-type]
 
     hold(check, 3 * examples, most=20)
 
