@@ -6,9 +6,10 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
+from attrs import frozen
 
 from airflow_free import lock
 from airflow_free.keys import digest
@@ -17,6 +18,7 @@ from airflow_free.sweep import gather
 from airflow_free.sweep.ledger import FILE_NAME, Entry, Ledger, Trial
 from npucompose.report import json as report_json
 from npucompose.schema import versions
+from npucompose.schema.facts import of_facts
 from npucompose.schema.figures import Figures
 from npucompose.schema.record import Report
 from tests.refusals.case import Case, Unread
@@ -127,6 +129,13 @@ REPORTS, RECORDS, FACTS, VERSIONS = (
     "npucompose.schema.facts",
     "npucompose.schema.versions",
 )
+
+
+@frozen
+class Texts:
+    texts: tuple[str, ...]
+
+
 CASES = (
     Case(LOCK, "is no recipe of schema", recipe(schema=7), "mine.yaml is no recipe of schema 1: 7"),
     Case(
@@ -234,7 +243,20 @@ CASES = (
         report({**REPORT, "memory": {"peak_rss_bytes": 1}, "stages": {"compile": {"total_s": True}}}),
         "a number is wanted, not True",
     ),
-    Case(FACTS, "{words} is wanted", report({**REPORT, "key": 3}), "text is wanted, not 3"),
+    Case(FACTS, "_exactly.check :: is wanted", report({**REPORT, "key": 3}), "text is wanted, not 3"),
+    Case(
+        FACTS,
+        "made.check :: is wanted",
+        lambda folder: of_facts(Texts, {"texts": "abc"}, where="texts"),
+        "a list is wanted, not 'abc' @ texts.texts",
+    ),
+    Case(
+        FACTS,
+        "{error} @ {where}",
+        lambda folder: of_facts(Texts, cast("Any", []), where="texts"),
+        "a mapping is wanted, not [] @ texts",
+        "TypeError",
+    ),
     Case(
         FACTS, "ConfigError(*problems)", report({**REPORT, "key": 3}), "text is wanted, not 3", "ClassValidationError"
     ),

@@ -57,6 +57,8 @@ def changed(**changes: Any) -> str:
         (changed(status="okay"), "unknown status 'okay'. Did you mean 'ok'?"),
         (changed(reused="no"), "true or false is wanted, not 'no' @ report.reused"),
         (changed(memory={"pool_bytes": "3"}), "a whole number is wanted, not '3' @ report.memory.pool_bytes"),
+        (changed(memory=3), "a mapping is wanted, not 3 @ report.memory"),
+        (changed(graphs={"a": 1}), "a list is wanted, not {'a': 1} @ report.graphs"),
         (changed(numerics={"reference": "eager"}), "'bitwise' is missing @ report.numerics"),
     ],
 )
