@@ -60,7 +60,7 @@ class Bench:
         temporary = place / "tmp"
         temporary.mkdir(exist_ok=True)
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
             "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree))),
             "TMPDIR": str(temporary),
             CACHE_VARIABLE: str(_cache(place / "cache")),
