@@ -67,4 +67,5 @@ def srun(*command: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as programs in C: nobody reads on after Ctrl-C
     {"sbatch": sbatch, "sacct": sacct, "scancel": scancel, "srun": srun}[sys.argv[1]](*sys.argv[2:])
