@@ -41,7 +41,6 @@ def main(address: str, *words: str) -> int:
         "files": [0, 1, 2, *extra],
         "leads": os.getsid(0) == os.getpid(),
         "ignored": [int(number) for number in ignored],
-        "pid": os.getpid(),
     }
     text = json.dumps(order).encode()
     socket.send_fds(connection, [len(text).to_bytes(4, "big")], [0, 1, 2, *extra])

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npucompose.report.files import write_atomically
+
 
 def write(path: Path, head: Mapping[str, Any], **entries: Sequence[Mapping[str, Any]]) -> None:
     """`head`, and behind it each list of `entries` under its name, one line for each, so that a diff can be read."""
@@ -15,9 +17,7 @@ def write(path: Path, head: Mapping[str, Any], **entries: Sequence[Mapping[str, 
         inside = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in lines)
         parts.append(f" {json.dumps(name)}: [\n{inside}\n ]")
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-    beside.replace(path)
+    write_atomically(path, "{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def _indented(value: Any) -> str:

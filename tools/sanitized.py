@@ -191,7 +191,7 @@ def sanitized(
         builds, loads = environments(sanitizer, logs)
         subprocess.run([sys.executable, "-c", BUILD], env=builds, cwd=HERE.parent, check=True)
         done = subprocess.run(
-            [*_without_randomised_addresses(), sys.executable, *command],
+            [*without_randomised_addresses(), sys.executable, *command],
             env=loads,
             cwd=HERE.parent,
             capture_output=True,
@@ -202,7 +202,7 @@ def sanitized(
         return done, [report for report in reports(logs, sanitizer) if is_ours(report)]
 
 
-def _without_randomised_addresses() -> list[str]:
+def without_randomised_addresses() -> list[str]:
     """Older sanitizers do not find their way among addresses of newer kernels."""
     setarch = shutil.which("setarch")
     if setarch is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from npucompose.machine import compiler
 from tools import sanitized
 from tools.call_from_threads import FRONTS, wrong_results
 
@@ -70,12 +71,12 @@ def test_deletes_that_a_reference_count_orders_are_no_race_and_a_late_write_stil
 
 def _built(work: Path) -> list[str]:
     """The command of the program of the folder `deletes`: its library without the sanitizer, itself with it."""
-    sources, built = Path(__file__).parent / "deletes", ["g++", "-std=c++17", "-O1", "-g"]
+    sources, built = Path(__file__).parent / "deletes", [str(compiler()), "-std=c++17", "-O1", "-g"]
     library, program = work / "library.so", work / "program"
     subprocess.run([*built, "-shared", "-fPIC", sources / "library.cpp", "-o", library], check=True)
     sanitizing = [*built, "-fsanitize=thread", "-pthread"]
     subprocess.run([*sanitizing, sources / "program.cpp", library, "-o", program], check=True)
-    return ["setarch", "-R", str(program)]
+    return [*sanitized.without_randomised_addresses(), str(program)]
 
 
 def _races(command: list[str], environment: Mapping[str, str], logs: Path) -> int:

@@ -21,6 +21,7 @@ from npucompose.compose.overrides import (
     in_our_words,
     named_twice,
     parsed_overrides,
+    short,
     value_problem,
 )
 from npucompose.compose.references import parsed as parsed_references
@@ -125,7 +126,7 @@ class Composer:
         if told:
             return [told]
         if len(o.key_or_group) > LONGEST_KEY:
-            return [f"'{o.key_or_group[:60]}…' is no key: it has {len(o.key_or_group):,} characters."]
+            return [f"'{short(o.key_or_group)}' is no key: it has {len(o.key_or_group):,} characters."]
         if self.is_group(o):
             return group_problems(self.loader, o)
         if not o.is_hydra_override():

@@ -58,30 +58,26 @@ def lending(op: OpOverload, lent: Lent) -> Callable[..., Any]:
     names = [argument.name for argument in op._schema.arguments]
     written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
 
-    def plain(value: Any) -> Any:
-        return _plain(value, lent) if isinstance(value, torch.Tensor) else value
-
-    def readable(value: Any) -> Any:
-        return _readable(value, lent) if isinstance(value, torch.Tensor) else value
-
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(False), torch.no_grad():
             given = {**dict(zip(names, args, strict=False)), **kwargs}
-            made = {name: mapped(plain if name in written else readable, value) for name, value in given.items()}
+            made = {
+                name: mapped(lambda leaf, writes=name in written: _operand(leaf, lent, writes), value)
+                for name, value in given.items()
+            }
             return op(*(made[name] for name in names[: len(args)]), **{name: made[name] for name in kwargs})
 
     return call
 
 
-def _plain(tensor: torch.Tensor, lent: Lent) -> torch.Tensor:
-    memory = tensor.untyped_storage()
-    return Layout.of(tensor).over(lent.results.get(memory._cdata, memory))
-
-
-def _readable(tensor: torch.Tensor, lent: Lent) -> torch.Tensor:
-    layout, memory = Layout.of(tensor), tensor.untyped_storage()
+def _operand(value: Any, lent: Lent, writes: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    layout, memory = Layout.of(value), value.untyped_storage()
     if memory._cdata in lent.results:
         return layout.over(lent.results[memory._cdata])
+    if writes:
+        return layout.over(memory)
     low, high = layout.span()
     for owner in lent.owners:
         storage = owner.untyped_storage()
