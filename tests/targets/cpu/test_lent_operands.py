@@ -78,3 +78,21 @@ def test_what_dies_in_the_memory_of_a_result_is_copied(executor: str) -> None:
     for x in inputs:
         call(x)
     assert [torch.equal(kept, x * 2) for x, kept in zip(inputs, KEPT, strict=True)] == [True] * 4
+
+
+@pytest.mark.parametrize("executor", ["native", "portable"])
+def test_an_input_is_kept_as_it_was_given_until_the_graph_writes_it_and_then_copied(executor: str) -> None:
+    def h(x: torch.Tensor) -> torch.Tensor:
+        before = torch.ops.npucompose_lent.keep(x)
+        x[:].add_(1)  # written where it lies, so that a copy is not what comes of itself
+        return before + torch.ops.npucompose_lent.keep(x[:])
+
+    call = npucompose.compile(h, f"target.executor={executor}", "target.when_new=at_once")
+    inputs = [torch.randn(4, 4) for _ in range(4)]
+    for x in inputs:
+        given = x.clone()
+        call(x)
+        x.zero_()
+        before, after = KEPT[-2:]
+        assert before.data_ptr() == x.data_ptr()
+        assert torch.equal(after, given + 1)

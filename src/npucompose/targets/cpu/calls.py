@@ -94,13 +94,18 @@ class Calls:
         return self._fresh(node, traits, ordered, result) if found is None else found
 
     def _owned(self, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """What an operator reads that may keep it: inputs as the caller's own tensors, or views in their storage."""
+        """What an operator reads that may keep it: inputs as the caller's own tensors, or views in their storage.
+
+        Of an input that was written before it gets a copy, as in a replay (`lent_operands.lent_inputs`).
+        """
         names, written = traits.names, {traits.names[i] for i in traits.written}
 
         def owned(value: Any) -> Any:
             if not isinstance(value, Held) or value.root.kind not in ("input", "attribute"):
                 return real(value)
             root = value.root
+            if root.kind == "input" and root.index in self.written_inputs:
+                return value.layout.over(value.tensor.untyped_storage().clone())
             owner = self.given[root.index] if root.kind == "input" else root.tensor
             assert owner is not None
             return owner if value.layout == Layout.of(owner) else value.layout.over(owner.untyped_storage())

@@ -110,7 +110,7 @@ class CapturedGraph:
             fixed=self._fixed,
             written=written,
             from_zero=plan.from_zero,
-            lent=lent_inputs(plan),
+            lent=frozenset().union(*lent_inputs(plan.steps)),
             places=self.executor
             if isinstance(self.executor, Native)
             else Slots(inputs, self.memory.slots, self.executor.lay, copies=not self.executor.lends),

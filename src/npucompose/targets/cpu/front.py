@@ -120,7 +120,7 @@ class PythonFront:
             self._run_here()
             return
         try:
-            self._lent.owners += self._inputs.lent(inputs)
+            self._lent.owners.update(self._inputs.lent(inputs))
             if not reuse:
                 self._lent.results.update(self._held.storages())
             self._run_here()

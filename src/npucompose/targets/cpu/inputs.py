@@ -124,8 +124,8 @@ class Inputs:
             elif not inputs[i].is_inference():
                 torch.autograd.graph.increment_version(inputs[i])
 
-    def lent(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        return [inputs[i] for i in self._lent]
+    def lent(self, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
+        return {i: inputs[i] for i in self._lent}
 
     # -- for a front that looks for itself, and asks only when something differs
 

@@ -6,29 +6,30 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
 from attrs import define, field
 from torch._ops import OpOverload
 
-from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, mapped
+from npucompose.targets.cpu.plan import Layout, Register, Slot, Step, mapped
 from npucompose.targets.cpu.traits import traits_of
 
 
-def lent_inputs(plan: Plan) -> frozenset[int]:
-    """The inputs that operators which may keep them read, and that no step before has written."""
+def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
+    """For each step the inputs that it may keep: those that no step before has written.
+
+    What lies in an input that was written need not have lain there in eager: where it did not, whoever kept it would
+    see what the caller does with the input later.
+    """
+    lent: list[frozenset[int]] = []
     written: set[int] = set()
-    read: set[int] = set()
-    changed: set[int] = set()
-    for step in plan.steps:
+    for step in steps:
         given = {operand.root.index for operand in step.operands if _is_input(operand)}
-        if not traits_of(step.op).may_be_tried:
-            read |= given
-            changed |= given & written
+        lent.append(frozenset() if traits_of(step.op).may_be_tried else frozenset(given - written))
         written |= {operand.root.index for operand, writes in step.touched() if writes and _is_input(operand)}
-    return frozenset(read - changed)
+    return lent
 
 
 def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
@@ -39,8 +40,8 @@ def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
 class Lent:
     """What an operator may keep, for the length of a replay."""
 
-    owners: list[torch.Tensor] = field(factory=list)
-    """The inputs that it reads as they were given."""
+    owners: dict[int, torch.Tensor] = field(factory=dict)
+    """The inputs, by their index."""
     results: dict[int, torch.UntypedStorage] = field(factory=dict)
     """{storage that steps know a result by: the one that callers are given}, where a result that is held is kept."""
 
@@ -49,8 +50,8 @@ class Lent:
         self.results.clear()
 
 
-def lending(op: OpOverload, lent: Lent) -> Callable[..., Any]:
-    """`op`, called with the caller's own tensors or views of them, with the memory of results, and with copies of what
+def lending(op: OpOverload, lent: Lent, inputs: frozenset[int]) -> Callable[..., Any]:
+    """`op`, called with the caller's own `inputs` or views of them, with the memory of results, and with copies of what
     else the graph computes.
 
     Portable executors look for nobody who keeps an operand. Tensors that it writes are given as they are.
@@ -61,8 +62,9 @@ def lending(op: OpOverload, lent: Lent) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(False), torch.no_grad():
             given = {**dict(zip(names, args, strict=False)), **kwargs}
+            owners = [lent.owners[i] for i in sorted(inputs)]
             made = {
-                name: mapped(lambda leaf, writes=name in written: _operand(leaf, lent, writes), value)
+                name: mapped(lambda leaf, writes=name in written: _operand(leaf, lent, owners, writes), value)
                 for name, value in given.items()
             }
             return op(*(made[name] for name in names[: len(args)]), **{name: made[name] for name in kwargs})
@@ -70,7 +72,7 @@ def lending(op: OpOverload, lent: Lent) -> Callable[..., Any]:
     return call
 
 
-def _operand(value: Any, lent: Lent, writes: bool) -> Any:
+def _operand(value: Any, lent: Lent, owners: Sequence[torch.Tensor], writes: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     layout, memory = Layout.of(value), value.untyped_storage()
@@ -79,7 +81,7 @@ def _operand(value: Any, lent: Lent, writes: bool) -> Any:
     if writes:
         return layout.over(memory)
     low, high = layout.span()
-    for owner in lent.owners:
+    for owner in owners:
         storage = owner.untyped_storage()
         before = memory.data_ptr() - storage.data_ptr()
         if before + low < 0 or before + high > storage.nbytes() or before % layout.dtype.itemsize:

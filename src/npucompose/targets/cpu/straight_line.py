@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from npucompose.targets.cpu.lent_operands import Lent, lending
+from npucompose.targets.cpu.lent_operands import Lent, lending, lent_inputs
 from npucompose.targets.cpu.plan import Register, Slot, Step, leaves, mapped
 from npucompose.targets.cpu.traits import traits_of
 
@@ -41,7 +41,8 @@ class StraightLine:
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
         dying = dying_registers(steps)
-        lines = [line for i, step in enumerate(steps) for line in self._lines(i, step, dying[i])]
+        lent = lent_inputs(steps)
+        lines = [line for i, step in enumerate(steps) for line in self._lines(i, step, dying[i], lent[i])]
         self.source = "\n    ".join(("def run():", *(lines or ["pass"])))
         exec(compile(self.source, "<npucompose replay>", "exec"), self._names)
         self.run: Callable[[], None] = self._names["run"]
@@ -49,9 +50,10 @@ class StraightLine:
     def lay(self, index: int, tensor: torch.Tensor) -> None:
         self._names[f"s{index}"] = tensor
 
-    def _lines(self, index: int, step: Step, dying: Sequence[int]) -> list[str]:
+    def _lines(self, index: int, step: Step, dying: Sequence[int], lent: frozenset[int]) -> list[str]:
         keeps_nothing = traits_of(step.op).may_be_tried
-        self._names[f"f{index}"] = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.lent)
+        function = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.lent, lent)
+        self._names[f"f{index}"] = function
         parts: list[str] = []
         for position, (declared, value) in enumerate(zip(step.op._schema.arguments, step.args, strict=True)):
             text = self._text(value, f"c{index}_{position}")

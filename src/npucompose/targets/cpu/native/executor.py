@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 from npucompose.targets.cpu.front import Output
 from npucompose.targets.cpu.inputs import Inputs
+from npucompose.targets.cpu.lent_operands import lent_inputs
 from npucompose.targets.cpu.memory import Memory
 from npucompose.targets.cpu.plan import Layout, Plan, Register, Slot, Step, is_plain, leaves
 from npucompose.targets.cpu.straight_line import dying_registers
@@ -78,7 +79,8 @@ class Native:
         for number, buffer in enumerate(memory.outputs):
             self.recording.set_output(number, [_bytes(memory.storages[id(root)]) for root in buffer.members])
         dying, kept = (dying_registers(plan.steps), []) if threads is None else threads.dying(plan)
-        self.ways = [self._add(step, () if keeps else dying[i]) for i, step in enumerate(plan.steps)]
+        lent = lent_inputs(plan.steps)
+        self.ways = [self._add(step, () if keeps else dying[i], lent[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
         if threads is not None:
             asked = workers or Workers()
@@ -124,7 +126,7 @@ class Native:
 
     # -- one step
 
-    def _add(self, step: Step, dying: Sequence[int]) -> str:
+    def _add(self, step: Step, dying: Sequence[int], lent: frozenset[int]) -> str:
         tensors = self._tensors
         filled: dict[int, Any] = {}
         if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
@@ -139,7 +141,7 @@ class Native:
         while results and results[-1] is None:
             results.pop()
         try:
-            return self.recording.add(self._operator(step.op), args, filled, results, dying, self._direct)
+            return self.recording.add(self._operator(step.op), args, filled, results, dying, sorted(lent), self._direct)
         except (RuntimeError, TypeError, ValueError) as error:
             raise Refused(f"{step.op}: {str(error).splitlines()[0]}") from error
 

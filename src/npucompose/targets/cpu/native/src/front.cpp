@@ -101,7 +101,7 @@ class Owners {
       : recording_(recording) {
     if (!recording.lends()) return;
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].lent) recording.owners.push_back(THPVariable_Unpack(given[i]));
+      if (inputs[i].lent) recording.owners.emplace(i, THPVariable_Unpack(given[i]));
     if (earlier == Earlier::reuse) return;
     for (size_t i = 0; i < memory.size(); ++i)
       recording.results.emplace_back(recording.result_storage(i), memory[i].storage());

@@ -25,7 +25,7 @@ class LentOperands {
  public:
   using Results = std::vector<std::pair<const c10::StorageImpl*, c10::Storage>>;
 
-  // `owners` are the inputs that an operator reads as they were given; `results` the storage that callers are given for
+  // `owners` are the inputs that the operator reads as they were given; `results` the storage that callers are given for
   // one that steps know.
   LentOperands(const std::vector<at::Tensor>& owners, const Results& results)
       : inference_(false), no_grad_(), owners_(owners), results_(results) {}

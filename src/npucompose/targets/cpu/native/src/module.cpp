@@ -60,7 +60,7 @@ struct Operator {
 // args: one for each of the schema, None where `filled` ({position: register or list}) says what goes there.
 std::string add(
     Recording& recording, const Operator& op, const py::list& args, const py::dict& filled, const py::list& results,
-    std::vector<int> dying, bool direct) {
+    std::vector<int> dying, std::vector<int64_t> lent, bool direct) {
   const c10::FunctionSchema& schema = op.handle.schema();
   std::vector<Filled> fills;
   for (const auto& [position, made_of] : filled)
@@ -73,7 +73,7 @@ std::string add(
   std::vector<Result> kept;
   for (const auto& result : results) kept.push_back(result_of(result));
   return recording.add(
-      op.handle, std::move(stack), std::move(fills), std::move(kept), std::move(dying), direct);
+      op.handle, std::move(stack), std::move(fills), std::move(kept), std::move(dying), std::move(lent), direct);
 }
 
 }  // namespace

@@ -22,9 +22,10 @@ class Boxed final : public Kernel {
  public:
   Boxed(
       Recording& owner, c10::OperatorHandle op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
-      std::vector<int> dying)
+      std::vector<int> dying, std::vector<int64_t> lent)
       : owner_(owner), op_(std::move(op)), args_(std::move(args)), filled_(std::move(filled)),
-        results_(std::move(results)), dying_(std::move(dying)), of_others_(is_of_others(op_)) {}
+        results_(std::move(results)), dying_(std::move(dying)), lent_(std::move(lent)),
+        of_others_(is_of_others(op_)) {}
 
   void run() override {
     stack_.assign(args_.begin(), args_.end());
@@ -38,7 +39,9 @@ class Boxed final : public Kernel {
 
  private:
   void call_with_lent_operands() {
-    LentOperands lent(owner_.owners, owner_.results);
+    std::vector<at::Tensor> owners;
+    for (int64_t index : lent_) owners.push_back(owner_.owners.at(index));
+    LentOperands lent(owners, owner_.results);
     for (c10::IValue& value : stack_) lent.lend(value);
     op_.callBoxed(stack_);
     lent.take_back();
@@ -73,6 +76,7 @@ class Boxed final : public Kernel {
   std::vector<Filled> filled_;
   std::vector<Result> results_;
   std::vector<int> dying_;
+  std::vector<int64_t> lent_;
   bool of_others_;
 };
 
@@ -96,7 +100,7 @@ Recording::Recording() : settings_(product_settings()), forks_(Forkable::forks()
 
 std::string Recording::add(
     const c10::OperatorHandle& op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
-    std::vector<int> dying, bool direct) {
+    std::vector<int> dying, std::vector<int64_t> lent, bool direct) {
   const auto grow = [this](int number) {
     if (number >= static_cast<int>(registers.size())) registers.resize(number + 1);
   };
@@ -109,7 +113,7 @@ std::string Recording::add(
   std::string name = "boxed";
   if (direct && filled.empty() && results.empty()) {
     if (KernelPtr blas = blas_kernel(op, args)) {
-      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying);
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
       kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
       name = "blas";
     } else if ((kernel = held_kernel(op, args))) {
@@ -120,7 +124,7 @@ std::string Recording::add(
     follow(*kernel, args);
   } else {
     kernel = std::make_unique<Boxed>(
-        *this, op, std::move(args), std::move(filled), std::move(results), std::move(dying));
+        *this, op, std::move(args), std::move(filled), std::move(results), std::move(dying), std::move(lent));
   }
   steps_.push_back(std::move(kernel));
   return name;

@@ -32,10 +32,11 @@ class Recording {
  public:
   Recording();
 
-  // Append a step; the answer is the way in which it runs: "blas", "held" or "boxed" (always, without `direct`).
+  // Append a step; the answer is the way in which it runs: "blas", "held" or "boxed" (always, without `direct`). `lent` are
+  // the inputs that it may keep.
   std::string add(
       const c10::OperatorHandle& op, torch::jit::Stack args, std::vector<Filled> filled, std::vector<Result> results,
-      std::vector<int> dying, bool direct);
+      std::vector<int> dying, std::vector<int64_t> lent, bool direct);
 
   // The fixed memory of input `index`, and the address at which it lies now.
   void set_input(int64_t index, const at::Tensor& whole);
@@ -65,10 +66,10 @@ class Recording {
   std::vector<double> times(const std::vector<int64_t>& steps, int64_t rounds);
 
   // Whether a step is an operator that may keep what it is given; then `owners` are, for the length of a replay, the
-  // inputs that such steps read as they were given, and `results` the memory that callers get results in, by the storage
-  // that steps know it as (Note [An operator may keep what it is given]).
+  // inputs by their index, and `results` the memory that callers get results in, by the storage that steps know it as
+  // (Note [An operator may keep what it is given]).
   bool lends() const { return lends_; }
-  std::vector<at::Tensor> owners;
+  std::unordered_map<int64_t, at::Tensor> owners;
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> results;
   const c10::StorageImpl* result_storage(size_t number) const {
     return outputs_.at(number).wholes.back().storage().unsafeGetStorageImpl();
