@@ -135,7 +135,7 @@ def judge_sample(given: argparse.Namespace, session: Session, results: Results) 
             return sample
 
         def one(bench: Bench, mutation: Mutation) -> None:
-            verdict = judged(bench, session.covering, mutation)
+            verdict = judged(bench, session.covering, mutation, given.within)
             with lock:
                 done.add(mutation.key)
                 _print(results.note(ROOT, mutation, verdict, now))
@@ -187,8 +187,8 @@ def report(results: Results, sample: dict[str, list[Mutation]]) -> int:
     for name, one in tally(entries, reasons).items():
         print(f"{name:20} {one.words}")
     for entry in entries:
-        if entry["verdict"] == "survived" and entry["key"] not in reasons:
-            print(f"survived: {entry['key']} {entry['place']} {entry['kind']}: {entry['change']}")
+        if entry["verdict"] in ("survived", "undecided") and entry["key"] not in reasons:
+            print(f"{entry['verdict']}: {entry['key']} {entry['place']} {entry['kind']}: {entry['change']}")
     now = state(ROOT)
     older = sum(entry["state"] != now for entry in entries)
     print(f"{len(entries) - older} of {len(entries)} verdicts are of the sources and tests as they are now")
@@ -222,6 +222,7 @@ def main() -> int:
     parser.add_argument("--again", choices=("survived", "timed out"), help="judge those once more")
     parser.add_argument("--only", nargs="+", metavar="KEY", help="judge these of the sample")
     parser.add_argument("--tests", default="tests", help="use the test files below this folder only (for trials)")
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="with the nearest tests only (for trials)")
     parser.add_argument("--known", action="store_true", help="the changes of known.yaml instead of a sample")
     parser.add_argument("--show", metavar="KEY")
     parser.add_argument("--report", action="store_true")

@@ -16,19 +16,24 @@ UNSTEADY_AT_MOST = 5
 """Tests of one mutant that fail once and pass when run again; with more, the machine is no place to judge."""
 
 
-def judged(bench: Bench, covering: Map, mutation: Mutation) -> dict[str, Any]:
-    """{"verdict": "caught", "by": the test that noticed, …}; or "survived", "timed out", "not compiled", "unsteady"."""
+def judged(bench: Bench, covering: Map, mutation: Mutation, within_s: float | None = None) -> dict[str, Any]:
+    """{"verdict": "caught", "by": the test that noticed, …}; or "survived", "timed out", "not compiled", "unsteady".
+
+    "undecided" where no wave of tests has noticed for `within_s` seconds, and there are more.
+    """
     with bench.with_mutant(mutation):
         if not mutation.path.endswith(".py"):
             built = bench.command("-c", BUILD)
             if built.returncode:
                 return {"verdict": "not compiled", "seconds": 0.0}
-        return _by_waves(bench, covering.chosen(mutation))
+        return _by_waves(bench, covering.chosen(mutation), within_s)
 
 
-def _by_waves(bench: Bench, chosen: Sequence[Chosen]) -> dict[str, Any]:
+def _by_waves(bench: Bench, chosen: Sequence[Chosen], within_s: float | None) -> dict[str, Any]:
     seconds, count, unsteady = 0.0, 0, []
     for wave in waves(chosen):
+        if within_s is not None and seconds > within_s:
+            return {"verdict": "undecided", "tests": count, "seconds": round(seconds, 1)}
         while True:
             tests = {test: s for part in wave for test, s in part.tests.items() if test not in unsteady}
             files = [part.file for part in wave if any(test in tests for test in part.tests)]

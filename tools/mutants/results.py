@@ -18,7 +18,7 @@ from tools.mutants.mutation import Mutation
 
 OVERALL, IN_EACH, EQUIVALENT = 0.95, 0.90, 0.05
 """The share caught over all and in each package at least, and the share called equivalent at most."""
-VERDICTS = ("caught", "survived", "timed out", "unsteady", "equivalent")
+VERDICTS = ("caught", "survived", "timed out", "unsteady", "undecided", "equivalent")
 
 
 def state(root: Path) -> str:
@@ -58,7 +58,7 @@ class Results:
 
     def holds(self, root: Path, mutation: Mutation) -> bool:
         entry = self.entries.get(mutation.key)
-        if entry is None or entry["verdict"] == "unsteady":
+        if entry is None or entry["verdict"] in ("unsteady", "undecided"):
             return False
         return entry["source"] == source_digest(root, mutation.path)
 
@@ -125,6 +125,8 @@ def complaints(entries: list[dict[str, Any]], reasons: Mapping[str, str]) -> lis
         if one.share < wanted:
             found.append(f"{name}: {100 * one.share:.1f} % caught, {100 * wanted:g} % are wanted")
     total = tallies.get("all", Tally(Counter())).counts
+    if total["undecided"]:
+        found.append(f"{total['undecided']} mutants were judged by the nearest tests only")
     if total["equivalent"] > EQUIVALENT * total.total():
         found.append(
             f"{total['equivalent']} of {total.total()} mutants are called equivalent, {100 * EQUIVALENT:g} % may be"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from tools.mutants import draw, objects, results, trees
+from tools.mutants import draw, judge, objects, results, trees
 from tools.mutants.bench import Bench, Run
 from tools.mutants.covering import Chosen, Map
 from tools.mutants.judge import judged, waves
@@ -199,6 +199,21 @@ def test_waves_grow_and_leave_nobody_out():
     assert [len(wave) for wave in waves([Chosen("a", {"a": 900.0}), Chosen("b", {"b": 1.0})])] == [1, 1]
 
 
+def test_the_nearest_tests_alone_decide_for_a_mutant_or_leave_it_open():
+    chosen = [Chosen(f"tests/{k}.py", {f"tests/{k}.py::t": 2.0}) for k in range(60)]
+    runs: list[Any] = []
+
+    class Quiet:
+        def run(self, files: Any, tests: Any) -> Run:
+            runs.append(tests)
+            return Run(failed=None, words="", hung=None, ended={}, seconds=4.0)
+
+    found = judge._by_waves(Quiet(), chosen, 5.0)  # type: ignore[arg-type]
+    assert (found["verdict"], found["tests"], len(runs)) == ("undecided", 8, 2)
+    assert judge._by_waves(Quiet(), chosen, None)["verdict"] == "survived"  # type: ignore[arg-type]
+    assert judge._by_waves(Quiet(), chosen[:8], 5.0)["verdict"] == "survived"  # type: ignore[arg-type]
+
+
 def entry(verdict: str, package: str = "graphs", key: str = "0") -> dict[str, Any]:
     return {"key": key, "package": package, "verdict": verdict, "by": "tests/a.py::t"}
 
@@ -211,6 +226,10 @@ def test_shares_leave_out_what_hung_and_what_no_test_can_tell():
     assert complaints(entries, {"b": "a reason"}) == ["all: 94.7 % caught, 95 % are wanted"]
     assert complaints(entries[:19], {}) == ["all: 94.7 % caught, 95 % are wanted"]
     assert complaints(entries[:18], {}) == []
+
+
+def test_a_mutant_that_is_open_is_no_result():
+    assert complaints([entry("caught"), entry("undecided")], {}) == ["1 mutants were judged by the nearest tests only"]
 
 
 def test_a_package_below_its_share_is_named():
@@ -248,8 +267,9 @@ def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
     assert not Results.begun(path, 7, afresh=True).entries
     (tmp_path / "src/npucompose/a.py").write_text(SOURCE)
     assert again.holds(tmp_path, mutation)
-    again.note(tmp_path, mutation, {"verdict": "unsteady", "seconds": 1.0}, "state")
-    assert not again.holds(tmp_path, mutation)
+    for verdict in ("unsteady", "undecided"):
+        again.note(tmp_path, mutation, {"verdict": verdict, "seconds": 1.0}, "state")
+        assert not again.holds(tmp_path, mutation)
     with pytest.raises(SystemExit, match="made with seed 7"):
         Results.begun(path, 8, afresh=False)
 
