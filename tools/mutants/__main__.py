@@ -26,6 +26,7 @@ from typing import Any
 
 from attrs import define
 
+from npucompose.machine import compiler
 from tools.mutants import draw, python, written
 from tools.mutants.bench import Bench
 from tools.mutants.covering import Map
@@ -61,7 +62,9 @@ class Session:
                 raise SystemExit(f"mutants of {ROOT} are being judged already, in {place}.") from None
             for number in range(workers):
                 bench = stack.enter_context(Bench.opened(ROOT, place / str(number), KEPT / "objects"))
-                bench.command("-c", BUILD)  # not in the time of the first test that needs it; a compiler may be missing
+                built = bench.command("-c", BUILD)  # not in the time of the first test that needs it
+                if built.returncode and compiler() is not None:  # else each test that needs it would "notice" a mutant
+                    raise SystemExit(f"the native replayer cannot be built in {bench.tree}: {built.stderr[-600:]}")
                 benches.put(bench)
             yield cls(benches, workers, Map(KEPT / "map", ROOT))
 

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import define, frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
+from npucompose.targets.cpu.native import build
 from tools.mutants import objects, trees
 from tools.mutants.mutation import Mutation
 
@@ -144,15 +145,19 @@ def _run(answer: dict[str, Any]) -> Run:
 
 
 def _cache(place: Path) -> Path:
-    """A cache of its own, for nothing that a mutant made may stay: a copy of what the user once fetched.
+    """A cache of its own, for nothing that a mutant made may stay: a copy of what the user once fetched or built.
 
     A link would do, and is not believed: whoever may write where it leads has the product run his code.
     """
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True, mode=0o700)
-    fetched = cache_dir() / "torch_npu"
-    if fetched.is_dir():
-        shutil.copytree(fetched, place / fetched.name, symlinks=True)
+    kept = [Path("torch_npu")]
+    if build.state().kind == "built":
+        kept.append(build.folder().relative_to(cache_dir()))
+    for name in kept:
+        if (cache_dir() / name).is_dir():
+            (place / name).parent.mkdir(mode=0o700, exist_ok=True)
+            shutil.copytree(cache_dir() / name, place / name, symlinks=True)
     return place
 
 
