@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,20 +74,55 @@ def test_a_value_does_not_leak_into_the_next_point() -> None:
     assert second.provenance == compose(["model=add"]).provenance
 
 
-def test_hydra_runs_once_for_each_combination_of_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed: list[object] = []
+@pytest.fixture
+def composed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one whenever Hydra runs; nothing is remembered from tests before."""
+    seen: list[object] = []
     made = tree._Combination.of
 
     def counted(*arguments: object) -> object:
-        composed.append(arguments)
+        seen.append(arguments)
         return made(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tree._Combination, "of", counted)
+    monkeypatch.setattr(tree, "_own", threading.local())
+    return seen
+
+
+def test_hydra_runs_once_for_each_combination_of_choices(composed: list[object]) -> None:
     composer = Composer()
     for model in ("add", "mlp"):
         for seed in range(5):
             composer.compose([f"model={model}", f"seed={seed}"])
     assert len(composed) == 2
+
+
+def test_a_process_composes_the_same_choices_of_the_package_once(composed: list[object]) -> None:
+    trees = [compose(["model=add", f"seed={seed}"]).tree for seed in range(3)]
+    assert ([one["seed"] for one in trees], len(composed)) == ([0, 1, 2], 1)
+    with ThreadPoolExecutor(1) as other:  # Hydra's loader is for one thread
+        assert other.submit(compose, ["model=add", "seed=2"]).result().tree == trees[2]
+    assert len(composed) == 2
+
+
+def test_a_file_of_another_folder_is_read_whenever_it_is_composed(tmp_path: Path) -> None:
+    file = tmp_path / "benchmark" / "mine.yaml"
+    file.parent.mkdir()
+    for warmup in (3, 4):
+        file.write_text(f"warmup: {warmup}\n")
+        made = compose(["benchmark=mine"], config_dirs=[str(tmp_path)])
+        assert made.tree["benchmark"]["warmup"] == warmup
+
+
+@pytest.mark.parametrize("limit", ["MOST_COMBINATIONS", "MOST_OVERRIDES"])
+def test_what_a_process_remembers_is_bounded(
+    composed: list[object], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(tree, limit, 1)
+    for texts in (["model=add"], ["mode=eager"], ["model=add"]):
+        compose(texts)
+    assert len(composed) == 3
+    assert len(tree._own.kept) == 1
 
 
 def test_a_reference_to_another_value_is_followed(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ and the overrides after it. Mistakes in the overrides are collected and all repo
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from npucompose.compose.conf import added_dirs
+from npucompose.compose.conf import added_dirs, conf_dir
 from npucompose.compose.overrides import (
     LONGEST_KEY,
     OPEN,
@@ -59,7 +61,24 @@ def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), config
     `compose(["mode=eager"]).provenance["mode.name"]` is "conf/mode/eager.yaml, chosen on the command line".
     Raises ConfigError for text that is not an override and for YAML that cannot be read.
     """
-    return Composer(config_dirs=config_dirs, config_name=config_name).compose(overrides)
+    if config_dirs:
+        return Composer(config_dirs=config_dirs, config_name=config_name).compose(overrides)
+    return _of_the_package(config_name).compose(overrides)
+
+
+_own = threading.local()
+"""Of each thread, the Composers over the files of the package alone, which nobody edits while they are in use."""
+MOST_COMBINATIONS, MOST_OVERRIDES = 40, 10_000
+"""What they remember before others begin: a process may compose for months."""
+
+
+def _of_the_package(config_name: str) -> Composer:
+    kept: dict[tuple[str, Path], Composer] = _own.__dict__.setdefault("kept", {})
+    key = config_name, conf_dir()
+    if key not in kept or kept[key].is_full:
+        kept.clear()
+        kept[key] = Composer(config_name=config_name)
+    return kept[key]
 
 
 class Composer:
@@ -107,6 +126,11 @@ class Composer:
             overrides=tuple(overrides),
             problems=(*problems, *combination.problems),
         )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it remembers more than a process should keep."""
+        return len(self._combinations) > MOST_COMBINATIONS or len(self._checked) > MOST_OVERRIDES
 
     def is_group(self, o: Override) -> bool:
         """Whether the override chooses a file and does not set a value."""
