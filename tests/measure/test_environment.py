@@ -6,13 +6,18 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from npucompose.measure.environment import environment, git_state, versions
+from npucompose.measure import environment as measured
+from npucompose.measure import memory
+from npucompose.measure.environment import _build_settings, cpu, environment, git_state, versions
 from npucompose.measure.memory import peak_rss_bytes
 from npucompose.schema.facts import facts_of
+from npucompose.version import __version__
 
 
 def test_the_environment_names_no_machine_and_no_place() -> None:
@@ -94,3 +99,114 @@ def test_a_folder_of_a_stranger_names_no_program_for_git(tmp_path: Path) -> None
     assert (commit is not None, dirty, ran.exists()) == (True, True, False)
     subprocess.run(["git", "status"], cwd=folder, check=False, capture_output=True)
     assert ran.exists()  # what they name is run by the command that was asked before
+
+
+def test_a_name_without_a_version_is_left_out_and_npucompose_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "installed_version", lambda name: {"torch": "2"}.get(name))
+    python = {"python": platform.python_version(), "implementation": sys.implementation.name}
+    assert versions(("torch", "numpy")) == {**python, "torch": "2"}
+    assert versions(("numpy", "npucompose")) == {**python, "npucompose": __version__}
+    monkeypatch.setattr(measured, "installed_version", lambda name: "1 of its own")
+    assert versions(("npucompose",))["npucompose"] == "1 of its own"
+
+
+def test_the_cpu_is_told_by_model_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "cpu_model", lambda: "Abacus 9")
+    monkeypatch.setattr(measured, "usable_cores", lambda: 3)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert cpu() == {"model": "Abacus 9", "architecture": platform.machine(), "logical": 7, "usable": 3}
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert cpu()["logical"] == 1
+
+
+def test_of_torch_s_build_only_what_names_no_place_is_kept() -> None:
+    config = (
+        "PyTorch built with:\n  - Build settings: BLAS_INFO=mkl , BUILD_TYPE=Release, CXX_FLAGS=-I/home/x, USE_MKL=ON\n"
+    )
+    assert _build_settings(config) == {"BLAS_INFO": "mkl", "BUILD_TYPE": "Release", "USE_MKL": "ON"}
+
+
+def test_the_environment_holds_what_each_part_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(measured, "git_state", lambda: ("abc", True))
+    monkeypatch.setattr(measured, "thread_settings", lambda: {"OMP_NUM_THREADS": "5"})
+    device = {"npu": "one"}
+    facts = environment(device)
+    device["npu"] = "another"
+    assert facts.device == {"npu": "one"}
+    assert (facts.git_commit, facts.git_dirty) == ("abc", True)
+    assert facts.versions == versions()
+    assert facts.cpu == cpu()
+    assert facts.platform == f"{platform.system()} {platform.release()} {platform.machine()}"
+    assert facts.threads == {
+        "intra_op": torch.get_num_threads(),
+        "inter_op": torch.get_num_interop_threads(),
+        "OMP_NUM_THREADS": "5",
+    }
+    assert environment().device == {}
+
+
+class Git:
+    """What is asked of `subprocess.run`, and answers made up beforehand."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers, self.asked = answers, list[tuple[list[str], dict[str, Any]]]()
+
+    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        self.asked.append((command, options))
+        word = command[len(measured.GIT)]
+        answer = self.answers[word]
+        if isinstance(answer, BaseException):
+            raise answer
+        return subprocess.CompletedProcess(command, answer[0], stdout=answer[1], stderr="")
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [
+        ({"rev-parse": (0, "abc\n"), "diff-files": (0, ""), "diff-index": (0, "")}, ("abc", False)),
+        ({"rev-parse": (0, "abc\n"), "diff-files": (0, ":100644 x\n"), "diff-index": (0, "")}, ("abc", True)),
+        ({"rev-parse": (0, "abc\n"), "diff-files": (0, ""), "diff-index": (0, ":100644 x\n")}, ("abc", True)),
+        ({"rev-parse": (0, "abc\n"), "diff-files": (128, ""), "diff-index": (0, "")}, ("abc", None)),
+        ({"rev-parse": (128, "abc\n")}, (None, None)),
+        ({"rev-parse": FileNotFoundError("git")}, (None, None)),
+        ({"rev-parse": subprocess.TimeoutExpired("git", 10)}, (None, None)),
+    ],
+)
+def test_git_is_asked_with_nothing_of_the_folder_run_and_for_ten_seconds(
+    answers: dict[str, Any], state: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = Git(answers)
+    monkeypatch.setattr(subprocess, "run", git)
+    monkeypatch.setenv("KEPT", "yes")
+    assert git_state(tmp_path) == state
+    words = {
+        "rev-parse": ["rev-parse", "HEAD"],
+        "diff-files": ["diff-files"],
+        "diff-index": ["diff-index", "--cached", "HEAD"],
+    }
+    assert [command for command, _ in git.asked] == [[*measured.GIT, *words[name]] for name in answers]
+    for _, options in git.asked:
+        environment_ = options.pop("env")
+        assert options == {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 10, "check": False}
+        assert environment_ == {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"}
+
+
+def test_the_peak_is_that_of_the_address_space_where_the_system_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        ru_maxrss = 77
+
+    asked: list[int] = []
+    monkeypatch.setattr(memory.resource, "getrusage", lambda who: asked.append(who) or Usage)
+    monkeypatch.setattr(memory, "PROC_STATUS", tmp_path / "status")
+    assert peak_rss_bytes() == 77 * 1024  # no such file
+    (tmp_path / "status").write_text("Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t 1234 kB\nVmRSS:\t 5 kB\n")
+    assert peak_rss_bytes() == 1234 * 1024
+    (tmp_path / "status").write_text("Name:\tx\n")
+    assert peak_rss_bytes() == 77 * 1024
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert peak_rss_bytes() == 77
+    assert asked == [memory.resource.RUSAGE_SELF] * 3

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.measure import timing
-from npucompose.measure.timing import Samples, interleaved, paired_ratio
+from npucompose.measure.timing import Samples, interleaved, paired, paired_ratio
+from npucompose.schema.timing import Timing
 
 
 class Clock:
@@ -146,3 +147,93 @@ def test_what_is_done_between_the_calls_is_on_nobody_s_clock(clock: Clock) -> No
     found = measured({"eager": clock.takes(20), "replay": clock.takes(10)}, min_calls=3, warmup=2, between=between)
     assert (found["eager"].us, found["replay"].us) == ((20.0,) * 3, (10.0,) * 3)
     assert clock.now == 1000 * (5 * (20 + 10) + 10 * 1000)
+
+
+def progress_of(clock: Clock, microseconds: int, **settings: Any) -> list[float]:
+    told: list[float] = []
+    measured({"a": clock.takes(microseconds)}, progress=told.append, **settings)
+    return told
+
+
+def test_progress_is_told_each_tenth_of_a_second_and_at_the_end(clock: Clock) -> None:
+    assert progress_of(clock, 50_000, min_calls=6) == [2 / 6, 4 / 6, 1.0, 1.0]
+    assert progress_of(clock, 100_000, min_calls=2) == [0.5, 1.0, 1.0]
+    assert progress_of(clock, 99_999, min_calls=2) == [1.0, 1.0]
+    assert progress_of(clock, 1, min_calls=3) == [1.0]
+
+
+def test_progress_follows_what_will_end_the_measuring(clock: Clock) -> None:
+    assert progress_of(clock, 200_000, min_seconds=1.0, min_calls=1) == [0.2, 0.4, 0.6, 0.8, 1.0, 1.0]
+    assert progress_of(clock, 200_000, min_seconds=60.0, max_calls=2) == [0.5, 1.0, 1.0]
+    assert progress_of(clock, 200_000, min_seconds=0.4, min_calls=0) == [0.5, 1.0, 1.0]
+    assert progress_of(clock, 200_000, min_seconds=0.4, min_calls=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_measuring_stops_at_the_call_that_fills_the_minimum_time(clock: Clock) -> None:
+    assert len(measured({"a": clock.takes(100)}, min_seconds=0.001)["a"].us) == 10
+    assert len(measured({"a": clock.takes(100)}, min_seconds=0.001, min_calls=12)["a"].us) == 12
+    assert len(measured({"a": clock.takes(100)}, min_calls=0, max_calls=3, min_seconds=1)["a"].us) == 3
+    assert len(measured({"a": clock.takes(100)}, min_calls=5, max_calls=1)["a"].us) == 1
+
+
+def test_fewer_than_one_call_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_calls must be at least 1: 0"):
+        measured({"a": lambda: None}, max_calls=0)
+
+
+def test_the_youngest_are_collected_every_256_rounds_and_all_before_the_first(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[Any] = []
+    monkeypatch.setattr(gc, "collect", lambda *generation: collected.append((clock.now, *generation)))
+    measured({"a": clock.takes(1)}, min_calls=600, warmup=3)
+    assert collected == [(3_000,), (259_000, 0), (515_000, 0)]
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    assert measured({"a": gc.isenabled})["a"].us
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        measured({"a": lambda: None})
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_result_dies_after_the_clock_has_stopped(clock: Clock) -> None:
+    class Dear:
+        def __del__(self) -> None:
+            clock.now += 1_000_000
+
+    assert measured({"a": Dear}, min_calls=2)["a"].us == (0.0, 0.0)
+    assert measured({"a": Dear}, min_calls=2, synchronize=lambda: None)["a"].us == (0.0, 0.0)
+    assert clock.now == 4_000_000
+
+
+def test_what_the_warm_up_queued_is_on_nobody_s_clock(clock: Clock) -> None:
+    """Each call waits for the device before the clock starts, and for its own work before it stops."""
+    log: list[str] = []
+    measured({"a": lambda: log.append("a")}, warmup=1, synchronize=lambda: log.append("|"),
+             between=lambda: log.append("-"))  # fmt: skip
+    assert "".join(log) == "-|a|" * 2
+
+
+def test_the_warm_up_takes_turns_as_the_measuring_does() -> None:
+    calls: list[str] = []
+    measured({name: lambda name=name: calls.append(name) for name in "ab"}, warmup=4)
+    assert "".join(calls) == "ab" + "ba" + "ba" + "ab" + "ab"
+
+
+def test_samples_and_their_percentiles_in_a_record() -> None:
+    samples = Samples(us=[30, 10, 20])
+    assert samples.timing() == Timing(
+        samples_us=(30.0, 10.0, 20.0), p50_us=20.0, p90_us=pytest.approx(28.0), p99_us=pytest.approx(29.8), mean_us=20.0
+    )
+    assert (samples.percentile(0), samples.percentile(100), samples.percentile(25)) == (10.0, 30.0, 15.0)
+
+
+def test_pairs_are_ratios_of_the_same_round() -> None:
+    ratios = paired(Samples(us=[10.0, 30.0]), Samples(us=[5.0, 10.0]))
+    assert ratios.us == (2.0, 3.0)
+    assert paired_ratio(Samples(us=[10.0, 30.0, 8.0]), Samples(us=[5.0, 10.0, 8.0])) == 2.0

@@ -204,8 +204,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     import torch
 
     if a.dtype == torch.bool or not (a.dtype.is_floating_point or a.dtype.is_complex):
-        return torch.equal(a, b)
-    return torch.equal(_as_bits(a), _as_bits(b))
+        return a.equal(b)
+    return _as_bits(a).equal(_as_bits(b))
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -215,7 +215,7 @@ def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype.is_complex:
         tensor = torch.view_as_real(tensor)
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.contiguous().view(integers[tensor.dtype.itemsize])
+    return tensor.view(integers[tensor.dtype.itemsize])
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor, allowed: Tolerance) -> tuple[float | None, bool]:
