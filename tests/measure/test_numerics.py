@@ -286,7 +286,8 @@ def test_a_verdict_of_several_holds_what_each_says() -> None:
     second = numerics(
         reference="told last", tolerance={"float16": {"rtol": 2.0}}, stride_mismatches=("y", "z"), passed=False,
         bitwise=False, cause="passes", problems=("one", "two"), max_abs_err=0.5,
-        replay=Share(max_abs_err=1.0, bitwise=True, passed=False), tracing=Share(max_abs_err=None, bitwise=True, passed=True),
+        replay=Share(max_abs_err=1.0, bitwise=True, passed=False),
+        tracing=Share(max_abs_err=None, bitwise=True, passed=True),
     )  # fmt: skip
     assert combined({"step 0": first, "step 1": second}) == Numerics(
         reference="eager", max_abs_err=1.0, bitwise=False, passed=False, compared=3,
