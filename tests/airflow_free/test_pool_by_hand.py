@@ -213,7 +213,8 @@ def test_what_is_still_in_the_pipe_of_a_job_that_ended_comes_before_its_outcome(
     hand.notes("late")
     hand.says(word="result", result={})
     hand.ends()
-    (event, (_, outcome)) = scene.pool.news()
+    told: list[tuple[int, Any]] = scene.pool.news()
+    (event, (_, outcome)) = told
     assert event == (0, Event(kind="note", text="late"))
     assert outcome.status == "done"
 
@@ -402,7 +403,7 @@ def test_a_server_without_a_job_may_end_and_is_forgotten(scene: Scene) -> None:
     assert (scene.pool.servers, scene.servers[0].closed) == ({}, 1)
     hand.says(word="result", result={})
     hand.ends()
-    assert scene.pool.news()[-1][1].status == "done"
+    assert scene.outcome().status == "done"
 
 
 def test_a_server_that_becomes_ready_has_a_minute_to_begin_its_own_jobs(scene: Scene) -> None:

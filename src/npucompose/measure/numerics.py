@@ -196,7 +196,7 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Strides that mean something: a dimension of one element has none."""
     if tensor.numel() == 0:
         return ()
-    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    return tuple(tensor.stride(at) for at, size in enumerate(tensor.shape) if size > 1)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import truediv
 from typing import Any
 
 from attrs import field, frozen, validators
@@ -76,7 +77,7 @@ def paired(slow: Samples, fast: Samples) -> Samples:
     """slow[i] / fast[i] of every round: numbers, not microseconds, with their percentiles."""
     if len(slow.us) != len(fast.us):
         raise ValueError(f"not from the same rounds: {len(slow.us)} and {len(fast.us)} samples")
-    return Samples(us=[s / f for s, f in zip(slow.us, fast.us, strict=True)])
+    return Samples(us=tuple(map(truediv, slow.us, fast.us)))
 
 
 def interleaved(
