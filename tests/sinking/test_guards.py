@@ -36,6 +36,14 @@ DUCK = "duck sizing added this equality because these variables had the same siz
         ("0/0: G['flag'] == 1", "value", None, (None, "1", None)),
         ("0/0: ((x.size()[0] % 4) == 0)", "other", "x", (None, None, None)),
         ("", "other", None, (None, None, None)),
+        (" \n 0/0: len(lens) == 2\n", "length", "lens", (None, "2", None)),
+        ("- 0/0: x == y", "value", "x", (None, "y", None)),
+        ("0/0: tensor 'x.y' dtype mismatch. expected Float, actual Double", "dtype", "x", (None, "Float", "Double")),
+        ("0/0: lens[times] == 3", "value", "lens", (None, "3", None)),
+        ("0/0: 0[lens] == 3", "value", "lens", (None, "3", None)),
+        ("0/0: self.lens == 3", "value", None, (None, "3", None)),
+        ("0/0: tensor '0' rank mismatch. expected 2, actual 3", "rank", None, (None, "2", "3")),
+        ("0/0: check(model, times, lens)", "other", "times", (None, None, None)),
     ],
 )
 def test_a_reason_is_read(reason: str, kind: str, argument: str | None, more: tuple[object, ...]) -> None:
@@ -65,3 +73,17 @@ def test_without_the_names_of_the_arguments_the_first_name_of_an_expression_is_t
     assert parsed("0/0: tensor 'self._buffers['k']' size mismatch at index 0. expected 4, actual 6").argument is None
     assert parsed("0/0: y.size()[0] == x.size()[0]").other == "x"
     assert parsed("0/0: not ___dict_contains('a', G)").argument is None
+    assert parsed("0/0: lens[times] == 512").argument == "lens"
+    assert parsed("0/0: G['flag'] == 512").argument is None
+    assert parsed("0/0: tensor '0' rank mismatch. expected 2, actual 3").argument is None
+    assert parsed("0/0: x.size()[0] == 4").other is None
+
+
+def test_a_guard_without_a_source_names_none() -> None:
+    for reason in (
+        "0/0: lens[0] == 512",
+        "0/0: lens[0] == 512  #  ",
+        "0/0: lens[0] == 512  # (user code shown is first use)",
+    ):
+        guard = parsed(reason, ARGUMENTS)
+        assert (guard.text, guard.source) == ("lens[0] == 512", None), reason

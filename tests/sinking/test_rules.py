@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from attrs import evolve
 from hypothesis import given
@@ -11,29 +9,12 @@ from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
 from npucompose.schema.sinking import Operator
-from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question, diagnose
+from npucompose.sinking import diagnose
 from npucompose.sinking.facts import Argument, Input, Op
 from npucompose.sinking.values import uses
 from npucompose.sinking.verdicts import static_parts
 from tests.sinking.asked import asked
-
-TABLE = OperatorTable.own()
-QUESTION = Question(mode="max-autotune", target="cpu", dynamic=True, sink=True, product="ascend910b")
-GE = GeFacts(name="g", data={"x": (4, 8)}, inputs={"x": ("Data", {}), "Add": ("Add", {"x1": "Data"})})
-
-
-def op(name: str, *reads: str, **more: Any) -> Op:
-    return Op(name=name, overload=f"aten.{name}.default", schema=f"aten::{name}", reads=reads, **more)
-
-
-def graph(*ops: Op, **more: Any) -> FxFacts:
-    return FxFacts(id="graph_0", ops=ops, **more)
-
-
-def chain(length: int, *, dynamic_at: int) -> FxFacts:
-    ops = [op(f"mm_{n}", *([f"mm_{n - 1}"] if n else [])) for n in range(length)]
-    ops[dynamic_at] = evolve(ops[dynamic_at], unknown_out=("u0",), unbacked=("u0",))
-    return graph(*ops, symbols={"u0": None})
+from tests.sinking.made import GE, QUESTION, TABLE, chain, graph, op
 
 
 def test_row_2_an_operator_on_the_hosts_engine() -> None:

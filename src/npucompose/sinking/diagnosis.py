@@ -74,7 +74,7 @@ def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> 
         if step.status != "skipped" or step.id not in found:
             found[step.id] = step
     return SinkingFacts.of(
-        path=facts.path if facts is not None and _fits(facts.path, verdicts) else None,
+        path=_path(facts, verdicts),
         fx_graph=verdicts["fx_graph"],
         ge_graph=verdicts["ge_graph"],
         ge_build=verdicts["ge_build"],
@@ -84,12 +84,13 @@ def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> 
     )
 
 
-def _fits(took: int | None, verdicts: Mapping[VerdictName, Verdict]) -> bool:
+def _path(facts: SinkingFacts | None, verdicts: Mapping[VerdictName, Verdict]) -> int | None:
     """A file may prove that it went another way than the rules say. To the document a mixed graph is dynamic."""
-    if took is None:
-        return False
+    if facts is None or facts.path is None:
+        return None
     values = tuple(verdicts[name].value for name in ("fx_graph", "ge_graph", "ge_build"))
-    return tuple("dynamic" if value == "mixed" else value for value in values) == BY_PATH[took]
+    same = tuple("dynamic" if value == "mixed" else value for value in values) == BY_PATH[facts.path]
+    return facts.path if same else None
 
 
 def not_compiled(question: Question, error: str) -> SinkingFacts:

@@ -160,7 +160,7 @@ def _origin(number: Any, symbol: Any) -> str | None:
 
 def _subgraphs(node: fx.Node, graph: fx.Graph, graph_id: str) -> Iterator[FxFacts]:
     """Branches and bodies of cond, while_loop and their like."""
-    for inner in nodes_in(list(node.args)):
+    for inner in nodes_in(node.args):
         module = getattr(graph.owning_module, str(inner.target), None) if inner.op == "get_attr" else None
         if isinstance(module, fx.GraphModule):
             yield read(module.graph, f"{graph_id}.{inner.target}")

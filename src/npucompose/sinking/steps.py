@@ -10,7 +10,7 @@ from npucompose.schema.sinking import Step, StepId, StepStatus
 from npucompose.sinking.facts import Change, Op, Question
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.values import Use, geared, sentence, shapes_made_of_values
-from npucompose.sinking.verdicts import SHOWN, Judged, numbers, unknown_sizes
+from npucompose.sinking.verdicts import Judged, numbers, short, unknown_sizes
 
 TITLES: dict[StepId, str] = {
     "S0": "what TorchAir would log",
@@ -51,10 +51,7 @@ class _Told:
 
 
 def _step(step_id: StepId, told: _Told) -> Step:
-    evidence = list(told.evidence)
-    if len(evidence) > SHOWN:
-        evidence = [*evidence[:SHOWN], f"and {len(evidence) - SHOWN} more"]
-    return Step(id=step_id, title=TITLES[step_id], status=told.status, evidence=tuple(evidence), fix=told.fix)
+    return Step(id=step_id, title=TITLES[step_id], status=told.status, evidence=short(told.evidence), fix=told.fix)
 
 
 def _log(case: Case) -> _Told:
@@ -222,40 +219,33 @@ def _again(case: Case) -> _Told:
     changes = case.question.changes
     if not changes:
         return _Told(status="ok", evidence=["the calls differ in nothing that a compilation depends on"])
-    told = [(change, _recompiles(change, case.question)) for change in changes]
-    evidence = [f"{_changed(change)}: {words}" for change, (_, words, _) in told]
-    bad = [fix for _, (often, _, fix) in told if often and fix]
-    return _Told(status="problem" if bad else "ok", evidence=evidence, fix=bad[0] if bad else None)
+    told = [(change, *_recompiles(change, case.question)) for change in changes]
+    evidence = [f"{_changed(change)}: {words}" for change, words, _ in told]
+    fixes = [fix for _, _, fix in told if fix is not None]
+    return _Told(status="problem" if fixes else "ok", evidence=evidence, fix=fixes[0] if fixes else None)
 
 
 def _changed(change: Change) -> str:
     return f"{change.argument} changes its {change.what} from {change.before} to {change.after} in call {change.call}"
 
 
-def _recompiles(change: Change, question: Question) -> tuple[bool, str, str | None]:
-    """(does it compile again, the words, the line that mends it)."""
+def _recompiles(change: Change, question: Question) -> tuple[str, str | None]:
+    """(the words, the line that mends it: None where nothing is compiled again)."""
     if change.what == "length":
-        return True, "a list of another length is another compilation, whatever `dynamic` says", "pad it to one length"
-    every = {"value": "value", "shape": "shape"}[change.what]
+        return "a list of another length is another compilation, whatever `dynamic` says", "pad it to one length"
     if change.what == "shape" and change.marked:
-        fix = "leave it unmarked and give it gears: shapes.gears={ARGUMENT.DIMENSION: [sizes]}"
-        return (
-            True,
-            "it is marked static, so that each shape is a compilation",
-            fix.replace("ARGUMENT", change.argument),
-        )
+        fix = f"leave it unmarked and give it gears: shapes.gears={{{change.argument}.DIMENSION: [sizes]}}"
+        return "it is marked static, so that each shape is a compilation", fix
     if question.dynamic is False:
-        return True, f"shapes.dynamic=false makes it a constant: one compilation for each {every}", _general(question)
+        words = f"shapes.dynamic=false makes it a constant: one compilation for each {change.what}"
+        return words, _general(question)
     if question.dynamic is None:
-        return (
-            True,
-            f"shapes.dynamic=null finds out: one more compilation, then the {every} is a symbol",
-            _general(question),
-        )
+        words = f"shapes.dynamic=null finds out: one more compilation, then the {change.what} is a symbol"
+        return words, _general(question)
     if change.what == "shape" and change.argument in question.marked:
         words = "the first call's tensor was marked and this one is not: the next graph has symbols (path 6)"
-        return True, words, _mark_again([change.argument])
-    return False, f"the {every} is a symbol: nothing is compiled again", None
+        return words, _mark_again([change.argument])
+    return f"the {change.what} is a symbol: nothing is compiled again", None
 
 
 def _general(question: Question) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 from attrs import frozen
@@ -106,7 +106,7 @@ def dynamic_ops(
         if row is not None and row.host_engine:
             dynamic[op.name] = _blame(graph, op, "row 2", f"{row.ge} runs on the host's engine ({row.source})")
         elif any(symbol not in known for symbol in (*op.unknown_in, *op.unknown_out)):
-            dynamic[op.name] = _unknown_shape(graph, op)
+            dynamic[op.name] = _unknown_shape(graph, op, known)
         elif inner := _inside(op, question, table):
             dynamic[op.name] = _blame(
                 graph, op, "row 4", f"its subgraph {inner.graph} has {inner.node}: {inner.reason}"
@@ -124,15 +124,14 @@ def _inside(op: Op, question: Question, table: OperatorTable) -> Blame | None:
     return None
 
 
-def _unknown_shape(graph: FxFacts, op: Op) -> Blame:
+def _unknown_shape(graph: FxFacts, op: Op, known: Collection[str]) -> Blame:
     if op.unbacked:
         reason = f"the size of its result is known only when it has run ({', '.join(op.unbacked)})"
         return _blame(graph, op, "row 3", reason, symbol=op.unbacked[0])
-    made = [s for s in op.unknown_out if s not in op.unknown_in]
-    symbol = (made or [*op.unknown_in, *op.unknown_out])[0]
+    made = [s for s in op.unknown_out if s not in op.unknown_in and s not in known]
+    symbol = made[0] if made else next(s for s in op.unknown_in if s not in known)
     origin = graph.symbols.get(symbol)
-    where = "a size of its result" if made else "a size of its input" if op.unknown_in else "a size of its result"
-    reason = f"{where} is {symbol}" + (f", which is {origin}" if origin else "")
+    reason = f"a size of its {'result' if made else 'input'} is {symbol}" + (f", which is {origin}" if origin else "")
     return _blame(graph, op, "row 3", reason, argument=origin, symbol=symbol)
 
 

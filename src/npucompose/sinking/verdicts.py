@@ -63,7 +63,7 @@ def fx_graph(graph: FxFacts, question: Question) -> Verdict:
         return Verdict(value="static", certainty=certainty, evidence=(sentence,))
     sentences = [*unknown_sizes(graph), *numbers(graph)]
     sentences += [f"{s} is known only when the graph runs" for s, origin in graph.symbols.items() if origin is None]
-    return Verdict(value="dynamic", certainty=certainty, evidence=_short(sentences))
+    return Verdict(value="dynamic", certainty=certainty, evidence=short(sentences))
 
 
 def unknown_sizes(graph: FxFacts) -> list[str]:
@@ -89,10 +89,10 @@ def _ge_graph(graph: FxFacts, ge: GeFacts | None) -> Verdict:
     if ge is not None:
         unknown = {name: shape for name, shape in ge.data.items() if any(size in UNKNOWN_SIZES for size in shape)}
         shown = [f"Data {name} {list(shape)}" for name, shape in (unknown or ge.data).items()]
-        return Verdict(value="dynamic" if unknown else "static", certainty="proven", evidence=_short(shown))
+        return Verdict(value="dynamic" if unknown else "static", certainty="proven", evidence=short(shown))
     unknown_here = unknown_sizes(graph)
     if unknown_here:
-        return Verdict(value="dynamic", certainty="derived", evidence=_short(unknown_here))
+        return Verdict(value="dynamic", certainty="derived", evidence=short(unknown_here))
     sentence = "every size of every tensor input is a constant; a number becomes a Data node of fixed shape"
     return Verdict(value="static", certainty="derived", evidence=(sentence,))
 
@@ -108,13 +108,13 @@ def _ge_build(
     gears = _gears(graph, question)
     if not dynamic and unsure:
         reasons = tuple(f"{b.node}: {b.reason}" for b in unsure.values())
-        return Verdict(value="unknown", certainty="unknown", evidence=_short(list(reasons))), blame
+        return Verdict(value="unknown", certainty="unknown", evidence=short(reasons)), blame
     if not dynamic:
         said = gears or "row 7: no operator of the graph is dynamic"
         sunk = [
             f"row 5: {use.op.name}: its tiling sinks" for use in uses(graph, question, table) if use.sink == "sinks"
         ]
-        return Verdict(value="static", certainty="derived", evidence=(said, *_short(sunk))), ()
+        return Verdict(value="static", certainty="derived", evidence=(said, *short(sunk))), ()
     parts = static_parts(graph.ops, {*dynamic, *unsure})
     limit = STATIC_PART_LIMIT if question.ops_lower_limit is None else question.ops_lower_limit
     kept = [size for size in parts if limit >= 0 and size >= limit]
@@ -230,7 +230,8 @@ def path(graphs: Sequence[Judged], question: Question) -> int | None:
     return 4 if all(use.static for use in changing) else 5
 
 
-def _short(sentences: Sequence[str]) -> tuple[str, ...]:
+def short(sentences: Sequence[str]) -> tuple[str, ...]:
+    """The first sentences, and how many more there are."""
     if len(sentences) <= SHOWN:
         return tuple(sentences)
     return (*sentences[:SHOWN], f"and {len(sentences) - SHOWN} more")

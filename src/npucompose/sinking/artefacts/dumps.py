@@ -103,7 +103,7 @@ def _graph_read(graph: _Graph, stage: Stage, form: Form) -> GraphRead:
         name=name,
         stage=stage,
         nodes=len(nodes),
-        types=dict(Counter(n.type for n in nodes)),
+        types=Counter(n.type for n in nodes),
         data=tuple(Data(name=n.name, shape=n.shapes[0] if n.shapes else None) for n in data),
         unknown_flag=flags.get("_graph_unknown_flag"),
         flag_shown=form == "ge_proto",

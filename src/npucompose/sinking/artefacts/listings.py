@@ -36,7 +36,7 @@ def _py(text: str, name: str) -> Artefact:
     if not types["NetOutput"]:
         raise cut_off(name, "it has no ge.NetOutput, with which TorchAir ends every graph")
     data = [_data(call) for operator, call in calls if operator == "Data"]
-    graph = GraphRead(name=name, stage="original", nodes=len(calls), types=dict(types), data=tuple(data))
+    graph = GraphRead(name=name, stage="original", nodes=len(calls), types=types, data=tuple(data))
     return Artefact(name=name, forms=("torchair_py",), graphs=(graph,))
 
 
@@ -61,7 +61,7 @@ def _data(call: ast.Call) -> Data:
 def _readable(text: str, name: str) -> Artefact:
     graphs: list[GraphRead] = []
     lines: list[str] = []
-    for line in [*text.splitlines(), 'graph(""):']:
+    for line in [*text.strip().splitlines(), 'graph(""):']:
         if _GRAPH.match(line) and lines:
             graphs.append(_readable_graph(lines, name))
             lines = []
@@ -72,7 +72,8 @@ def _readable(text: str, name: str) -> Artefact:
 def _readable_graph(lines: list[str], name: str) -> GraphRead:
     """A readable dump shows no shapes and no attributes of GE's own."""
     title = _GRAPH.match(lines[0])
-    called = title["name"] if title else name
+    assert title is not None
+    called = title["name"]
     if not any(line.strip().startswith("return (") and line.rstrip().endswith(")") for line in lines):
         raise cut_off(name, f'graph("{called}") has no return')
     nodes = [found for line in lines if (found := _NODE.match(line))]
@@ -80,6 +81,6 @@ def _readable_graph(lines: list[str], name: str) -> GraphRead:
         name=called,
         stage="between",
         nodes=len(nodes),
-        types=dict(Counter(n["type"] for n in nodes)),
+        types=Counter(n["type"] for n in nodes),
         data=tuple(Data(name=n["name"], shape=None) for n in nodes if n["type"] == "Data"),
     )

@@ -31,12 +31,14 @@ _SYMBOL = re.compile(r"\b[su]\d+\b")
 _RECOMPILING = re.compile(r"\[(?P<id>\d+/\d+)\].*Recompiling function (?P<function>\S+) in ")
 _FAILURE = re.compile(r"- (?P<reason>\d+/\d+: .+)$")
 
+TILING = 5
+"""The row of the decision table about tiling that reads values."""
 _MARK = r"Mark node\[(?P<node>[^,\]]+),(?P<type>[^\]]+)\] force unknown as "
 _FORCED = r"Collect node (?P<node>\S+) as unknown as it was marked (?:force )?unknown (?:node )?forcibly"
 _PLOG: tuple[tuple[re.Pattern[str], int, bool, str], ...] = (
-    (re.compile(_MARK + "dynamic tilingDependent"), 5, True,
+    (re.compile(_MARK + "dynamic tilingDependent"), TILING, True,
      "its tiling depends on values that are no constants, and it cannot be sunk"),
-    (re.compile(r"Node: (?P<node>\S+) is tilingDependent support tiling sink"), 5, False,
+    (re.compile(r"Node: (?P<node>\S+) is tilingDependent support tiling sink"), TILING, False,
      "its tiling depends on values and is sunk"),
     (re.compile(_MARK + "it does not support address refresh"),
      6, True, "it does not support address refresh"),
@@ -115,9 +117,9 @@ class _Log:
         }
 
     def marked(self) -> Iterator[Mark]:
-        """GE looks at a node several times; the slots it named before belong to the verdict."""
+        """GE looks at a node several times; the slots it named before belong to what it says of the tiling."""
         for (node, _), mark in self.marks.items():
-            slots = ", ".join(dict.fromkeys(self.slots.get(node, ())))
+            slots = ", ".join(dict.fromkeys(self.slots.get(node, ()))) if mark.row == TILING else ""
             words = f"{mark.words} (input {slots})" if slots else mark.words
             yield Mark(node=node, operator=mark.operator, row=mark.row, dynamic=mark.dynamic, words=words)
 

@@ -1,0 +1,229 @@
+"""What is read from an FX graph: one drawn by hand, with sizes and numbers that are symbols of torch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._dynamo.source import AttrSource, LocalSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from npucompose.graphs.describe import op_name
+from npucompose.sinking.facts import Argument, Input, Op
+from npucompose.sinking.reading import argument_of, read
+
+aten = torch.ops.aten
+TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'
+
+
+class Drawn:
+    """A graph whose nodes carry fake values: `key` [s, 8], a weight [8, 3], the number `lens[0]`."""
+
+    def __init__(self) -> None:
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.graph = fx.Graph()
+        self.key = self.placeholder("arg0_1", self.fake(torch.ones(5, 8), LocalSource("key"), dynamic=(0,)))
+        self.weight = self.placeholder("arg1_1", self.fake(torch.ones(8, 3), LocalSource("weight")))
+        self.n = self.placeholder("arg2_1", self.number(7, LocalSource("lens")))
+        self.s, self.n_symbol = str(self.val(self.key).shape[0]), str(self.val(self.n))
+
+    def fake(self, real: torch.Tensor, source: Any, dynamic: tuple[int, ...] = ()) -> torch.Tensor:
+        kinds = [DimDynamic.DYNAMIC if at in dynamic else DimDynamic.STATIC for at in range(real.dim())]
+        context = StatelessSymbolicContext(dynamic_sizes=kinds)
+        return self.mode.from_tensor(real, source=source, symbolic_context=context)
+
+    def number(self, hint: int, source: Any) -> torch.SymInt:
+        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+        return self.env.create_symintnode(symbol, hint=hint, source=source)  # type: ignore[return-value]
+
+    def placeholder(self, name: str, value: object) -> fx.Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    @staticmethod
+    def val(node: fx.Node) -> Any:
+        return node.meta["val"]
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        node = self.graph.call_function(target, args, kwargs)
+        given: Any = fx.map_arg((args, kwargs), lambda n: n.meta.get("val"))
+        with self.mode:
+            node.meta["val"] = target(*given[0], **given[1])
+        return node
+
+    def ops(self) -> list[Op]:
+        return list(read(self.graph, "graph_0").ops)
+
+
+@pytest.fixture
+def drawn() -> Drawn:
+    return Drawn()
+
+
+@pytest.mark.parametrize(
+    ("source", "argument"),
+    [
+        ("L['key']", "key"), ("L['caches'][1]", "caches[1]"), ("L['key'].size()[2]", "key.size()[2]"),
+        ("L['key']._base", "key"), ("L['a'].b['L']", "a.b['L']"), ("L['a']['L[\\'b\\']']", "a['L[\\'b\\']']"),
+        ("L['self']._modules['mm']._parameters['weight']", None), ("L['self']._buffers['k']", None),
+        ("L['self']._modules['a']", None), ("L['self']._parameters['a']", None), ("G['flag']", None), ("", None),
+        ("L['a'].b[L['c']]", "a.b[L['c']]"),
+        ("G['x'].y(L['z'])", None),
+    ],
+)  # fmt: skip
+def test_torchs_source_becomes_the_models_words(source: str, argument: str | None) -> None:
+    assert argument_of(source) == argument
+
+
+def test_the_inputs_are_named_by_dynamos_sources_behind_the_parameters(drawn: Drawn) -> None:
+    facts = read(drawn.graph, "g", ("L['w']", None, "L['lens'][0]"))
+    assert facts.id == "g"
+    assert facts.inputs == (
+        Input(name="arg0_1", argument="w", shape=(drawn.s, "8"), sizes={0: drawn.s}),
+        Input(name="arg1_1", shape=("8", "3")),
+        Input(name="arg2_1", argument="lens[0]", symbol=drawn.n_symbol),
+    )
+    assert facts.symbols == {drawn.s: "w.size()[0]", drawn.n_symbol: "lens"}
+    two = read(drawn.graph, "g", ("L['w']", "L['lens'][0]"))
+    assert [one.argument for one in two.inputs] == [None, "w", "lens[0]"]
+    assert two.symbols == {drawn.s: "key.size()[0]", drawn.n_symbol: "lens"}
+    assert [one.argument for one in read(drawn.graph, "g").inputs] == [None] * 3
+
+
+def test_a_symbol_that_became_a_constant_is_none(drawn: Drawn) -> None:
+    assert drawn.val(drawn.n) == 7
+    facts = read(drawn.graph, "g", (None, None, "L['lens'][0]"))
+    assert facts.inputs[2] == Input(name="arg2_1", argument="lens[0]")
+    assert list(facts.symbols) == [drawn.s]
+    assert drawn.val(drawn.key).shape[0] == 5
+    assert read(drawn.graph, "g").inputs[0] == Input(name="arg0_1", shape=("5", "8"))
+    assert read(drawn.graph, "g").symbols == {}
+
+
+def test_a_source_that_is_no_argument_leaves_the_symbol_unnamed() -> None:
+    drawn = Drawn()
+    drawn.placeholder("arg3_1", drawn.number(3, AttrSource(LocalSource("self"), "_buffers")))
+    assert list(read(drawn.graph, "g").symbols.values()) == ["key.size()[0]", "lens", None]
+
+
+def test_the_name_of_a_source_was_a_function_once(drawn: Drawn) -> None:
+    (symbol,) = drawn.val(drawn.n).node.expr.free_symbols
+    drawn.env.var_to_sources[symbol] = [SimpleNamespace(name=lambda: "L['old'][1]")]  # type: ignore[list-item]
+    assert read(drawn.graph, "g").symbols[drawn.n_symbol] == "old[1]"
+
+
+def test_an_operator_tells_its_shapes_and_its_arguments(drawn: Drawn) -> None:
+    mm = drawn.call(aten.mm.default, drawn.key, drawn.weight)
+    mm.meta["stack_trace"] = TRACE
+    view = drawn.call(aten.view.default, mm, [-1])
+    s, n = drawn.s, drawn.n_symbol
+    first, second = drawn.ops()
+    assert first == Op(
+        name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
+        arguments={"self": Argument(kind="tensor"), "mat2": Argument(kind="tensor")}, unknown_in=(s,), unknown_out=(s,),
+    )  # fmt: skip
+    assert (first.source or "").startswith("model.py:7 in forward")
+    assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
+    assert second.arguments == {"self": Argument(kind="tensor"), "size": Argument(kind="constant")}
+    drawn.call(aten.expand.default, drawn.call(aten.full.default, [1], 2.0), [drawn.n])
+    drawn.call(aten.sum.dim_IntList, mm, None, dtype=None)
+    full, expanded, summed = drawn.ops()[2:]
+    assert (full.reads, full.view, full.unknown_in, full.unknown_out) == ((), False, (), ())
+    assert (expanded.reads, expanded.view, expanded.unknown_in, expanded.unknown_out) == (
+        ("full_default",),
+        True,
+        (),
+        (n,),
+    )
+    assert expanded.arguments["size"] == Argument(kind="symbols", symbols=(n,))
+    assert summed.arguments["dim"] == summed.arguments["dtype"] == Argument(kind="nothing")
+    assert all(one.unbacked == () for one in drawn.ops())
+
+
+def test_arithmetic_on_sizes_belongs_to_what_reads_it(drawn: Drawn) -> None:
+    first = drawn.call(aten.relu.default, drawn.key)
+    size = drawn.call(aten.sym_size.int, first, 0)
+    twice = drawn.call(operator.add, size, drawn.n)
+    drawn.call(aten.full.default, [twice, 2], 1.0)
+    relu, full = drawn.ops()
+    assert full.reads == ("relu_default",)
+    assert set(full.arguments["size"].symbols) == {drawn.s, drawn.n_symbol}
+    assert full.arguments["fill_value"] == Argument(kind="constant")
+    assert (relu.reads, full.unknown_in) == ((), ())
+    assert [one.name for one in read(drawn.graph, "g").inputs] == ["arg0_1", "arg1_1", "arg2_1"]
+
+
+def test_the_symbols_of_one_number_are_told_in_order(drawn: Drawn) -> None:
+    total = drawn.n
+    for at in range(6):
+        number = drawn.placeholder(f"arg{3 + at}_1", drawn.number(3 + at, LocalSource(f"n{at}")))
+        total = drawn.call(operator.mul, total, number)
+    drawn.call(aten.full.default, [total], 1.0)
+    symbols = drawn.ops()[0].arguments["size"].symbols
+    assert len(symbols) == 7
+    assert list(symbols) == sorted(symbols)
+
+
+def test_picking_one_of_several_results_is_no_operator(drawn: Drawn) -> None:
+    both = drawn.call(aten.max.dim, drawn.key, 1)
+    first = drawn.graph.call_function(operator.getitem, (both, 0))
+    second = drawn.graph.call_function(operator.getitem, (both, 1))
+    first.meta["val"], second.meta["val"] = both.meta["val"]
+    drawn.call(aten.mul.Tensor, first, second)
+    assert [(one.name, one.reads) for one in drawn.ops()] == [("max_dim", ()), ("mul_tensor", ("max_dim",))]
+
+
+def test_what_only_the_data_decide_is_unbacked_where_it_first_appears(drawn: Drawn) -> None:
+    found = drawn.call(aten.nonzero.default, drawn.key)
+    drawn.call(aten.relu.default, found)
+    (symbol,) = [str(size) for size in drawn.val(found).shape if isinstance(size, torch.SymInt)]
+    nonzero, relu = drawn.ops()
+    assert (nonzero.unbacked, nonzero.unknown_out, nonzero.unknown_in) == ((symbol,), (symbol,), (drawn.s,))
+    assert (relu.unbacked, relu.unknown_out, relu.unknown_in) == ((), (symbol,), (symbol,))
+    assert read(drawn.graph, "g").symbols[symbol] is None
+
+
+def test_a_number_that_became_a_constant_and_an_attribute_are_constants(drawn: Drawn) -> None:
+    kept = drawn.graph.get_attr("kept")
+    kept.meta["val"] = drawn.fake(torch.ones(8, 3), LocalSource("kept"))
+    drawn.call(aten.mm.default, drawn.key, kept)
+    assert drawn.val(drawn.n) == 7
+    drawn.call(aten.full.default, [drawn.n], 1.0)
+    mm, full = drawn.ops()
+    assert (mm.arguments["mat2"].kind, mm.arguments["self"].kind) == ("constant", "tensor")
+    assert mm.reads == ()
+    assert full.arguments["size"] == Argument(kind="constant")
+
+
+def test_branches_are_read_with_their_place() -> None:
+    drawn = Drawn()
+    inner = fx.Graph()
+    x = inner.placeholder("x")
+    x.meta["val"] = drawn.val(drawn.key)
+    relu = inner.call_function(aten.relu.default, (x,))
+    relu.meta["val"] = drawn.val(drawn.key)
+    inner.output((relu,))
+    branch = drawn.graph.get_attr("true_graph_0")
+    other = drawn.graph.get_attr("kept")
+    call = drawn.graph.call_function(torch.ops.higher_order.cond, (True, branch, other, [drawn.key]))
+    call.meta["val"] = (drawn.val(drawn.key),)
+    drawn.graph.output((call,))
+    root = torch.nn.Module()
+    root.true_graph_0 = fx.GraphModule(torch.nn.Module(), inner)
+    root.kept = torch.nn.Parameter(torch.ones(1))
+    root.arg0_1 = root.true_graph_0  # no branch: a placeholder has its name
+    module = fx.GraphModule(root, drawn.graph)
+    (op,) = read(module.graph, "graph_0").ops
+    assert (op.schema, op.overload, op.view, op.arguments) == (op_name(call), op_name(call), False, {})
+    (subgraph,) = op.subgraphs
+    assert subgraph.id == "graph_0.true_graph_0"
+    assert [one.schema for one in subgraph.ops] == ["aten::relu"]
+    assert op.unknown_in == (drawn.s,)
