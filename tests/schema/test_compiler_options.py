@@ -158,6 +158,13 @@ def test_a_name_in_both_trees_is_told_of_both():
 def test_a_group_given_a_value_says_what_is_in_it():
     (problem,) = problems_of({"fusion_config": 5})
     assert problem == "compiler.fusion_config takes a mapping of options; given 5. Options there: fusion_switch_file."
+    (whole,) = problems_of(5)
+    assert whole.startswith("compiler takes a mapping of options; given 5. Options there: debug, aoe_config, export, ")
+    (of_another,) = problems_of({"npugraph_ex": {"debug": 5}})
+    assert of_another.startswith(
+        "compiler.npugraph_ex.debug takes a mapping of options; given 5. Options there: graph_"
+    )
+    assert of_another.endswith("aph_dump, data_dump, fx_summary, run_eagerly, aclgraph.")
 
 
 @pytest.mark.parametrize(

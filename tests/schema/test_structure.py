@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
 from npucompose.schema.options import option
-from npucompose.schema.structure import structure
+from npucompose.schema.structure import classes_of, shown, structure
 
 
 @frozen(kw_only=True)
@@ -172,3 +172,150 @@ def test_one_of_some_values_is_meant_with_its_type(value: Any) -> None:
 @pytest.mark.parametrize("value", [True, "auto", 2])
 def test_one_of_some_values_is_taken(value: Any) -> None:
     assert structure(Asked, {"when": value}, "at").when is value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "null"), (True, "true"), (False, "false"), ("a'b", '"a\'b"'), ([1, "x"], "[1, 'x']"),
+        (2**63 - 1, "9223372036854775807"),
+        (2**63, "a number of 64 bits"), (-(2**2000), "a number of 2,001 bits"), ("x" * 78, f"'{'x' * 78}'"),
+        ("x" * 79, f"'{'x' * 76}..."),
+    ],
+)  # fmt: skip
+def test_a_value_is_shown_as_it_was_written_on_one_line(value: Any, words: str) -> None:
+    assert shown(value) == words
+
+
+@frozen(kw_only=True)
+class Left:
+    name: Literal["left"] = "left"
+    size: int = 1
+
+
+@frozen(kw_only=True)
+class Right:
+    name: Literal["right"] = "right"
+    width: float = 1.0
+
+
+@frozen(kw_only=True)
+class Forms:
+    side: Left | Right = option(factory=Left)
+    maybe: Inner | None = None
+    either: tuple[int, ...] | dict[str, int] | None = None
+    rest: list[Any] = option(factory=list)
+    table: dict[int, Any] = option(factory=dict)
+    plain: tuple[Any, ...] = ()
+    whole: Any = None
+
+
+FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"side": {"width": 2, "name": "right"}}, {"side": Right(width=2.0)}),
+    ({"side": {"size": 3}}, {"side": Left(size=3)}),
+    ({"side": Right()}, {"side": Right()}),
+    ({"maybe": None}, {"maybe": None}),
+    ({"maybe": {"size": 2}}, {"maybe": Inner(size=2)}),
+    ({"either": [1, 2]}, {"either": (1, 2)}),
+    ({"either": {"a": 1}}, {"either": {"a": 1}}),
+    ({"rest": (1, "a")}, {"rest": [1, "a"]}),
+    ({"table": {1: "a"}}, {"table": {1: "a"}}),
+    ({"plain": [1, None]}, {"plain": (1, None)}),
+    ({"whole": {"a": [1]}}, {"whole": {"a": [1]}}),
+]
+
+
+@pytest.mark.parametrize(("tree", "fields"), FORMS)
+def test_every_form_of_a_field_is_read(tree: dict[str, Any], fields: dict[str, Any]) -> None:
+    value = structure(Forms, tree, "at")
+    assert value == Forms(**fields)
+    assert {name: type(getattr(value, name)) for name in fields} == {name: type(v) for name, v in fields.items()}
+
+
+@pytest.mark.parametrize(
+    ("tree", "problem"),
+    [
+        ({"side": {"name": "top"}}, "'side' must be a mapping whose name is one of left, right: 'top' @ at"),
+        ({"side": {"name": "rigt"}}, "'side' must be a mapping whose name is one of left, right: 'rigt' @ at. "
+         "Did you mean 'right'?"),
+        ({"side": [1]}, "'side' must be a mapping: [1] @ at"),
+        ({"side": {"name": "right", "size": 1}}, "unknown key 'size' @ at.side. Choices: name, width."),
+        ({"maybe": {"size": "a"}}, "'size' must be an integer: 'a' @ at.maybe"),
+        ({"either": "a"}, "'either' must be a list or a mapping or null: 'a' @ at"),
+        ({"rest": 1}, "'rest' must be a list: 1 @ at"),
+        ({"table": [1]}, "'table' must be a mapping: [1] @ at"),
+        ({"table": {True: 1}}, "'table' must be a mapping whose keys are each an integer: true @ at"),
+        ({3: 1}, "unknown key '3' @ at. Choices: side, maybe, either, rest, table, plain, whole."),
+    ],
+)  # fmt: skip
+def test_every_form_that_is_none_is_told(tree: dict[Any, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        structure(Forms, tree, "at")
+    assert found.value.problems == (problem,)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63 - 1)])
+def test_numbers_have_64_bits_and_are_finite(number: int) -> None:
+    assert structure(Outer, {"must": "a", "mixed": number}).mixed == number
+    for tree, words in (
+        ({"count": 2**63}, "'count' must be an integer of 64 bits: a number of 64 bits"),
+        ({"rate": 2**63}, "'rate' must be a number of at most 64 bits, and finite: a number of 64 bits"),
+        ({"rate": float("nan")}, "'rate' must be a number of at most 64 bits, and finite: nan"),
+        ({"rate": float("inf")}, "and finite: inf"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            structure(Outer, {"must": "a", **tree})
+    with pytest.raises(ConfigError, match="'must' must be an integer or text"):
+        structure(Mixed, {"must": number * 2})
+
+
+@frozen(kw_only=True)
+class Mixed:
+    must: int | str
+
+
+def test_a_class_that_refuses_its_fields_together_says_so_at_its_place() -> None:
+    for path, problem in (("at", "no pair @ at"), ("a.b", "no pair @ a.b"), ("", "no pair")):
+        with pytest.raises(ConfigError) as found:
+            structure(Pair, {"left": 1, "right": 2}, path)
+        assert found.value.problems == (problem,)
+    with pytest.raises(ConfigError) as inside:
+        structure(Pairs, {"pairs": [{"left": 1, "right": 1}, {"left": 1, "right": 2}, 3]}, "at")
+    assert inside.value.problems == ("no pair @ at.pairs[1]", "'pairs[2]' must be a mapping: 3 @ at")
+
+
+@frozen(kw_only=True)
+class Pair:
+    left: int
+    right: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.left != self.right:
+            raise ValueError("no pair")
+
+
+@frozen(kw_only=True)
+class Pairs:
+    pairs: tuple[Pair, ...] = ()
+
+
+def test_without_a_path_a_problem_names_its_key_alone() -> None:
+    with pytest.raises(ConfigError) as found:
+        structure(Inner, {"names": 1, "sise": 2})
+    assert set(found.value.problems) == {
+        "'size' is missing: it has no default", "'names' must be a list: 1",
+        "unknown key 'sise'. Did you mean 'size'? Choices: size, names.",
+    }  # fmt: skip
+
+
+def test_what_the_engine_sets_comes_from_the_experiment() -> None:
+    assert structure(Outer, {"must": "a"}, engine={"other": 3}).secret == 7
+    assert structure(Outer, {"must": "a"}, engine={"seed": 0}).secret == 0
+    made = Outer(must="b")
+    assert structure(Outer, made, engine={"seed": 9}) is made
+
+
+def test_the_classes_of_a_type_are_told_where_it_is_nothing_else() -> None:
+    assert classes_of(Inner) == (Inner,)
+    assert classes_of(Left | Right) == (Left, Right)
+    assert classes_of(Inner | None) == classes_of(int) == classes_of(tuple[int, ...]) == ()

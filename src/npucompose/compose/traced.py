@@ -67,7 +67,7 @@ def _apart(module: nn.Module) -> nn.Module:
     counted with those of the model under test, and be told of when that is compiled again.
     """
     kind = type(module)
-    forward = kind.forward
+    forward = getattr(kind, "forward", None)  # a class of TorchScript has none before its instances
     if not isinstance(forward, FunctionType):
         return module
     own = FunctionType(

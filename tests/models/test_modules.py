@@ -1,0 +1,448 @@
+"""What the built-in networks compute, against the same in other words: torch's operators, loops, complex numbers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from npucompose.errors import ConfigError
+from npucompose.models import MODELS, Built
+from npucompose.models.modules import attention, gpt, mla, moe, paddle, small
+from npucompose.models.modules.seeding import generator, inference, seeded
+
+HIDDEN, HEADS = 12, 3
+
+
+def made(make: Any) -> Any:
+    with seeded(1):
+        return inference(make())
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=generator(5, 0))
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def spread(parameter: torch.Tensor) -> float:
+    return round(parameter.float().std().item(), 1)
+
+
+# Seeds.
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), torch.rand(1).item()
+
+
+def states() -> Any:
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+
+def test_seeded_gives_the_generators_back_as_they_were() -> None:
+    before = states()
+    with seeded(3):
+        one = drawn()
+    assert states() == before
+    with pytest.raises(KeyError), seeded(3):  # noqa: PT012
+        assert drawn() == one
+        raise KeyError
+    assert states() == before
+
+
+def test_a_seed_is_that_of_every_source() -> None:
+    with seeded(3):
+        one = drawn()
+    with seeded(4):
+        assert all(a != b for a, b in zip(drawn(), one, strict=True))
+    with seeded(2**32 + 3):
+        assert drawn()[1] == one[1], "numpy takes 32 bits of a seed"
+
+
+def test_each_seed_and_each_step_has_numbers_of_its_own() -> None:
+    seeds = [generator(seed, step).initial_seed() for seed in range(4) for step in range(5)]
+    assert len(set(seeds)) == 20
+    assert generator(0, 0).initial_seed() == 1
+    assert generator(2**62, 0).initial_seed() < 2**63
+
+
+# GPT.
+
+
+def test_rms_norm_is_torchs_own() -> None:
+    norm = gpt.RmsNorm(HIDDEN)
+    norm.weight.data = values(HIDDEN)
+    for scale in (1.0, 1e-3):  # at the second what is added to the square counts
+        x = values(2, 5, HIDDEN) * scale
+        close(norm(x), functional.rms_norm(x, (HIDDEN,), norm.weight, eps=1e-6))
+
+
+def test_swiglu_gates_one_product_with_the_other() -> None:
+    net = made(lambda: gpt.SwiGlu(HIDDEN, 20))
+    x = values(3, HIDDEN)
+    gate, up = x @ net.gate.weight.t(), x @ net.up.weight.t()
+    close(net(x), (gate * torch.sigmoid(gate) * up) @ net.down.weight.t())
+    assert (net.gate.bias, net.up.bias, net.down.bias) == (None, None, None)
+
+
+def by_heads(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return torch.stack(linear(x).split(HIDDEN // HEADS, -1), 1)
+
+
+def attended(net: gpt.Attention, q: Any, k: Any, v: Any, causal: bool) -> torch.Tensor:
+    heads = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return net.o(torch.cat(heads.unbind(1), -1))
+
+
+def test_a_prompt_attends_as_torch_does() -> None:
+    net = made(lambda: gpt.Attention(HIDDEN, HEADS, 0))
+    assert [linear.bias for linear in (net.q, net.k, net.v, net.o)] == [None] * 4
+    assert list(net.buffers()) == []
+    x = values(2, 5, HIDDEN)
+    mask = torch.full((5, 5), gpt.HIDDEN_SCORE).triu(1)
+    close(net(x, mask), attended(net, by_heads(net.q, x), by_heads(net.k, x), by_heads(net.v, x), causal=True))
+
+
+def test_a_token_attends_to_the_cache_with_itself_in_its_place() -> None:
+    net = made(lambda: gpt.Attention(HIDDEN, HEADS, 6))
+    keys, cached = net.keys.clone(), net.values.clone()
+    assert not torch.equal(keys, cached)
+    x = values(1, 1, HIDDEN)
+    keys[:, :, 4:5], cached[:, :, 4:5] = by_heads(net.k, x), by_heads(net.v, x)
+    mask = (torch.arange(6) > 4) * gpt.HIDDEN_SCORE
+    got = net(x, mask, torch.tensor([4]))
+    close(got, attended(net, by_heads(net.q, x), keys[:, :, :5], cached[:, :, :5], causal=False))
+    close(net.keys, keys)
+    close(net.values, cached)
+
+
+def test_a_block_adds_attention_and_network_to_what_comes_in() -> None:
+    net = made(lambda: gpt.Block(HIDDEN, HEADS, 20, 0))
+    assert (net.attention.heads, net.attention.cache, net.ffn.gate.out_features) == (HEADS, 0, 20)
+    net.ffn_norm.weight.data *= 2
+    x, mask = values(1, 4, HIDDEN), torch.full((4, 4), gpt.HIDDEN_SCORE).triu(1)
+    middle = x + net.attention(net.attention_norm(x), mask)
+    close(net(x, mask), middle + net.ffn(net.ffn_norm(middle)))
+
+
+def test_a_prompt_goes_through_every_block_and_the_norm() -> None:
+    net = made(lambda: gpt.GptPrefill(HIDDEN, 3, HEADS, 20, 4))
+    assert len(net.blocks) == 3
+    net.norm.weight.data = values(HIDDEN)
+    x = values(2, 4, HIDDEN)
+    wanted = x
+    for block in net.blocks:
+        wanted = block(wanted, torch.full((4, 4), gpt.HIDDEN_SCORE).triu(1))
+    close(net(x), net.norm(wanted))
+
+
+def test_a_token_gets_its_place_and_sees_no_later_one() -> None:
+    net, other = (made(lambda: gpt.GptDecode(HIDDEN, 2, HEADS, 20, 6)) for _ in range(2))
+    assert net.where.num_embeddings == 6
+    net.norm.weight.data = other.norm.weight.data = values(HIDDEN)
+    x, position = values(1, 1, HIDDEN), torch.tensor([3])
+    wanted = x + other.where.weight[3]
+    for block in other.blocks:
+        wanted = block(wanted, torch.tensor([0.0] * 4 + [gpt.HIDDEN_SCORE] * 2), position)
+    close(net(x, position), other.norm(wanted))
+
+
+def test_a_hidden_score_leaves_nothing_and_makes_no_nan() -> None:
+    assert torch.softmax(torch.full((3,), gpt.HIDDEN_SCORE) + torch.tensor([0.0, 9.0, 0.0]), -1).isfinite().all()
+    assert torch.softmax(torch.tensor([50.0 + gpt.HIDDEN_SCORE, -50.0]), -1).tolist() == [0.0, 1.0]
+
+
+# Latent attention.
+
+
+def test_halves_are_turned_like_complex_numbers() -> None:
+    x, angles = values(2, 4, 6), values(2, 4, 3) * 3
+    turned = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
+    close(mla.rotated(x, angles.cos(), angles.sin()), torch.cat((turned.real, turned.imag), -1))
+
+
+NOPE, ROPE, LATENT = 8, 6, 10
+
+
+def test_the_angles_are_those_of_rotary_embedding() -> None:
+    net = made(lambda: mla.MlaProlog(HIDDEN, HEADS, 7, LATENT, NOPE, ROPE, 50))
+    frequencies = [10000.0 ** (-2 * k / ROPE) for k in range(ROPE // 2)]
+    close(net.angles, torch.outer(torch.arange(50.0), torch.tensor(frequencies)))
+
+
+def test_queries_and_cache_entries_are_computed_head_by_head() -> None:
+    net = made(lambda: mla.MlaProlog(HIDDEN, HEADS, 7, LATENT, NOPE, ROPE, 50))
+    for norm, width in ((net.norm, HIDDEN), (net.queries.norm, 7), (net.latents.norm, LATENT)):
+        norm.weight.data = values(width)
+    x, position = values(4, HIDDEN), torch.tensor([0, 3, 3, 49])
+    in_latent, turned, latent, key = net(x, position)
+    x, angles = net.norm(x), net.angles[position]
+    q = net.queries.up(net.queries.norm(net.queries.down(x)))
+    for head in range(HEADS):
+        mine = q[:, head * (NOPE + ROPE) : (head + 1) * (NOPE + ROPE)]
+        close(in_latent[:, head], mine[:, :NOPE] @ net.queries.absorbed[head])
+        close(turned[:, head], mla.rotated(mine[:, NOPE:], angles.cos(), angles.sin()))
+    entries = net.latents.down(x)
+    close(latent, net.latents.norm(entries[:, :LATENT]))
+    close(key, mla.rotated(entries[:, LATENT:], angles.cos(), angles.sin()))
+    assert [one.bias for one in (net.queries.down, net.queries.up, net.latents.down)] == [None] * 3
+
+
+# Mixture of experts.
+
+
+def test_each_token_gets_its_best_experts_by_their_share_and_the_shared_one() -> None:
+    net = made(lambda: moe.MoeSharedExpert(HIDDEN, 20, 5, 2, 30))
+    assert net.router.bias is None
+    assert net.shared_expert.gate.out_features == 30
+    x = values(6, HIDDEN)
+    chances = torch.softmax(x @ net.router.weight.t(), -1)
+    wanted = []
+    for token, chance in zip(x, chances, strict=True):
+        best = sorted(range(5), key=lambda e: -chance[e])[:2]
+        total = sum(chance[e] for e in best)
+        routed = sum(
+            (functional.silu(token @ net.gate[e]) * (token @ net.up[e])) @ net.down[e] * chance[e] / total for e in best
+        )
+        wanted.append(token + routed + net.shared_expert(token))
+    close(net(x), torch.stack(wanted))
+
+
+# Small networks.
+
+
+def test_the_small_networks_compute_what_their_names_say() -> None:
+    x, y = values(6, 6), values(6, 6) * 2
+    close(small.Add()(x, y), x + y)
+    close(small.MmAbsSub()(x), x @ x + x.abs() - x)
+    linear = made(lambda: small.LinearScalar(6))
+    close(linear(x, 3), 3 * (x @ linear.weight.t()) + linear.shift)
+    mlp = made(lambda: small.Mlp(6, 3))
+    first, second, third = mlp.layers
+    close(mlp(x), third(functional.gelu(second(functional.gelu(first(x))))))
+    branches = made(lambda: small.ParallelBranches(6, 2))
+    assert (len(branches.left), len(branches.right)) == (2, 2)
+    close(branches(x), x @ branches.left[0] @ branches.left[1] + x @ branches.right[0] @ branches.right[1])
+
+
+def test_a_convolution_s_images_are_halved_three_times() -> None:
+    net = made(lambda: small.ConvNhwc(4, 5))
+    x = values(2, 3, 16, 16)
+    stem = functional.max_pool2d(functional.conv2d(x, net.stem.weight, net.stem.bias, 2, 1).relu(), 2)
+    body = functional.avg_pool2d(functional.conv2d(stem, net.body.weight, net.body.bias, 1, 1).relu(), 2)
+    assert (tuple(net.stem.weight.shape), tuple(net.body.weight.shape)) == ((4, 3, 3, 3), (8, 4, 3, 3))
+    assert body.shape == (2, 8, 2, 2)
+    close(net(x), net.head(body.mean((-1, -2))))
+
+
+def test_tiny_ops_goes_round_four_operators_and_four_sizes() -> None:
+    net = made(lambda: small.TinyOps(21))
+    given = [values(n, n) for n in (8, 16, 32, 64)]
+    x = given[0] @ net.weights[0] + net.biases[0]
+    x = torch.relu(x) * 0.9
+    wanted = [x @ net.weights[0]]
+    wanted[0] = wanted[0] + net.biases[0]
+    wanted[0] = torch.relu(wanted[0]) * 0.9
+    for size in range(1, 4):
+        one = torch.relu(given[size] @ net.weights[size] + net.biases[size]) * 0.9
+        wanted.append(one)
+    wanted[1] = wanted[1] @ net.weights[1]
+    for got, one in zip(net(*given), wanted, strict=True):
+        close(got, one)
+
+
+@pytest.mark.parametrize(
+    ("make", "spreads"),
+    [
+        (lambda: small.LinearScalar(100), {"weight": 0.1, "shift": 1.0}),
+        (lambda: small.ParallelBranches(100, 2), {"left.0": 0.1, "right.1": 0.1}),
+        (lambda: small.TinyOps(4), {"weights.0": 0.4, "weights.3": 0.1, "biases.3": 1.0}),
+        (lambda: moe.MoeSharedExpert(100, 25, 2, 1, 4), {"gate": 0.1, "up": 0.1, "down": 0.2}),
+        (lambda: mla.Queries(4, 2, 4, 100, 100, 4), {"absorbed": 0.1}),
+        (lambda: gpt.Attention(100, 2, 100), {"keys": 1.0, "values": 1.0}),
+    ],
+)
+def test_weights_are_drawn_so_that_results_keep_their_size(make: Any, spreads: dict[str, float]) -> None:
+    held = made(make).state_dict()
+    assert {name: spread(held[name]) for name in spreads} == spreads
+
+
+# Models of operators that others brought.
+
+
+def test_attention_is_scaled_and_projected() -> None:
+    net = made(lambda: attention.AttentionDecode("fia", "BNSD", 2, 2, 8))
+    query, key, value = values(2, 2, 1, 8), values(2, 2, 6, 8), values(2, 2, 6, 8) * 2
+    wanted = [
+        functional.scaled_dot_product_attention(query[n], key[n, :, :length], value[n, :, :length])
+        for n, length in enumerate((3, 6))
+    ]
+    assert net.o_proj.bias is None
+    close(net(query, key, value, [3, 6]), net.o_proj(torch.stack(wanted).reshape(2, 1, 16)))
+
+
+def test_relu_s_gradient_and_the_loss_are_torchs() -> None:
+    out, dout = values(3, 5).relu(), values(3, 5)
+    close(paddle.ReluGrad()(out, dout), dout * (out > 0))
+    x, label = values(4, 3).log_softmax(1), torch.tensor([0, 2, 1, 2])
+    loss, weight = paddle.NllLoss()(x, label)
+    weights = torch.tensor([1.0, 2.0, 3.0])
+    close(loss, functional.nll_loss(x, label, weights))
+    assert weight.item() == 1 + 3 + 2 + 3
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("kind", ["max", "avg", "both"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("ceil", [False, True])
+def test_poolings_follow_one_another(kind: str, layers: int, layout: str, ceil: bool) -> None:
+    net = paddle.Pooling(layout, kind, ceil, layers)
+    x = values(2, 3, 7, 7)
+
+    def pooled(pool: Any) -> torch.Tensor:
+        y = pool(x, 2, 2, 0, ceil_mode=ceil)
+        for _ in range(layers - 1):
+            y = pool(y.relu(), 2, 1, 0, ceil_mode=ceil)
+        return y
+
+    pools = {"max": [functional.max_pool2d], "avg": [functional.avg_pool2d]}
+    pools["both"] = pools["max"] + pools["avg"]
+    wanted = sum(pooled(pool) for pool in pools[kind])
+    assert isinstance(wanted, torch.Tensor)
+    given = x if layout == "NCHW" else x.permute(0, 2, 3, 1).contiguous()
+    back = net(given) if layout == "NCHW" else net(given).permute(0, 3, 1, 2)
+    close(back, wanted)
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_the_gradient_of_a_pooling_is_autograds(kind: str) -> None:
+    net = paddle.Pooling("NCHW", kind, False, 1)
+    x = values(1, 2, 6, 6).requires_grad_(True)
+    pool = functional.max_pool2d if kind == "max" else functional.avg_pool2d
+    out = pool(x, 2)
+    grad = values(*out.shape)
+    out.backward(grad)
+    assert x.grad is not None
+    close(net.pooled(x.detach()), out.detach())
+    close(paddle.PoolGrad(net)(x.detach(), grad), x.grad)
+
+
+# Options reach the network, each its own place.
+
+
+def model(name: str, **options: Any) -> Built:
+    return MODELS.get(name)(**options).build(0)
+
+
+def shapes(built: Built) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(x.shape) for name, x in built.inputs(0).items() if isinstance(x, torch.Tensor)}
+
+
+def sizes(built: Built) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in built.module.state_dict().items()}
+
+
+def test_the_sizes_of_each_model_are_its_options() -> None:
+    assert shapes(model("add", size=3)) == {"x": (3, 3), "y": (3, 3)}
+    assert shapes(model("mm_abs_sub", size=3)) == {"x": (3, 3)}
+    linear = model("linear_scalar", batch=2, features=3, times=4)
+    assert (shapes(linear), sizes(linear)["weight"]) == ({"x": (2, 3)}, (3, 3))
+    mlp = model("mlp", batch=2, hidden=3, layers=4)
+    assert (shapes(mlp), len(sizes(mlp))) == ({"x": (2, 3)}, 8)
+    assert shapes(model("tiny_ops", count=1)) == {f"x{n}": (n, n) for n in (8, 16, 32, 64)}
+    branches = model("parallel_branches", size=3, depth=2)
+    assert (shapes(branches), len(sizes(branches))) == ({"x": (3, 3)}, 4)
+    conv = model("conv_nhwc", batch=2, size=16, channels=3, classes=4)
+    assert (shapes(conv), sizes(conv)["head.weight"]) == ({"x": (2, 3, 16, 16)}, (4, 6))
+    prefill = model("gpt_prefill", hidden=8, layers=2, heads=2, ffn=6, batch=3, tokens=5)
+    assert shapes(prefill) == {"x": (3, 5, 8)}
+    assert sizes(prefill)["mask"] == (5, 5)
+    assert sizes(prefill)["blocks.1.ffn.down.weight"] == (8, 6)
+    decode = model("gpt_decode", hidden=8, layers=2, heads=4, ffn=6, cache=9, start=2, steps=3)
+    assert (shapes(decode), decode.steps) == ({"x": (1, 1, 8), "position": (1,)}, 3)
+    assert sizes(decode)["blocks.1.attention.keys"] == (1, 4, 9, 2)
+    assert sizes(decode)["blocks.0.ffn.up.weight"] == (6, 8)
+    experts = model("moe_shared_expert", tokens=2, hidden=3, ffn=4, experts=5, top_k=1, shared_ffn=6)
+    assert (shapes(experts), sizes(experts)["down"]) == ({"x": (2, 3)}, (5, 4, 3))
+    assert sizes(experts)["shared_expert.up.weight"] == (6, 3)
+    prolog = model("mla_prolog", tokens=2, hidden=3, heads=4, q_latent=5, kv_latent=6, nope=7, rope=8, positions=9)
+    assert shapes(prolog) == {"x": (2, 3), "position": (2,)}
+    assert {name: sizes(prolog)[name] for name in ("angles", "queries.up.weight", "queries.absorbed")} == {
+        "angles": (9, 4), "queries.up.weight": (60, 5), "queries.absorbed": (4, 7, 6),
+    }  # fmt: skip
+    assert sizes(prolog)["latents.down.weight"] == (14, 3)
+
+
+def test_steps_count_on_where_a_model_says_so() -> None:
+    assert [model("linear_scalar", times=4, vary=True).inputs(n)["times"] for n in range(3)] == [4, 5, 6]
+    assert [model("linear_scalar", times=4).inputs(n)["times"] for n in range(3)] == [4, 4, 4]
+    decode = model("gpt_decode", hidden=8, layers=1, heads=2, ffn=4, cache=4, start=1, steps=3)
+    assert [decode.inputs(n)["position"].tolist() for n in range(5)] == [[1], [2], [3], [0], [1]]
+    places = model("mla_prolog", positions=3, tokens=60).inputs(0)["position"]
+    assert set(places.tolist()) == {0, 1, 2}
+
+
+def test_limits_that_are_just_kept_are_taken() -> None:
+    model("gpt_decode", hidden=8, layers=1, heads=2, ffn=4, cache=5, start=2, steps=3)
+    model("moe_shared_expert", experts=2, top_k=2)
+    model("attention_decode", length=127, batch=2, cache=128)
+    for name, options, words in (
+        ("mla_prolog", {"rope": 3}, r"model\.rope=3 must be even"),
+        (
+            "paddle",
+            {"operator": "pool2d_grad", "pooling_type": "both"},
+            "pooling_type=both is for model.operator=pool2d",
+        ),
+        ("gpt_decode", {"cache": 5, "start": 3, "steps": 3}, "end behind the cache of 5"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            MODELS.get(name)(**options).check()
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
+def test_attention_s_inputs_lie_as_their_layout_says(layout: str) -> None:
+    built = model(
+        "attention_decode", layout=layout, batch=2, heads=4, kv_heads=2, head_dim=3, cache=9, length=4, grow=2
+    )
+    wanted = {
+        "BNSD": {"query": (2, 4, 1, 3), "key": (2, 2, 9, 3), "value": (2, 2, 9, 3)},
+        "BSND": {"query": (2, 1, 4, 3), "key": (2, 9, 2, 3), "value": (2, 9, 2, 3)},
+        "BSH": {"query": (2, 1, 12), "key": (2, 9, 6), "value": (2, 9, 6)},
+    }[layout]
+    assert shapes(built) == wanted
+    assert all(x.is_contiguous() for x in built.inputs(0).values() if isinstance(x, torch.Tensor))
+    assert [built.inputs(n)["actual_seq_lengths_kv"] for n in (0, 1, 3)] == [[4, 5], [6, 7], [9, 9]]
+    narrow = model("attention_decode", layout=layout, dtype="bfloat16")
+    assert {t.dtype for t in (*narrow.module.parameters(), narrow.inputs(0)["key"])} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("operator", "wanted"),
+    [
+        ("relu_grad", {"out": (2, 6), "dout": (2, 6)}),
+        ("nll_loss", {"x": (2, 5), "label": (2,)}),
+        ("pool2d", {"x": (2, 6, 6, 3)}),
+        ("pool2d_grad", {"x": (2, 6, 6, 3), "out_grad": (2, 3, 3, 3)}),
+    ],
+)
+def test_paddle_s_operators_get_what_they_take(operator: Any, wanted: Any) -> None:
+    built = model("paddle", operator=operator, batch=2, classes=5, size=6, channels=3)
+    assert shapes(built) == wanted
+    given = built.inputs(0)
+    if operator == "nll_loss":
+        assert given["x"].dtype == torch.float64
+        close(given["x"].exp().sum(1), torch.ones(2, dtype=torch.float64))
+    if operator == "relu_grad":
+        assert given["out"].min() == 0
+        assert given["dout"].min() < 0
+    first = shapes(model("paddle", operator=operator, batch=2, size=6, channels=3, data_format="NCHW"))
+    if "pool" in operator:
+        assert first["x"] == (2, 3, 6, 6)

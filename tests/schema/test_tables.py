@@ -1,0 +1,99 @@
+"""What a person can say, as two committed tables: every option with its bounds and default, every leaf of TorchAir's.
+
+A bound or a default that moves is a change of the language of the YAML files: it is reviewed here as a diff.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+import npucompose.models
+import npucompose.schema
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.schema.leaf import Leaf, shown
+from npucompose.schema.versions import every_leaf
+from npucompose.targets import TARGETS
+
+Golden = Callable[[str, str], None]
+
+
+def classes() -> Iterator[type[Any]]:
+    """Every attrs class of the schema, then the models', passes' and targets' own."""
+    for found in sorted(module.name for module in pkgutil.iter_modules(npucompose.schema.__path__)):
+        module = importlib.import_module(f"npucompose.schema.{found}")
+        yield from (
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__
+        )
+    for registry in (MODELS, PASSES, TARGETS):
+        yield from (registry.get(name) for name in registry.names() if name in dict(registry.built_in))
+
+
+def default_of(field: attrs.Attribute[Any]) -> str:
+    default: Any = field.default
+    if default is attrs.NOTHING:
+        return "no default"
+    if isinstance(default, attrs.Factory):
+        return "a fresh one" if default.takes_self else repr(default.factory())
+    return repr(default)
+
+
+def check_of(validator: Any) -> str:
+    """`>= 1 or null`: what attrs says of a validator, without the addresses of functions."""
+    if validator is None:
+        return ""
+    if (inner := getattr(validator, "_validators", None)) is not None:
+        return " and ".join(map(check_of, inner))
+    if hasattr(validator, "bound"):
+        return f"{validator.compare_op} {validator.bound}"
+    if hasattr(validator, "options"):
+        return f"one of {validator.options}"
+    if hasattr(validator, "validator"):
+        return f"({check_of(validator.validator)} or null)"
+    cells = {
+        name: cell.cell_contents
+        for name, cell in zip(validator.__code__.co_freevars, validator.__closure__, strict=True)
+    }
+    return f"like {cells['pattern'].pattern}"
+
+
+def line(field: attrs.Attribute[Any]) -> str:
+    parts = [f"{field.name}: {default_of(field)}"]
+    if check := check_of(field.validator):
+        parts.append(check)
+    if source := field.metadata.get("from_experiment"):
+        parts.append(f"from the experiment's {source}")
+    if not field.init or not field.eq:
+        parts.append(f"init={field.init} eq={field.eq}")
+    return "  " + "; ".join(parts)
+
+
+def test_every_option_has_the_default_and_the_bounds_that_were_reviewed(golden: Golden) -> None:
+    lines = []
+    for cls in classes():
+        lines.append(f"{cls.__module__.removeprefix('npucompose.')}.{cls.__qualname__}")
+        lines += [line(field) for field in attrs.fields(cls)]
+    golden("schema/options.txt", "\n".join(lines) + "\n")
+
+
+def row(leaf: Leaf) -> str:
+    parts = [leaf.allowed(), f"default {shown(leaf.default)}", f"acts in {' '.join(leaf.modes) or 'no mode'}"]
+    parts += [f"in {mode}: {shown(choices)}" for mode, choices in leaf.choices_in.items()]
+    said: dict[str, Any] = {
+        "pattern": leaf.pattern, "needs": leaf.needs, "set by": None if leaf.set_by == "compiler" else leaf.set_by,
+        "stored as": leaf.genuine, "the inverse of" if leaf.twin_inverted else "the same as": leaf.twin,
+    }  # fmt: skip
+    parts += [f"{word} {value}" for word, value in said.items() if value]
+    parts += ["TorchAir writes there"] * leaf.written
+    return f"{leaf.path} ({leaf.kind}): " + "; ".join(parts)
+
+
+def test_every_leaf_of_torchair_takes_what_was_reviewed(golden: Golden) -> None:
+    golden("schema/leaves.txt", "".join(f"{row(leaf)}\n" for leaf in every_leaf().values()))
