@@ -21,6 +21,8 @@ from npucompose.recipe.values import (
     Unknown,
     Value,
     plain,
+    spread,
+    with_keywords,
 )
 
 if TYPE_CHECKING:
@@ -217,8 +219,7 @@ def _getattr(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Va
 
 
 def _dict(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    first = dict(args[0].items) if args and isinstance(args[0], Items) else {}
-    return Items(items={**first, **{k: v for k, v in keywords.items() if k != "**"}})
+    return Items(items={**(spread(args[0]) if args else {}), **with_keywords(keywords)})
 
 
 KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {

@@ -27,7 +27,8 @@ SECTIONS = (
     "seed",
     "strict",
 )
-"""What of an experiment a script carries; stages, measurement and expectations are not a script's business."""
+"""What of an experiment a script carries, each a mapping but the last two; stages, measurement and expectations are not
+a script's business."""
 
 
 def of_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,4 +67,7 @@ def read(source: str) -> dict[str, Any] | None:
         raise ConfigError(
             f"line {start + 1}: unknown section {listed(strange)} in the recipe. Known: {listed(SECTIONS)}."
         )
+    flat = [name for name, value in tree.items() if not isinstance(value, Mapping | None) and name not in SECTIONS[-2:]]
+    if flat:
+        raise ConfigError(f"line {start + 1}: {listed(flat)} in the recipe must be a mapping of names to values.")
     return {str(name): value for name, value in tree.items()}

@@ -19,8 +19,10 @@ from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import Facts, TooLong, read
 from npucompose.recipe.values import Compile, Config
 from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
+from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.leaf import GE
 from npucompose.schema.legality import illegal_in_mode
+from npucompose.schema.structure import structure
 from npucompose.schema.versions import REFERENCE, known
 from npucompose.untrusted import read_text
 
@@ -155,7 +157,9 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
         unread.append(Unread(line=0, code="set_dim_gears(…)", why="gears need torch.compile(dynamic=True)"))
     if wrote.get("passes") and hooks:
         tree["passes"] = wrote["passes"]
-        notes.append(f"passes {', '.join(wrote['passes'])} are taken from the recipe; their frozen edits are not read")
+        notes.append(
+            f"passes {', '.join(map(str, wrote['passes']))} are taken from the recipe; their frozen edits are not read"
+        )
     else:
         unread += [_hook(stage, said.hooks[stage]) for stage in hooks]
         if wrote.get("passes"):
@@ -191,8 +195,9 @@ def _shapes(said: _Said, wrote: Mapping[str, Any], facts: Facts, notes: list[str
         **({"gears": gears} if gears else {}),
     }
     there = wrote.get("shapes")
-    if not isinstance(there, Mapping):
+    if there is None:
         return {"shapes": shapes}
+    structure(Shapes, there, "shapes")  # before its patterns and sizes are compared with what the code says
     marked = _covers(there.get("mark_static") or [], static) and _covers(there.get("mark_dynamic") or {}, dynamic)
     if there.get("dynamic") == said.dynamic and marked and dict(there.get("gears") or {}) == gears:
         return {"shapes": dict(there)}
@@ -242,9 +247,7 @@ def _checked(tree: Mapping[str, Any]) -> None:
     """Every section that a class is known for, structured once: a header that was edited is refused in its words."""
     from npucompose.passes.pipeline import build
     from npucompose.schema.adapt import RuleSet
-    from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
     from npucompose.schema.streams import Streams
-    from npucompose.schema.structure import structure
 
     problems: list[str] = []
     classes: dict[str, type[Any]] = {

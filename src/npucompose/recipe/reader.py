@@ -8,7 +8,7 @@ it is listed. Everything that has nothing to do with TorchAir is passed over in 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -36,7 +36,9 @@ from npucompose.recipe.values import (
     Unknown,
     Value,
     plain,
+    spread,
     where_of,
+    with_keywords,
 )
 from npucompose.schema.versions import REFERENCE
 
@@ -130,7 +132,7 @@ class _Reader:
         elif isinstance(s, ast.Expr):
             self.value(s.value, scope)
         elif isinstance(s, ast.Return):
-            self.returned = self.value(s.value, scope) if s.value else Const(value=None)
+            self._return(self.value(s.value, scope) if s.value else Const(value=None))
         else:
             self._compound(s, scope)
 
@@ -171,6 +173,11 @@ class _Reader:
         tensors_only = isinstance(s.test, ast.Call) and test_code.startswith("isinstance(")
         with self._doubting(self.doubt if tensors_only else CONDITION):
             self.block([*s.body, *s.orelse], scope)
+
+    def _return(self, value: Value) -> None:
+        """The first counts; a constant that may not be returned is not known, an object that is returned else is."""
+        if self.returned is None or (isinstance(self.returned, Unknown) and not isinstance(value, Const)):
+            self.returned = Unknown(why=self.doubt) if self.doubt and isinstance(value, Const) else value
 
     @contextmanager
     def _doubting(self, why: str) -> Iterator[None]:
@@ -238,8 +245,8 @@ class _Reader:
                 self.unread(s, "it is not known which configuration this is")
         elif isinstance(target, ast.Subscript):
             base, key = self.value(target.value, scope), self.value(target.slice, scope)
-            if isinstance(base, Items) and isinstance(key, Const):
-                base.items[str(key.value)] = Unknown(why=self.doubt) if self.doubt else value
+            if isinstance(base, Items):
+                base.items.update(_items([(key, Unknown(why=self.doubt) if self.doubt else value)]))
 
     def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
         config, path = where_of(base, name)
@@ -283,8 +290,7 @@ class _Reader:
         if isinstance(e, ast.Dict):
             keys = [self.value(key, scope) if key else None for key in e.keys]
             values = [self.value(v, scope) for v in e.values]
-            pairs = zip(keys, values, strict=True)
-            return Items(items={str(k.value): _named(v, str(k.value)) for k, v in pairs if isinstance(k, Const)})
+            return Items(items=_items(zip(keys, values, strict=True)))
         if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
             items = [self.value(item, scope) for item in e.elts]
             return self._list(items)
@@ -334,9 +340,9 @@ class _Reader:
                     self._level(on, args, e)
                 return Const(value=None)
             if isinstance(on, Items) and e.func.attr == "update":
-                on.items.update(keywords)
-                for other in args:
-                    on.items.update(other.items if isinstance(other, Items) else {})
+                given = {name: value for other in args for name, value in spread(other).items()}
+                given |= with_keywords(keywords)
+                on.items.update(dict.fromkeys(given, Unknown(why=self.doubt)) if self.doubt else given)
                 return Const(value=None)
         function = self.value(e.func, scope)
         if isinstance(function, Def) and is_node_filter(function.node):
@@ -394,6 +400,17 @@ class _Reader:
         given = [made.owner, *args] if made.owner is not None else list(args)
         bound.update({name: value for name, value in zip(names, given, strict=False) if not isinstance(value, Unknown)})
         return bound | {k: v for k, v in keywords.items() if k in bound and not isinstance(v, Unknown)}
+
+
+def _items(pairs: Iterable[tuple[Value | None, Value]]) -> dict[str, Value]:
+    """The entries of a dict, `**other` as (None, other)."""
+    found: dict[str, Value] = {}
+    for key, value in pairs:
+        if isinstance(key, Const):
+            found[str(key.value)] = _named(value, str(key.value))
+        else:
+            found |= spread(value if key is None else key)
+    return found
 
 
 def _size(value: Any) -> int:

@@ -91,7 +91,7 @@ class Logger:
 
 @define(kw_only=True, eq=False)
 class Items:
-    """A dict with text keys."""
+    """A dict with text keys; what only running the script would put into it is under `**`."""
 
     items: dict[str, Value] = field(factory=dict)
 
@@ -157,6 +157,17 @@ def plain(value: Value) -> Any:
     if isinstance(value, Items) and all(isinstance(item, Const) for item in value.items.values()):
         return {key: plain(item) for key, item in value.items.items()}
     return None
+
+
+def spread(value: Value) -> dict[str, Value]:
+    """What `**value` puts into a dict."""
+    return dict(value.items) if isinstance(value, Items) else {"**": Unknown(why="some of its keys are not constants")}
+
+
+def with_keywords(keywords: Mapping[str, Value]) -> dict[str, Value]:
+    """What the keywords of a call put into a dict, `**value` spread."""
+    named = {name: value for name, value in keywords.items() if name != "**"}
+    return named if "**" not in keywords else {**spread(keywords["**"]), **named}
 
 
 def where_of(base: Config | At, name: str) -> tuple[Config, str]:

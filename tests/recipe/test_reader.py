@@ -1,0 +1,192 @@
+"""What the reader makes of a script, fact by fact; the bounds of its work; arithmetic of constants."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+
+from npucompose.recipe import node_filters
+from npucompose.recipe.arithmetic import computed
+from npucompose.recipe.reader import MOST_ITEMS, MOST_STEPS, Facts, TooLong, _Reader, _size, read
+from npucompose.recipe.values import Config, Const, Unknown
+from npucompose.schema.versions import REFERENCE
+from tests.recipe.scripts import CONFIG, SCRIPTS
+
+
+def whole(script: str) -> str:
+    """A script of the table, with what it begins with."""
+    text = dedent(script).strip().replace("FILTER", node_filters.source())
+    return text.replace("…", f"import torch, torchair, torch_npu, npugraph_ex\n{CONFIG}") + "\n"
+
+
+def told(facts: Facts) -> Iterator[str]:
+    """Every fact, one a line; configurations by their number."""
+    number = {id(config): k for k, config in enumerate(facts.configs)}
+
+    def of(config: Config) -> str:
+        return f"configuration {number.get(id(config), 'unknown')}"
+
+    for config in facts.configs:
+        hooks = {name: ast.unparse(node) for name, node in config.hooks.items()}
+        said = f"{of(config)}: {config.package} of line {config.line}, mode {config.mode}, {config.options}"
+        yield said + (f", hooks {hooks}" if hooks else "")
+    for backend in facts.backends:
+        yield f"backend of {of(backend.config)}"
+    for one in facts.compiles:
+        yield f"line {one.node.lineno} compiles {of(one.config)}, dynamic={one.dynamic}, fullgraph={one.fullgraph}"
+    for mark in facts.marks:
+        yield f"mark {mark.argument}: {'static' if mark.dims is None else f'dynamic {mark.dims}'}"
+    for gears in facts.gears:
+        yield f"gears {gears.argument}: {dict(gears.gears)}"
+    for name, level in facts.levels.items():
+        yield f"level of '{name}': {level}"
+    for artifact in facts.artifacts:
+        yield f"artifact {artifact}"
+    for unread in facts.unread:
+        yield f"not read: {unread}"
+
+
+def test_what_a_script_says_is_read_like_this(golden: Any) -> None:
+    parts = []
+    for about, script in SCRIPTS.items():
+        text = whole(script)
+        shown = text.replace(node_filters.source(), "# the filter of nodes")
+        facts = "\n".join(told(read(ast.parse(text))))
+        parts.append(f"# {about}\n{indent(shown, '    ')}{facts}\n")
+    golden("recipe/read.txt", "\n\n".join(parts))
+
+
+def test_options_are_those_of_the_version_that_is_asked_for() -> None:
+    script = ast.parse(whole("…\nconfig.ge_config.oo_level = 'O1'\nconfig.ge_config.multistream_parallel_mode = 'cv'"))
+    assert [(u.line, u.code) for u in read(script, "2.6.0.post5").unread] == [
+        (4, "config.ge_config.multistream_parallel_mode = 'cv'")
+    ]
+    assert read(script).unread == []
+
+
+def config_with(lines: str) -> Config:
+    return read(ast.parse(whole(f"…\n{lines}"))).configs[0]
+
+
+def test_a_constant_may_hold_ten_thousand_values_and_no_more() -> None:
+    path = "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range"
+    for count in (MOST_ITEMS - 1, MOST_ITEMS):
+        facts = read(ast.parse(whole(f"…\nconfig.{path} = {[2] * count}")))
+        assert [u.why for u in facts.unread] == (["it holds too many values"] if count == MOST_ITEMS else [])
+        assert (path in facts.configs[0].values) == (count < MOST_ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [(1, 1), (None, 1), ([], 1), ([1, 2], 3), ({"a": 1, "b": [1, 2]}, 5), ([[1], [2, 3]], 6), ((1, 2), 1)],
+)
+def test_a_list_counts_itself_and_what_is_in_it(value: Any, size: int) -> None:
+    assert _size(value) == size
+
+
+def test_counting_ends_where_there_are_too_many() -> None:
+    same = [1] * 5000
+    assert _size([same] * 1000) == 1 + 2 * 5001
+
+
+def test_a_reader_ends_at_its_last_step() -> None:
+    reader = _Reader(REFERENCE, 3)
+    reader.step(2)
+    reader.step()
+    with pytest.raises(TooLong):
+        reader.step()
+
+
+def test_a_text_costs_the_more_steps_the_longer_it_is() -> None:
+    reader = _Reader(REFERENCE, 100)
+    assert reader.code(ast.parse("'" + "a" * 38 + "'").body[0]) == "'" + "a" * 38 + "'"
+    assert reader.steps_left == 100 - 3
+
+
+def test_the_work_that_is_allowed_grows_with_the_script() -> None:
+    lines = MOST_STEPS // 2
+    tree = ast.parse("pass\n" * 10)
+    tree.body = tree.body * (lines // 10)
+    assert read(tree) == Facts()
+
+
+def test_calls_are_followed_twenty_deep() -> None:
+    """The last of so many functions sets the option; the script itself is no call."""
+    for depth in (20, 21):
+        calls = "".join(f"def f{n}(c):\n    f{n - 1}(c)\n" for n in range(2, depth + 1))
+        script = f"…\ndef f1(c):\n    c.debug.run_eagerly = True\n{calls}f{depth}(config)"
+        assert bool(config_with(script.removeprefix("…\n")).options) == (depth == 20)
+
+
+NOT_CONSTANT = "its value is not a constant"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2 ** 20", 2**20),
+        ("-3", -3),
+        ("+3", 3),
+        ("not 0", True),
+        ("7 - 2 - 1", 4),
+        ("2 * 3 + 1", 7),
+        ("1 << 4", 16),
+        ("'a' + 'b'", "ab"),
+        ("'ab' * 2", "abab"),
+        ("1.5 * 2", 3.0),
+        ("b'a' + b'b'", b"ab"),
+        ("'a' * 64", "a" * 64),
+        ("2 ** 64", 2**64),
+        ("2 * -64", -128),
+        ("1 << 64", 2**64),
+        ("(1 << 64) + 0", 2**64),
+    ],
+)
+def test_arithmetic_of_constants_is_known(text: str, value: Any) -> None:
+    found = computed(ast.parse(text, mode="eval").body)
+    assert found == Const(value=value)
+    assert isinstance(found, Const)
+    assert type(found.value) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x + 1",
+        "f()",
+        "[1] * 2",
+        "1 if a else 2",
+        "~1",
+        "1 / 2",
+        "7 // 2",
+        "1 % 2",
+        "1 + 'a'",
+        "-'a'",
+        "0 ** -1",
+        "2 ** 65",
+        "'a' * 65",
+        "2 ** -65",
+        "1 << -1",
+    ],
+)
+def test_what_is_computed_otherwise_is_not_known(text: str) -> None:
+    assert computed(ast.parse(text, mode="eval").body) == Unknown(why=NOT_CONSTANT)
+
+
+@pytest.mark.parametrize(
+    ("bits", "known"), [(4096, True), (4097, False)], ids=["as long as may be", "longer than may be"]
+)
+def test_numbers_and_texts_are_bounded(bits: int, known: bool) -> None:
+    number = ast.BinOp(ast.Constant(2 ** (bits - 1) - 1), ast.Add(), ast.Constant(2 ** (bits - 1) - 1))
+    grown = ast.BinOp(ast.Constant(2 ** (bits - 2)), ast.Mult(), ast.Constant(2))
+    text = ast.BinOp(ast.Constant("a" * (bits - 1)), ast.Add(), ast.Constant("b"))
+    raw = ast.BinOp(ast.Constant(b"a" * (bits - 1)), ast.Add(), ast.Constant(b"b"))
+    for expression in (number, grown, text, raw):
+        assert isinstance(computed(expression), Const) == known
+    given = ast.BinOp(ast.Constant("a" * bits), ast.Add(), ast.Constant(""))
+    swapped = ast.BinOp(ast.Constant(""), ast.Add(), ast.Constant("a" * bits))
+    assert isinstance(computed(given), Const) == isinstance(computed(swapped), Const) == known
