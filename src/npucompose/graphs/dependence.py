@@ -7,7 +7,7 @@ in `node.meta["val"]` and the alias annotations of the operators' schemas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import torch
@@ -38,7 +38,8 @@ class Aliases:
     """The keys of all memory that some node of the graph changes."""
 
     @classmethod
-    def of(cls, graph: fx.Graph) -> Aliases:
+    def of(cls, graph: fx.Graph, copies: Callable[[fx.Node], bool] = lambda _: False) -> Aliases:
+        """Of a node that `copies`, it is known that it changes copies of its inputs only."""
         keys: dict[fx.Node, frozenset[int]] = {}
         written: set[int] = set()
         for number, node in enumerate(graph.nodes):
@@ -48,8 +49,9 @@ class Aliases:
                 storage = storage_of(value)
                 keys[node] = frozenset((-1 - number if storage is None else storage,))
                 continue
-            keys[node] = _keys(node, keys, number)
-            for target in effects.written_by(node):
+            changed = () if copies(node) else effects.written_by(node)
+            keys[node] = _keys(node, changed, keys, number)
+            for target in changed:
                 written |= keys[target]
         return cls(keys=keys, written=frozenset(written))
 
@@ -69,8 +71,10 @@ class Aliases:
         return not found.may_copy or any(self.keys[node] <= self.keys[source] for source in node.all_input_nodes)
 
 
-def _keys(node: fx.Node, known: Mapping[fx.Node, frozenset[int]], number: int) -> frozenset[int]:
-    """The storages of the fake value, and those of the inputs that the operator writes or is a view of.
+def _keys(
+    node: fx.Node, changed: Iterable[fx.Node], known: Mapping[fx.Node, frozenset[int]], number: int
+) -> frozenset[int]:
+    """The storages of the fake value, and those of the inputs that the operator has `changed` or is a view of.
 
     Both, because a pass that replaces a value by an equal one leaves the fake values of its views on the old storage.
     """
@@ -79,7 +83,7 @@ def _keys(node: fx.Node, known: Mapping[fx.Node, frozenset[int]], number: int) -
     if value is not None and not tensors:
         return frozenset()
     own = frozenset(storage for storage in map(storage_of, tensors) if storage is not None)
-    named = {key for source in effects.written_by(node) for key in known[source]}
+    named = {key for source in changed for key in known[source]}
     found = effects.op_facts(node)
     if effects.is_getitem(node) or (found is not None and found.view):
         shared = frozenset(key for source in node.all_input_nodes for key in known[source])

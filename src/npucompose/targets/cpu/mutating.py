@@ -30,7 +30,8 @@ def write_in_place(graph_module: fx.GraphModule) -> int:
     after:   op(x=x, y=y);  return x + 1        or, where the old x is read later, with `clone(x)` in its place
     """
     calls = [node for node in graph_module.graph.nodes if is_functional_call(node)]
-    done = sum(_Call(graph_module.graph, node).take_apart() for node in calls)
+    # The last first: what it writes is then an ordinary argument of the one before.
+    done = sum(_Call(graph_module.graph, node).take_apart() for node in reversed(calls))
     if done:
         graph_module.graph.lint()
         graph_module.recompile()
@@ -111,23 +112,38 @@ class _Call:
 
         An input of the graph is the caller's: it may be written only where the graph copies its last value back.
         """
-        aliases = Aliases.of(self.graph)
+        aliases = Aliases.of(self.graph, copies=is_functional_call)
         mine = aliases.keys[base]
         others = [other for other in (*read, *self.bases) if other is not None and other is not base]
         if any(aliases.keys[other] & mine for other in others) or self.bases.count(base) > 1:
             return False
+        new = self._new_value(base)
         written_back = False
         after = False
         for node in self.graph.nodes:
             if node is self.node:
                 after = True
             elif after and (touching := [n for n in node.all_input_nodes if aliases.keys[n] & mine]):
-                whole = node.target is aten.copy_.default and node.args[0] is base and touching == [base]
-                if not whole or node.args[1] is base:
+                if node.target is not aten.copy_.default or node.args != (base, new) or touching != [base]:
                     return False
                 written_back = True
-        owned = all(node.op == "call_function" for node, keys in aliases.keys.items() if keys & mine)
-        return written_back and base.op == "placeholder" if not owned else True
+        if all(node.op == "call_function" for node, keys in aliases.keys.items() if keys & mine):
+            return True
+        # What the graph returns is no memory of the caller's input, although it may have the same value.
+        returned = self.graph.output_node().all_input_nodes
+        return (
+            base.op == "placeholder"
+            and written_back
+            and new is not None
+            and not any(aliases.shares(new, node) for node in returned)
+        )
+
+    def _new_value(self, base: fx.Node) -> fx.Node | None:
+        """The node that reads what the call makes of `base`; None for nobody, and for more than one."""
+        op: Any = self.node.args[0]
+        index = max(1, len(op._schema.returns)) + self.bases.index(base)
+        found = [user for user in self.node.users if user.args[1] == index]
+        return found[0] if len(found) == 1 else None
 
     def _argument(self, value: Any, places: Sequence[fx.Node | None]) -> Any:
         if isinstance(value, list) and any(isinstance(one, _View) for one in value):
