@@ -115,7 +115,7 @@ def number_as_tensor(number: Any, others: Sequence[torch.Tensor]) -> torch.Tenso
     with a float64 tensor of 0.5 in float64. A tensor of the promoted dtype gives the same promotion and the same value;
     not so for half and bfloat16, whose kernels use the number unrounded.
     """
-    if len(others) != 1 or isinstance(number, complex):
+    if len(others) != 1:
         return None
     promoted = torch.result_type(others[0], number)
     if promoted in (torch.half, torch.bfloat16) or promoted.is_complex:

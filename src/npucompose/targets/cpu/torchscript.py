@@ -159,12 +159,11 @@ def _as(kind: Any, value: Any, step: Step) -> Any:
 
 def _check_overload(node: Any, step: Step) -> None:
     """TorchScript picks the overload by the types of the arguments: it must be the one that was recorded."""
-    try:
-        found = str(node.schema())
-    except RuntimeError as error:
-        raise NotExpressible(f"{step.op}: TorchScript knows no such call") from error
-    if found.split("(")[0] != _qualified(step.op):
-        raise NotExpressible(f"{step.op}: TorchScript would call {found.split('(')[0]}")
+    found = node.schema().partition("(")[0]
+    if not found:
+        raise NotExpressible(f"{step.op}: TorchScript knows no such call")
+    if found != _qualified(step.op):
+        raise NotExpressible(f"{step.op}: TorchScript would call {found}")
 
 
 def _qualified(op: OpOverload) -> str:
