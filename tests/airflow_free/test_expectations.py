@@ -8,13 +8,14 @@ from typing import Any
 
 import attrs
 import pytest
-from report.report_examples import CUT_RUN, FULL, INDUCTOR
+from report.report_examples import CUT_RUN, FULL, INDUCTOR, TRACED
 
 from airflow_free import expectations
 from airflow_free.experiment import Job
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Expect
+from npucompose.schema.passes import RuleFacts
 from npucompose.schema.record import CallFacts, Expectation, Report, SequenceFacts
 from npucompose.schema.sinking import Blame, SinkingFacts, Step, Verdict
 
@@ -168,3 +169,117 @@ def test_every_expectation_can_be_judged_and_is_documented() -> None:
     assert names == set(expectations.JUDGED_BY) == set(expectations._FINDERS)
     document = (Path(__file__).parents[2] / "docs" / "calls.md").read_text(encoding="utf-8")
     assert names <= set(re.findall(r"`(\w+)`", document.partition("## `expect:`")[2]))
+
+
+def test_the_evidence_of_each_expectation() -> None:
+    """What stands beside `got`, word for word."""
+    none = attrs.evolve(FULL, streams=None, graphs=(), sinking=None, stages=attrs.evolve(FULL.stages, capture=None))
+    captured = (*FULL.records, attrs.evolve(FULL.records[0], stage="capture"))
+    table: list[tuple[dict[str, Any], Report, Any, tuple[str, ...]]] = [
+        ({"fx_graph": "static"}, none, None, ("no graph was compiled",)),
+        ({"fx_graph": "static"}, FULL, "static", ("no symbol in 0",)),
+        ({"ge_graph": "static"}, none, None, ("no verdict: nothing was compiled",)),
+        ({"path": 1}, none, None, ("no verdict: nothing was compiled",)),
+        ({"path": 1}, attrs.evolve(FULL, sinking=attrs.evolve(SINKING, path=None)), None,
+         ("no operator of the graph takes its tiling from values, or nobody can tell",)),
+        ({"path": 3}, attrs.evolve(FULL, sinking=attrs.evolve(SINKING, steps=(), blame=())), 3,
+         ("fx_graph: dynamic, ge_graph: static, ge_build: dynamic",)),
+        ({"ge_build": "dynamic"},
+         attrs.evolve(FULL, sinking=attrs.evolve(SINKING, steps=(), blame=(), evidence={}, certainty={})), "dynamic",
+         ("unknown",)),
+        ({"recompiles": 0}, FULL, 0, ()),
+        ({"recompiles": 0}, none, 0, ()),
+        ({"captures": 1}, none, None, ("the stage capture was not reached",)),
+        ({"captures": 0}, attrs.evolve(none, records=captured), 0, ("this mode records nothing on this target",)),
+        ({"captures": 1}, attrs.evolve(FULL, records=captured), 1, ("1 graphs, 126 kernel calls",)),
+        ({"segments": 1}, none, None, ("no graph was recorded",)),
+        ({"streams": 1}, none, None, ("no graph was compiled",)),
+        ({"streams": 2}, FULL, 2, ("default: 1 nodes, s1: 1 nodes",)),
+        ({"streams": 1}, attrs.evolve(FULL, streams=None), 1, ("the pass stream_plan found nothing to plan",)),
+        ({"streams": 1}, attrs.evolve(FULL, streams=None, passes=()), 1, ("passes holds no stream_plan",)),
+        ({"bitwise": True}, attrs.evolve(FULL, numerics=None), None, ("the stage replay was not reached",)),
+        ({"bitwise": True}, FULL, True, ("9 values compared",)),
+        ({"bitwise": True}, INDUCTOR, False, ("max. absolute error 3.1e-06", "mode=max-autotune fuses")),
+        ({"bitwise": True},
+         attrs.evolve(INDUCTOR, numerics=attrs.evolve(INDUCTOR.numerics, problems=("p",), max_abs_err=None)), False,
+         ("p",)),
+        ({"speedup": 1.0}, attrs.evolve(FULL, stages=attrs.evolve(FULL.stages, benchmark=None)), None,
+         ("the stage benchmark was not reached",)),
+        ({"speedup": 1.0}, FULL, 1.914, ("p50 eager 990.1 us, replay 517.0 us, 2 samples",)),
+        ({"rules": {"a": 1}}, FULL, {}, ("passes holds no adapt, or none of its rules was asked",)),
+        ({"permutes": 0}, FULL, None, ("passes holds no cancel_moves",)),
+    ]  # fmt: skip
+    for expect, report, got, evidence in table:
+        found = one(report, **expect)
+        assert (found.got, found.evidence) == (got, evidence), (expect, evidence)
+
+
+def test_bits_that_differ_elsewhere_than_in_a_fusing_compiler_blame_the_part() -> None:
+    assert one(TRACED, bitwise=True).evidence == (
+        "max. absolute error 1.79e-07",
+        "replay exact; tracing changed 1.8e-07",
+    )
+
+
+def test_rules_are_counted_over_all_graphs_and_permutes_by_the_last_pass_of_each() -> None:
+    def passes(*parts: dict[str, Any]) -> Report:
+        found = tuple(attrs.evolve(FULL.passes[0], **part) for part in parts)
+        return attrs.evolve(FULL, passes=found)
+
+    def rule(name: str, matches: int) -> RuleFacts:
+        return RuleFacts(rule=name, kind="replace", op="aten.add", matches=matches)
+
+    counted = passes({"rules": (rule("a", 2), rule("b", 1))}, {"rules": (rule("a", 3),)})
+    assert one(counted, rules={"a": 5, "b": 1}).held
+    moves = [SimpleMoves(n) for n in (9, 1, 4)]
+    last = passes(
+        {"graph": "g", "moves": moves[0]}, {"graph": "g", "moves": moves[1]}, {"graph": "h", "moves": moves[2]}
+    )
+    assert one(last, permutes=5).held
+
+
+class SimpleMoves:
+    def __init__(self, after: int) -> None:
+        self.permutes_after = after
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_five_sentences_of_evidence_are_kept(count: int) -> None:
+    found = expectations._judged("streams", 1, expectations.Found(2, tuple("abcdef")[:count]))
+    assert found.evidence == (*"abcde", *(["and 1 more"] if count == 6 else []))
+    assert not found.held
+
+
+def test_what_did_not_hold_is_one_paragraph() -> None:
+    def miss(name: str, *evidence: str) -> Expectation:
+        return Expectation(name=name, wanted=1, got=2, held=False, evidence=evidence)
+
+    assert expectations.missed([]) is None
+    assert expectations.missed([miss("a"), attrs.evolve(miss("b"), held=True), miss("c", "x", "y")]) == (
+        "expect.a wanted 1, got 2; expect.c wanted 1, got 2 (x; y)."
+    )
+
+
+def test_a_count_may_be_less_and_a_speed_more_and_the_rest_is_equal() -> None:
+    def held(name: str, wanted: Any, got: Any) -> bool:
+        return expectations._judged(name, wanted, expectations.Found(got)).held
+
+    assert [held("recompiles", 2, got) for got in (1, 2, 3, None)] == [True, True, False, False]
+    assert [held("speedup", 2.0, got) for got in (1.9, 2.0, 2.1, None)] == [False, True, True, False]
+    assert [held("streams", 2, got) for got in (1, 2, 3, None)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "why"),
+    [
+        ("bitwise", "eager", None),
+        ("recompiles", "eager", None),
+        ("fx_graph", "eager", "mode=eager compiles nothing and is the baseline itself"),
+        ("path", "max-autotune", None),
+        ("path", "reduce-overhead", "GE builds a graph in mode=max-autotune only, not in mode=reduce-overhead"),
+        ("fx_graph", "reduce-overhead", None),
+    ],
+)
+def test_why_a_run_could_not_judge(name: str, mode: str, why: str | None) -> None:
+    assert expectations._why_not(name, mode, "p", ["compile", "replay"]) == why
+    assert expectations._why_not(name, mode, "p", []) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,91 @@ def test_what_was_told_as_written_is_there_after_a_kill(tmp_path: Path) -> None:
         keys = {e.key for e in ledger.entries()}
         assert keys >= {f"{n:064x}" for n in told}
         ledger.write([entry(1)])
+
+
+def test_a_ledger_is_made_with_its_folder_and_marked_as_ours(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "store"
+    with Ledger.open(folder) as ledger:
+        assert ledger.path == folder / FILE_NAME
+        assert ledger.connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert ledger.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert ledger.connection.execute("PRAGMA synchronous").fetchone() == (1,)
+        assert ledger.connection.isolation_level is None
+        assert not ledger.connection.in_transaction
+    with pytest.raises(sqlite3.ProgrammingError):
+        ledger.connection.execute("SELECT 1")
+    with Ledger.open(folder):  # it is there already
+        pass
+
+
+def test_a_writer_waits_a_minute_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connected: list[dict[str, object]] = []
+    connect = sqlite3.connect
+
+    def noted(path: object, **options: object) -> sqlite3.Connection:
+        connected.append(options)
+        return connect(path, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(1)])
+    with Ledger.read(tmp_path):
+        pass
+    alone = {"timeout": 60, "isolation_level": None}
+    assert connected == [alone, {**alone, "uri": True}]
+
+
+def test_who_reads_sees_what_somebody_is_writing_and_writes_nothing(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(1)])
+        with Ledger.read(tmp_path) as reader:
+            assert len(reader.entries()) == 1
+            with pytest.raises(NpuComposeError, match="readonly"):
+                reader.write([entry(2)])
+    with Ledger.read(tmp_path) as reader:
+        assert len(reader.entries()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_who_reads_what_is_no_ledger_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NpuComposeError, match="cannot be used: unable to open"):
+        Ledger.read(tmp_path)
+    with Ledger.open(tmp_path) as ledger:
+        ledger.connection.execute("PRAGMA user_version=0")
+    with pytest.raises(NpuComposeError, match="it has schema 0, and this version reads 1"):
+        Ledger.read(tmp_path)
+
+
+def test_a_batch_that_failed_leaves_no_transaction_open(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        with pytest.raises(NpuComposeError):
+            ledger.write([entry(2, run_dir=object())])
+        assert not ledger.connection.in_transaction
+        ledger.write([entry(3)])
+        assert not ledger.connection.in_transaction
+
+
+def test_entries_are_limited_sorted_both_ways_and_by_key_where_equal(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(n, figures=Figures(p50_us=float(n % 2))) for n in (4, 3, 2, 1)])
+
+        def seeds(**how: object) -> list[str]:
+            return [e.overrides[0][5:] for e in ledger.entries(**how)]  # type: ignore[arg-type]
+
+        assert seeds() == ["2", "4", "1", "3"]
+        assert seeds(descending=True) == ["1", "3", "2", "4"]
+        assert seeds(limit=3) == ["2", "4", "1"]
+        assert seeds(limit=0) == ["2", "4", "1", "3"]
+        assert seeds(by="status") == ["1", "2", "3", "4"]
+        assert len(seeds(by="ended")) == 4
+
+
+def test_a_timed_row_has_its_figures_and_overrides(tmp_path: Path) -> None:
+    figures = Figures(model="m", target="t", p50_us=1.5, pool_bytes=2, peak_rss_bytes=3, compile_s=4.5)
+    with Ledger.open(tmp_path) as ledger:
+        ledger.write([entry(1, figures=figures)])
+        assert list(ledger.timed(["ok"])) == [
+            (entry(1).key, "m", "t", ["seed=1", "passes=[a,b]"], 1.5, 2, 3, 4.5),
+        ]
+        assert list(ledger.timed(["failed"])) == []
+        assert ledger.of([]) == {}
