@@ -239,12 +239,13 @@ def test_only_what_is_right_is_timed_and_comparing_is_half_of_the_way(monkeypatc
         return right
 
     told: list[float] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(side_by_side, "_timed", timed)
-        rows, right = side_by_side.in_one_process(
-            live, {name: make(name) for name in sessions},
-            lambda name, session: SimpleNamespace(name=name, passed=name == "right"), told.append,
-        )  # fmt: skip
+    monkeypatch.setattr(side_by_side, "_timed", timed)
+    rows, right = side_by_side.in_one_process(
+        live,
+        {name: make(name) for name in sessions},
+        lambda name, session: Variant(name=name, passes=(), passed=name == "right"),
+        told.append,
+    )
     assert [row.name for row in rows] == made == ["right", "wrong"]
     assert (right, told) == ({"right": sessions["right"]}, [0.25, 0.5, 0.75])
 

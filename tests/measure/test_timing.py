@@ -160,6 +160,7 @@ def test_progress_is_told_each_tenth_of_a_second_and_at_the_end(clock: Clock) ->
     assert progress_of(clock, 100_000, min_calls=2) == [0.5, 1.0, 1.0]
     assert progress_of(clock, 99_999, min_calls=2) == [1.0, 1.0]
     assert progress_of(clock, 1, min_calls=3) == [1.0]
+    assert measured({"a": clock.takes(200_000)})["a"].us == (200_000.0,)
 
 
 def test_progress_follows_what_will_end_the_measuring(clock: Clock) -> None:
@@ -221,8 +222,8 @@ def test_what_the_warm_up_queued_is_on_nobody_s_clock(clock: Clock) -> None:
 
 def test_the_warm_up_takes_turns_as_the_measuring_does() -> None:
     calls: list[str] = []
-    measured({name: lambda name=name: calls.append(name) for name in "ab"}, warmup=4)
-    assert "".join(calls) == "ab" + "ba" + "ba" + "ab" + "ab"
+    measured({name: lambda name=name: calls.append(name) for name in "ab"}, warmup=4, min_calls=6)
+    assert "".join(calls) == "abbabaab" + "abbabaababba"
 
 
 def test_samples_and_their_percentiles_in_a_record() -> None:
