@@ -71,12 +71,11 @@ class UserFunction:
         top, *parts = self.module.split(".")
         # The second finds what an import hook brings, such as a package installed in editable mode.
         spec = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
-        name = top
         for part in parts:
             if spec is None or spec.submodule_search_locations is None:
                 return None
-            name = f"{name}.{part}"
-            spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+            # By its last part: a folder without __init__.py would be sought in its parent, which is not imported.
+            spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
         return spec
 
 

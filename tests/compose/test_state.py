@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.compose.state import State, words_of
+from npucompose.compose.state import Spot, State, words_of
 
 
 class Cache:
@@ -144,3 +144,100 @@ def test_state_that_decides_is_rewound_with_the_buffers_and_nothing_else_is_look
     module.cache = {}
     state.rewind(module)
     assert module.cache["first"].keys.tolist() == [0.0, 0.0]
+
+
+class Plain:
+    """Two of them are told apart by nothing but their identity."""
+
+    __slots__ = ()
+
+
+class Refusing(Plain):
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("not this one")
+
+
+def test_objects_that_nobody_can_tell_apart_may_have_changed_and_are_put_back_as_copies() -> None:
+    module: Any = Holder()
+    module.plain = Plain()
+    state = State(module)
+    (spot,) = state.changed(module)
+    assert (spot.path, spot.known, spot.in_place, spot.is_buffer) == ("plain", False, False, False)
+    held = module.plain
+    state.rewind_all(module)
+    assert type(module.plain) is Plain
+    assert module.plain is not held, "nobody knows what is in it: it is made anew"
+    state.outside = ("plain", "count")
+    module.count = 3
+    assert state.outside_of(module) == {"plain": "as it was built", "count": 3}
+
+
+def test_a_spot_that_is_not_known_and_cannot_be_copied_stays() -> None:
+    module: Any = Holder()
+    module.odd = Refusing()
+    state, held = State(module), module.odd
+    module.odd = other = Refusing()
+    assert [(spot.path, spot.known) for spot in state.changed(module)] == [("odd", False)]
+    state.rewind_all(module)
+    assert module.odd is other
+    assert state.copy().odd is held
+
+
+def test_what_lies_outside_is_rewound_in_place_or_with_all_that_refers_to_it() -> None:
+    module: Any = Holder()
+    state = State(module)
+    state.outside = ("seen[0]", "count")
+    held = module.seen[0]
+    held.add_(1)
+    state.rewind(module)
+    assert (module.seen[0] is held, held.tolist()) == (True, [0.0, 0.0])
+    module.count, module.pair = 4, "other"
+    state.rewind(module)
+    assert (module.count, module.pair[1]) == (0, 0), "where something was replaced all is rewound"
+    assert state.outside_of(module) == {"seen[0]": "as it was built", "count": "as it was built"}
+    assert State(module).outside_of(module) == {}
+
+
+def test_a_buffer_is_one_then_and_now() -> None:
+    module: Any = Holder()
+    module.register_buffer("maybe", None)
+    state = State(module)
+    module.maybe = torch.ones(1)
+    module.total.add_(1)
+    assert changed(module, state) == ["maybe"], "no tensor at first: `rewind` knows nothing of it"
+    state.rewind_all(module)
+    assert module.maybe is None
+    assert module.total.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("now", "start", "same"),
+    [
+        (torch.zeros(2), torch.ones(2), True),
+        (torch.zeros(2), torch.ones(3), False),
+        (torch.zeros(2), torch.ones(2, dtype=torch.float64), False),
+        (torch.zeros(2), torch.ones(2).to_sparse(), False),
+        (torch.zeros(2), torch.zeros(2, device="meta"), False),
+        (torch.zeros(2), 0, False),
+        (0, 0, False),
+        (torch.Generator(), torch.Generator(), True),
+        (torch.Generator(), torch.zeros(2), False),
+    ],
+)
+def test_a_tensor_is_written_in_place_where_it_has_the_same_form(now: Any, start: Any, same: bool) -> None:
+    spot = Spot("x", now, start, lambda _: None)
+    assert spot.in_place is same
+    assert not spot.is_buffer
+
+
+def test_a_copy_shares_parameters_and_nothing_else() -> None:
+    module: Any = Holder()
+    module.tied = module.weight
+    copy = State(module).copy()
+    assert copy.weight is copy.tied is module.weight
+    assert copy.total is not module.total
+    assert copy.inner.weight is module.inner.weight
+    assert copy.seen[0] is not module.seen[0]
+    assert copy.functions["own"].__self__ is copy

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
 from npucompose.report.listing import yaml_of
-from npucompose.schema.inductor import DECLARED, OURS, InductorOptions, options, why_not
+from npucompose.schema.inductor import DECLARED, OURS, OWN, InductorOptions, options, why_not
 from npucompose.schema.inductor_source import InductorOption, installed, read
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -54,6 +54,188 @@ def test_the_source_gives_names_kinds_choices_and_comments():
         "cuda.share": ["float", "int"],
     }
     assert found["how"].choices == ("a", "b")
+
+
+MORE = """
+# Of nothing.
+
+a = -1
+b: Optional[bool] = None  # at the end
+# First
+# # second
+c: "int" = 3
+d = e = 5
+f.g = 1
+h: int
+X_TESTING_Y = 1
+i = 1 + 2
+j = not a
+k = int(os.environ.get("K", "1"))
+l = os.getenv("L")
+m = "a" if a else None
+n = is_fbcode()
+o = a or "x"
+p: Literal[True] = True
+q = [1]
+r: dict[str, int] | str = {}
+s = "a".lower()
+t = 2.5
+u = bool(a)
+v: Union[int, str] = 1
+# of w
+w: None = None
+
+class _hidden:
+    x = 1
+
+class one(unknown.Base):
+    # one's own
+    y = 1
+    z: int = 2
+
+class two(one, _hidden):
+    y = "b"
+"""
+
+
+def test_every_way_to_declare_an_option_is_read():
+    found = read(MORE)
+    assert {path: " ".join(sorted(option.kinds)) for path, option in found.items()} == {
+        "a": "int", "b": "bool null", "c": "other", "d": "int", "i": "int", "j": "bool", "k": "int", "l": "null str",
+        "m": "null str", "n": "bool", "o": "other str", "p": "bool", "q": "other", "r": "other str", "s": "str",
+        "t": "float int", "u": "bool", "v": "other", "w": "null", "one.y": "int", "one.z": "int", "two.y": "str",
+        "two.z": "int", "two.x": "int",
+    }  # fmt: skip
+    docs = {path: option.doc for path, option in found.items() if option.doc}
+    assert docs == {"c": "First second", "w": "of w", "one.y": "one's own"}
+    assert (found["p"].choices, found["b"].choices) == ((True,), ())
+    assert (found["m"].default, found["k"].default) == ("'a' if a else None", "int(os.environ.get('K', '1'))")
+    assert found["two.z"].path == "two.z"
+    assert read("# first line\na = 1")["a"].doc == "first line"
+
+
+def made(path: str, *kinds: str, choices: Any = (), doc: str = "doc") -> InductorOption:
+    return InductorOption(path=path, kinds=frozenset(kinds), choices=choices, default="1", doc=doc)
+
+
+HAS = [
+    made("freezing", "bool"), made("max_autotune", "bool"), made("size", "int", "null"), made("share", "int", "float"),
+    made("how", "str", choices=("a", "b")), made("name", "str"), made("remote_cache", "bool"), made("hook", "other"),
+    made("trace.enabled", "bool"), made("cpp.simdlen", "int", "null"), made("cpp.deep", "bool"),
+    made("max_autotune_gemm_backends", "str"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch):
+    """A torch with few options."""
+    from npucompose.schema import inductor
+
+    monkeypatch.setattr(inductor, "installed", lambda: {option.path: option for option in HAS})
+    inductor._groups.cache_clear()
+    yield
+    inductor._groups.cache_clear()
+
+
+def problems(tree: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refused:
+        InductorOptions.of_tree(tree)
+    return refused.value.problems
+
+
+@pytest.mark.usefixtures("small")
+def test_a_small_torch_is_asked_for_what_it_has():
+    asked = InductorOptions.of_tree({
+        "size": 3, "share": 2, "how": "b", "cpp": {"simdlen": 8}, "max_autotune_gemm_backends": "CPP,ATEN",
+        "coordinate_descent_tuning": None, "frozen_weights": "error", "freezing": True, "max_autotune": None,
+    })  # fmt: skip
+    assert asked.changed() == {
+        "size": 3, "share": 2, "how": "b", "cpp.simdlen": 8, "max_autotune_gemm_backends": "CPP,ATEN",
+        "frozen_weights": "error", "max_autotune": None,
+    }  # fmt: skip
+    assert asked.changed() is not asked.values
+    assert (asked.frozen_weights, InductorOptions().frozen_weights) == ("error", "refreeze")
+    assert "frozen_weights" not in asked.settings()
+    assert "max_autotune" not in asked.settings()
+    assert InductorOptions.of_tree(asked.as_tree()) == asked
+    assert InductorOptions.of_tree({"frozen_weights": "refreeze"}) == InductorOptions()
+    assert InductorOptions.of_tree({"frozen_weights": None}) == InductorOptions()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        (
+            {"coordinate_descent_tuning": True},
+            "unknown option 'coordinate_descent_tuning' @ inductor: the Inductor of torch",
+        ),
+        ({"deep": True}, "Did you mean 'inductor.cpp.deep'? Choices: freezing, max_autotune, size, "),
+        ({"cpp": {"simdlne": 1}}, "@ inductor.cpp: the Inductor of torch "),
+        (
+            {"cpp": {"simdlne": 1}},
+            "none of that name. Did you mean 'simdlen'? Choices: simdlen, deep. `npucompose list opt",
+        ),
+        ({"cpp": {"cpp": {}}}, "unknown option 'cpp' @ inductor.cpp"),
+        ({"size": 1.5}, "inductor.size takes integer | null; given 1.5 (float)."),
+        ({"share": "a"}, "inductor.share takes number | null; given a (str)."),
+        ({"how": "aa"}, "inductor.how takes a | b | null; given aa (str). Did you mean 'a'?"),
+        ({"name": "x"}, "inductor.name cannot be set in YAML: it takes a name of a program, a folder or a flag."),
+        ({"remote_cache": True}, "it reaches out to other machines."),
+        ({"hook": 1}, "inductor.hook cannot be set in YAML: it takes Python objects."),
+        ({"trace": {"enabled": True}}, "inductor.trace.enabled cannot be set in YAML: it writes outside"),
+        ({"freezing": [1]}, "inductor.freezing takes true | false | null; given [1] (list)."),
+        ({"max_autotune_gemm_backends": "CPP,"}, "takes text like [A-Z]+(,[A-Z]+)* | null; given CPP, (str)."),
+        ({"max_autotune_gemm_backends": 3}, "takes text like"),
+        (
+            {"frozen_weights": "eror"},
+            "inductor.frozen_weights takes refreeze | error; given eror. Did you mean 'error'?",
+        ),
+        (3, "inductor takes a mapping of options; given 3."),
+        ({"cpp": None}, "inductor.cpp takes a mapping of options; given null."),
+    ],
+)
+def test_a_small_torch_refuses_what_it_has_not(tree: Any, words: str):
+    (problem,) = problems(tree)
+    assert words in problem
+
+
+@pytest.mark.usefixtures("small")
+def test_rows_are_those_below_what_was_asked():
+    def names(under: str) -> list[str]:
+        return [row["option"].removeprefix("inductor.") for row in options(under)]
+
+    assert names("inductor") == ["frozen_weights", *(option.path for option in HAS)]
+    assert names("inductor.cpp") == ["cpp.simdlen", "cpp.deep"]
+    assert names("inductor.cpp.deep") == ["cpp.deep"]
+    assert names("inductor.frozen_weights") == ["frozen_weights"]
+    for under, words in (("inductor.cp", "unknown option 'cp' @ inductor:"), ("inductor.cpp.x", "'x' @ inductor.cpp:")):
+        with pytest.raises(ConfigError, match=words):
+            options(under)
+    rows = {row["option"].removeprefix("inductor."): row for row in options("inductor")}
+    assert rows["frozen_weights"] == {
+        "option": "inductor.frozen_weights", "takes": "refreeze | error", "default": "refreeze", "declared": True,
+        "settable": True, "doc": OWN["frozen_weights"].doc,
+    }  # fmt: skip
+    assert (rows["freezing"]["default"], rows["size"]["default"]) == (True, "1")
+    assert (rows["freezing"]["declared"], rows["size"]["declared"]) == (True, False)
+    assert (rows["hook"]["settable"], rows["size"]["settable"]) == (False, True)
+    assert (rows["size"]["doc"], rows["hook"]["doc"]) == ("doc", "doc (not set here: it takes Python objects)")
+    assert rows["freezing"]["doc"] == DECLARED["freezing"]
+    assert [rows[name]["takes"] for name in ("size", "share", "how", "hook", "freezing")] == [
+        "integer | null", "number | null", "a | b | null", "a Python object | null", "true | false | null",
+    ]  # fmt: skip
+
+
+def test_more_choices_than_a_message_holds_are_counted(monkeypatch: pytest.MonkeyPatch):
+    from npucompose.schema import inductor
+
+    for count, words in ((39, "Choices: o0, "), (40, "It has 41 options: `npucompose list options --under inductor`")):
+        found = {f"o{n}": made(f"o{n}", "int") for n in range(count)}
+        monkeypatch.setattr(inductor, "installed", lambda found=found: found)
+        inductor._groups.cache_clear()
+        assert words in problems({"zzz": 1})[0]
+    inductor._groups.cache_clear()
 
 
 def test_what_is_read_is_what_torch_has():

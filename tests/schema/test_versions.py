@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.schema.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.schema.genuine import stored_path
+from npucompose.schema.genuine import GenuineLeaf, kind_of, stored_path
 from npucompose.schema.leaf import Leaf
 from npucompose.schema.versions import (
+    Span,
+    _covers,
+    _described,
     every_leaf,
     genuine_tree,
     having,
@@ -121,3 +126,104 @@ def test_options_say_which_version_they_are_for_and_survive_their_tree():
 def test_what_is_no_version_is_refused(given: object):
     with pytest.raises(ConfigError, match=r"^(compiler\.torch_npu_version takes|unknown torch_npu version)"):
         CompilerOptions.of_tree({"torch_npu_version": given})
+
+
+def genuine(path: str, **more: Any) -> GenuineLeaf:
+    return GenuineLeaf(**{"path": path, "kind": "OptionValue", "default": None, **more})
+
+
+def described(path: str, **more: Any) -> Leaf:
+    return _described(genuine(path, **more), {leaf.path: leaf for leaf in TABLE})
+
+
+TABLE = [leaf for path, leaf in LEAVES.items() if path.split(".")[0] in ("debug", "dump_config", "experimental_config")]
+
+
+def test_a_leaf_that_is_in_no_table_takes_what_its_class_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npucompose.schema.versions.having", lambda path: ("1.0", "2.0"))
+    new = described("debug.brand_new", kind="IntRangeValue", default=3, least=2)
+    assert (new.kind, new.default, new.least, new.choices, new.modes) == (
+        "int",
+        3,
+        2,
+        None,
+        ("max-autotune", "reduce-overhead"),
+    )
+    assert (new.path, new.genuine, new.twin, new.needs) == ("debug.brand_new", "debug.brand_new", None, None)
+    assert new.source == "torch_npu/dynamo/torchair/configs/ of torch_npu 2.0"
+    assert new.doc == "described nowhere that we know of"
+    ex = described("npugraph_ex.brand._path", allowed=("a", "b"), default="a")
+    assert (ex.path, ex.genuine, ex.choices, ex.modes) == (
+        "npugraph_ex.brand.path",
+        "brand._path",
+        ("a", "b"),
+        ("npugraph_ex",),
+    )
+    assert ex.source.startswith("torch_npu/dynamo/npugraph_ex/configs/")
+    assert described("x.flag", allowed=(True, False), default=True).kind == "bool"
+    assert described("x.flag", allowed=(True, False), default=True).choices is None
+
+
+def test_a_leaf_of_a_known_name_is_described_as_torchairs_and_acts_in_its_own_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("npucompose.schema.versions.having", lambda path: ("2.0",))
+    like = LEAVES["debug.graph_dump.type"]
+    ex = described("npugraph_ex.debug.graph_dump.type", allowed=("py",))
+    assert (ex.doc, ex.kind, ex.modes, ex.choices, ex.choices_in) == (like.doc, "str", ("npugraph_ex",), ("py",), {})
+    path = described("npugraph_ex.debug.graph_dump._path")
+    assert (path.path, path.genuine, path.written) == (
+        "npugraph_ex.debug.graph_dump.path",
+        "debug.graph_dump._path",
+        True,
+    )
+    assert path.needs == "npugraph_ex.debug.graph_dump.type", "there it is, too"
+    lock = described("npugraph_ex.other.deadlock_check", default=False, allowed=(True, False))
+    assert lock.doc == LEAVES["debug.deadlock_check"].doc
+    clone = described("npugraph_ex.debug.aclgraph.clone_input", default=True, allowed=(True, False))
+    assert (clone.twin, clone.twin_inverted) == (None, False)
+    aoe = {leaf.path: leaf for leaf in LEAVES.values()}
+    work = _described(genuine("npugraph_ex.aoe_config.work_path", default="./"), aoe)
+    assert work.needs is None, "what it needs is in no version of that package"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"allowed": (True, False)}, "bool"), ({"allowed": (False, True), "kind": "IntRangeValue"}, "bool"),
+        ({"allowed": (True, False, "auto")}, "str"), ({"kind": "IntRangeValue"}, "int"),
+        ({"kind": "IntListValue"}, "ints"), ({"kind": "DictOptionValue"}, "dict"),
+        ({"kind": "MustExistedPathValue"}, "dir"), ({"kind": "FileValue"}, "file"),
+        ({"kind": "MustExistedFileAddr"}, "file"), ({"kind": "CallableValue"}, "code"), ({"kind": "plain"}, "str"),
+    ],
+)  # fmt: skip
+def test_the_class_of_a_genuine_leaf_says_its_kind(given: dict[str, Any], kind: str) -> None:
+    assert kind_of(genuine("x", **given)) == kind
+
+
+def test_the_list_of_allowed_values_is_read_as_a_tuple() -> None:
+    found = GenuineLeaf.of_dict({"path": "p", "kind": "OptionValue", "default": 1, "allowed": [1, 2]})
+    assert found.allowed == (1, 2)
+    assert GenuineLeaf.of_dict({"path": "p", "kind": "plain", "default": 1}).allowed is None
+
+
+def test_a_leaf_lives_from_a_version_to_a_version() -> None:
+    order = versions()
+    for since, until in ((0, 2), (1, 1), (3, None)):
+        span = Span(since=order[since], until=None if until is None else order[until], leaf=genuine("x"))
+        last = len(order) - 1 if until is None else until
+        assert [_covers(span, at) for at in range(len(order))] == [since <= at <= last for at in range(len(order))]
+    assert having("debug.deadlock_check") == order[3:]
+    assert having("nothing.of.that.name") == ()
+
+
+def test_the_sentence_says_where_the_version_comes_from() -> None:
+    assert refused({"debug.deadlock_check": True}, "2.13.0") == ()
+    (alone,) = refused({"debug.deadlock_check": True}, "2.6.0")
+    assert "torch_npu 2.6.0.post5 has no such option" in alone
+    assert refused({"ge_config.oo_level": "O1", "debug.deadlock_check": True}, "2.6.0") == (alone,)
+    mode = str(mode_refused("npugraph_ex", "2.6.0", "by me"))
+    assert mode.startswith(
+        "mode=npugraph_ex: torch_npu 2.6.0.post5 (by me) has no such package; versions that have it: 2.7.1"
+    )
+    assert str(mode_refused("npugraph_ex", "2.6.0")).startswith("mode=npugraph_ex: torch_npu 2.6.0.post5 has no")

@@ -104,7 +104,8 @@ def _copied(module: nn.Module) -> nn.Module:
         return copy.deepcopy(module, dict(shared))
     except Exception:
         own = [value for m in module.modules() for name, value in vars(m).items() if name not in _REGISTERED]
-        kept = {id(value): value for value in own if not _can_copy(value)}
+        modules = {id(m): m for m in module.modules()}  # what refers to one of them is copied with it
+        kept = {id(value): value for value in own if not _can_copy(value, dict(modules))}
         if not kept:
             raise
         return copy.deepcopy(module, {**shared, **kept})
@@ -135,9 +136,9 @@ def _copy_into(now: Any, start: Any) -> None:
             now.detach().copy_(start)
 
 
-def _can_copy(value: Any) -> bool:
+def _can_copy(value: Any, memo: dict[int, Any] | None = None) -> bool:
     try:
-        copy.deepcopy(value)
+        copy.deepcopy(value, memo)
     except Exception:  # noqa: BLE001  whatever an object raises that cannot be copied: it stays as it is
         return False
     return True
