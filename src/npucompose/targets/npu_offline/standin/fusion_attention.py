@@ -68,8 +68,8 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(attention, maximum, sum of exponents) of each row in float32; a row with every score hidden is zero."""
     group = query.size(1) // key.size(1)
-    k, v = (t.float().repeat_interleave(group, 1) if group > 1 else t.float() for t in (key, value))
-    scores = query.float() @ k.transpose(2, 3) * scale
+    k, v = (t.float().repeat_interleave(group, 1) for t in (key, value))
+    scores = query.float() @ k.mT * scale
     if sparse_mode == LEFT_UP:
         scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), float("-inf"))
     elif mask is not None:

@@ -198,8 +198,9 @@ _UPDATING: list[Updater] = []
 
 
 def task_update_begin(stream: Stream, handle: Tasks) -> None:
-    _UPDATING.append(Updater(handle.calls))
-    _UPDATING[-1].__enter__()
+    updater = Updater(handle.calls)
+    updater.__enter__()
+    _UPDATING.append(updater)
 
 
 def task_update_end(stream: Stream) -> None:

@@ -1,0 +1,269 @@
+"""GE sessions, addresses, schemas and devices of the stand-in as functions: no torch_npu, no process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from npucompose.errors import ConfigError
+from npucompose.targets.npu_offline import placement, standin
+from npucompose.targets.npu_offline.standin import ge_session, modules, operators
+from npucompose.targets.npu_offline.standin.ge_session import TorchDataType, TorchNpuGraphBase
+from npucompose.targets.npu_offline.standin.ledger import Ledger
+
+# Installed.
+
+
+def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[Any] = []
+    before = modules.streams.Stream.__dict__.get("device_of"), modules.streams.Event.__dict__.get("device_of")
+    for holder, kept in zip((modules.streams.Stream, modules.streams.Event), before, strict=True):
+        monkeypatch.setattr(holder, "device_of", kept, raising=False)
+    monkeypatch.setattr(standin, "_INSTALLED", [])
+    monkeypatch.setattr(modules, "install", lambda *given: told.append(given))
+    monkeypatch.setattr(operators, "define", lambda *given: told.append(given))
+    for value in ("0", None):
+        monkeypatch.delenv(standin.ALLOWED, raising=False)
+        if value is not None:
+            monkeypatch.setenv(standin.ALLOWED, value)
+        with pytest.raises(ConfigError, match="set NPUCOMPOSE_STANDIN=1"):
+            standin.install(tmp_path)
+    monkeypatch.setenv(standin.ALLOWED, "1")
+    device = standin.install(tmp_path)
+    assert told == [(device, tmp_path / "torch_npu"), (tmp_path / "torch_npu",)]
+    monkeypatch.delenv(standin.ALLOWED)
+    assert standin.install(tmp_path / "another") is device
+    standin._INSTALLED.append("a later one")  # type: ignore[arg-type]
+    assert standin.install(tmp_path) is device
+    assert len(told) == 2
+
+
+# GE sessions.
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    device: Any = SimpleNamespace(ledger=Ledger(), ge_sessions=[])
+    monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
+    return {"device": device, **ge_session.attributes(device)}
+
+
+def concrete(
+    function: Any, outputs: dict[int, int], *infos: Any, symbols: Any = (), metas: Any = (), count: int = 2
+) -> Any:
+    dtypes = SimpleNamespace(list=SimpleNamespace(i=[0] * count))
+    return SimpleNamespace(
+        _fx_graph=function, graph=SimpleNamespace(attr={"_output_dtypes": dtypes}), _fx_outputs_mapping=outputs,
+        _fx_input_names=list("abc"[: len(infos) or 1]), _input_info_list=[SimpleNamespace(func=i) for i in infos],
+        _all_sym_input_idx=dict(symbols), _all_meta_tensor_input=dict(metas),
+    )  # fmt: skip
+
+
+def test_a_session_keeps_what_it_was_handed_and_runs_the_fx_graph(session: dict[str, Any]) -> None:
+    device, base = session["device"], session["TorchNpuGraphBase"]
+    graph = base("graph_1")
+    assert (graph.loaded, graph.runs, device.ge_sessions, base.device) == (None, 0, [graph], device)
+    options = {"ge.a": "1"}
+    graph.load(bytearray(b"model"), options, [], [], 0)
+    options["ge.a"] = "2"
+    assert graph.loaded == (b"model", {"ge.a": "1"})
+    x = torch.ones(2, requires_grad=True)
+    index = SimpleNamespace(fx_input_idx=0)
+    TorchNpuGraphBase.programs["graph_1"] = concrete(lambda a: (a + 1, a * 3), {0: 1, 1: 0}, index)
+    first, second = graph.run(([x], None, None))
+    assert (first.tolist(), second.tolist(), first.requires_grad) == ([3, 3], [2, 2], False)
+    kept = torch.zeros(5)
+    assigned = [kept, None]
+    TorchNpuGraphBase.programs["graph_1"] = concrete(lambda a: (a + 1, a * 3), {0: 1}, index)
+    assert graph.run(([x], assigned, None))[0] is kept
+    assert assigned == [kept, None]
+    assert [one is None for one in graph.run(([x], None, None))] == [True, False]
+    assert graph.runs == 3
+    assert device.ledger.lines == ["ge_load graph_1", *["ge_run graph_1"] * 3]
+    with pytest.raises(RuntimeError, match="tuning graph_1 needs CANN's AOE"):
+        graph.auto_tune(None)
+    assert graph.summary() == "stand-in: no GE"
+
+
+def test_the_fx_graphs_arguments_are_found_among_ges_inputs() -> None:
+    found = concrete(
+        None,
+        {},
+        SimpleNamespace(fx_input_idx=2),
+        SimpleNamespace(fx_input_idx_list=[0, 1]),
+        None,
+        symbols={"s0": 0, "s1": 1},
+    )
+    tensor = torch.ones(3)
+    arguments = ge_session._fx_arguments(found, [tensor, torch.tensor([7, 8]), None])
+    assert arguments[:2] == [7, 8]
+    assert all(type(one) is int for one in arguments[:2])
+    assert arguments[2] is tensor
+    alone = concrete(None, {}, SimpleNamespace(fx_input_idx=0), SimpleNamespace(fx_input_idx=1), symbols={"s0": 1})
+    arguments = ge_session._fx_arguments(alone, [tensor, torch.tensor(4)])
+    assert (arguments[0] is tensor, arguments[1], type(arguments[1])) == (True, 4, int)
+    with pytest.raises(ValueError, match="zip"):
+        ge_session._fx_arguments(alone, [tensor])
+
+
+def test_a_symbol_that_ge_does_not_take_is_read_off_a_dimension() -> None:
+    def size(expression: str) -> Any:
+        return SimpleNamespace(node=SimpleNamespace(expr=expression))
+
+    metas = {1: SimpleNamespace(shape=(size("s9"), size("s0"))), 2: SimpleNamespace(shape=(4, size("s0"), size("s1")))}
+    arguments = [None, None, torch.ones(4, 6, 9)]
+    assert ge_session._symbol("s0", metas, arguments) == 6
+    assert ge_session._symbol("s1", metas, arguments) == 9
+    assert ge_session._symbol("s9", metas, arguments) is None
+    found = concrete(None, {}, None, SimpleNamespace(fx_input_idx=1), symbols={"s7": 0},
+                     metas={1: SimpleNamespace(shape=(size("s7"),))})  # fmt: skip
+    assert ge_session._fx_arguments(found, [None, torch.ones(5)])[0] == 5
+
+
+def test_the_engine_notes_what_it_is_told_and_answers(session: dict[str, Any]) -> None:
+    session["InitializeGraphEngine"]({"a": "b"})
+    session["FinalizeGraphEngine"]()
+    assert session["as_torch_tensors"](1, two=2) == (1, [])
+    assert session["device"].ledger.lines == ["ge_initialize", "ge_finalize", "as_torch_tensors"]
+    assert session["StupidRepeat"]("ab", 2) == "abab"
+    assert session["CheckAclnnAvaliable"]("Add") is True
+    assert session["GetSocName"]() == "Ascend910B3"
+    assert session["check_cann_compat"]("8", "9") == ""
+    assert session["get_registered_ir_def"]("Add") == ("None", [], [], [])
+    assert len({int(getattr(TorchDataType, name)) for name in ge_session.DTYPES}) == len(ge_session.DTYPES) == 16
+
+
+# Modules, addresses, schemas.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "enough"), [("8.2.RC1", True), ("9.0.0", True), ("9.1", False), ("10", False), ("9", True), ("RC", True)]
+)
+def test_two_numbers_of_canns_version_count(wanted: str, enough: bool) -> None:
+    assert modules._cann_is_at_least(wanted) is enough
+
+
+def test_a_module_is_found_in_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = ModuleType("standin_parent")
+    monkeypatch.setitem(sys.modules, "standin_parent", parent)
+    made = modules.module("standin_parent.leaf", answer=42)
+    monkeypatch.setitem(sys.modules, "standin_parent.leaf", made)
+    assert sys.modules["standin_parent.leaf"] is made is parent.leaf
+    assert made.answer == 42
+    assert made.__spec__ is not None
+    assert made.__spec__.name == made.__name__ == "standin_parent.leaf"
+
+
+def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules.graphs.NPUGraph, "device", SimpleNamespace(capturing=None), raising=False)
+    real = torch.arange(6, dtype=torch.int32)
+    storage = modules._storage_at(real.data_ptr(), "npu", 24)
+    described = {"dtype": torch.int32, "storage_offset": 1, "size": (2, 2), "stride": (2, 1)}
+    seen = modules._tensor_over(described, storage)
+    assert seen.tolist() == [[1, 2], [3, 4]]
+    real[1] = 9
+    assert seen[0, 0].item() == 9
+    assert modules._storage_at(0, "npu", 0).nbytes() == 0
+
+
+def test_the_limit_of_a_stream_is_given_away_as_a_copy() -> None:
+    told: list[Any] = []
+    device: Any = SimpleNamespace(limit=lambda *given: told.append(given))
+    stream = object.__new__(modules.streams.Stream)
+    stream.limit = {"cube_core_num": 3}
+    given = modules._stream_limit(stream)
+    assert (given, given is stream.limit) == ({"cube_core_num": 3}, False)
+    modules._set_stream_limit(device)(stream, 4, 8)
+    modules._set_stream_limit(device)("a stream's name", 1, 1)
+    assert told == [(stream, 4, 8)]
+
+
+LIST = """
+custom:
+  - func: npu_first(Tensor self) -> Tensor
+  - npu_second(Tensor self) -> Tensor
+  - func: abs(Tensor self) -> Tensor
+symint:
+  - func: npu_first(Tensor self, int other) -> Tensor
+  - func: npu_first.out(Tensor self, *, Tensor(a!) one, Tensor(b!) two) -> (Tensor(a!), Tensor(b!))
+quant:
+  - func: npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)
+official:
+  - func: npu_official(Tensor self) -> Tensor
+"""
+
+
+def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
+    assert list(operators.schemas(LIST)) == [
+        "npu_first(Tensor self) -> Tensor",
+        "npu_second(Tensor self) -> Tensor",
+        "npu_first.out(Tensor self, *, Tensor[] out) -> (Tensor, Tensor)",
+        "npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
+    ]
+    assert operators.registered("f(Tensor(a!) x, Tensor(b!) y) -> ()") == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
+
+
+def test_a_saved_tensor_is_numbered_as_torch_npu_does(tmp_path: Path) -> None:
+    x = torch.ones(2, requires_grad=True)
+    for given in (x, x * 2):
+        operators._save(given, save_path=str(tmp_path / "mm.pt"))
+    operators._save(x * 3, save_path=str(tmp_path / "mm.pt"), overwrite=True)
+    operators._save(x, save_path=str(tmp_path / "bare"))
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"mm_device_0_0.pt", "mm_device_0_1.pt", "mm_device_0.pt", "bare_device_0_0.pt"}
+    saved = torch.load(tmp_path / "mm_device_0_1.pt")
+    assert (saved.tolist(), saved.requires_grad) == ([2, 2], False)
+
+
+def test_a_file_of_the_wheel_becomes_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "standin_run", None)
+    (tmp_path / "meta.py").write_text("import sys\nfound = sys.modules[__name__].__name__\n")
+    operators._run("standin_run", tmp_path / "meta.py")
+    assert sys.modules["standin_run"].found == "standin_run"
+
+
+# Placement.
+
+
+def test_the_devices_that_operators_name_are_the_npus_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "DEVICE", "cuda:0")  # without torch_npu there is no device of the name npu
+    cpu, meta, npu = torch.device("cpu"), torch.device("meta"), torch.device("cuda:0")
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    ones = graph.call_function(torch.ones, ([2],), {"device": cpu, "parts": [(cpu, 1), meta]})
+    method = graph.call_method("to", (x, cpu))
+    with placement._devices_named(graph):
+        assert ones.kwargs == {"device": npu, "parts": [(npu, 1), meta]}
+        assert (ones.args, method.args) == (([2],), (x, cpu))
+    assert ones.kwargs == {"device": cpu, "parts": [(cpu, 1), meta]}
+    with pytest.raises(KeyError), placement._devices_named(graph):
+        raise KeyError
+    assert ones.kwargs["device"] == cpu
+
+
+def test_only_fake_cpu_tensors_are_placed() -> None:
+    real = torch.ones(2)
+    assert placement.on_npu(real) is real
+    assert placement.on_npu(3) == 3
+    with FakeTensorMode():
+        meta = torch.empty(2, device="meta")
+    assert placement.on_npu(meta) is meta
+
+
+def test_a_placed_tensor_keeps_its_layout_and_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "DEVICE", "cuda:0")  # a device of which fake tensors need no backend
+    with FakeTensorMode():
+        base = torch.empty(6, 4, dtype=torch.float16)
+        value = base[1:].t()
+    vars(value)["marked"] = {0}
+    made = placement.on_npu(value)
+    assert (made.device.type, made.dtype) == ("cuda", torch.float16)
+    assert (made.size(), made.stride(), made.storage_offset()) == (value.size(), value.stride(), 4)
+    assert vars(made)["marked"] == {0}
+    assert placement.on_npu(base).storage_offset() == 0
