@@ -171,4 +171,5 @@ def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.view(-1).view(torch.uint8) if plain.numel() else plain.new_empty(0, dtype=torch.uint8)
+    # `view(-1)` would keep the stride of a single element, which means nothing and has to be 1 for another dtype.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
