@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from torch import fx
 
+from npucompose import ops
 from npucompose.graphs import Aliases, Dependence
+from npucompose.graphs.dependence import storage_of
 from tests.sample_graphs import Program, aten, node, programs, traced
 
 X, Y = torch.randn(4, 4), torch.randn(4, 4)
@@ -115,3 +117,90 @@ def test_edges_go_forward_between_kernels_and_cover_the_data(module: Any) -> Non
     for kernel in found.kernels:
         for source in kernel.all_input_nodes:
             assert all((origin, kernel) in pairs for origin in found.origins[source])
+
+
+def test_a_sparse_tensor_has_no_storage_and_a_key_of_its_own() -> None:
+    building = Program(inputs=1)
+    made = [building.graph.call_function(aten._to_sparse.default, (building.values[0],)) for _ in range(2)]
+    for sparse in made:
+        sparse.meta["val"] = torch.zeros(2, 2).to_sparse()
+        assert storage_of(sparse.meta["val"]) is None
+    building.graph.call_function(aten.add_.Tensor, (made[0], 1))
+    building.graph.output(())
+    aliases = Aliases.of(building.graph)
+    assert [aliases.keys[sparse] for sparse in made] == [{-2}, {-3}]
+    assert aliases.written == {-2}
+    assert not aliases.shares(*made)
+
+
+def test_memory_is_known_by_storage_and_by_schema() -> None:
+    building = Program(inputs=2)
+    x, y = building.values
+    view = building.call(aten.t.default, x)
+    stale = building.call(aten.t.default, y)
+    with building.mode:
+        stale.meta["val"] = torch.empty(4, 4)  # as a pass leaves it
+    size = building.graph.call_function(aten.sym_size.int, (x, 0))
+    size.meta["val"] = 4
+    unknown = building.graph.call_function(aten.abs.default, (x,))
+    both = building.call(aten.max.dim, x, 0)
+    written = building.call(aten.add_.Tensor, stale, 1)
+    building.graph.output(())
+    aliases = Aliases.of(building.graph)
+    keys = aliases.keys
+    assert keys[view] == keys[x] == {storage_of(x.meta["val"])}
+    assert keys[stale] == keys[y] | {storage_of(stale.meta["val"])}
+    assert keys[size] == frozenset()
+    assert len(keys[unknown]) == 1
+    assert min(keys[unknown]) < 0
+    assert len(keys[both]) == 2
+    assert keys[written] == aliases.written == keys[stale]
+    assert aliases.of_all([view, size, stale]) == keys[x] | keys[stale]
+    assert [found for found in (x, view, stale, size, unknown, written) if aliases.is_view(found)] == [view, stale]
+
+
+def test_every_reader_comes_before_the_next_write_and_each_pair_has_one_edge() -> None:
+    building = Program(inputs=1)
+    x = building.values[0]
+    first, second = building.call(aten.relu.default, x), building.call(aten.abs.default, x)
+    building.call(aten.copy_.default, x, first)
+    building.call(aten.add_.Tensor, x, 1)
+    building.call(aten.neg.default, x)
+    building.graph.output((second,))
+    assert set(edges(building.graph)) == {
+        ("relu_default", "copy__default", "data"),
+        ("abs_default", "copy__default", "write after read"),
+        ("copy__default", "add__tensor", "write after write"),
+        ("add__tensor", "neg_default", "read after write"),
+    }
+
+
+def test_a_view_belongs_to_the_kernel_that_made_its_memory() -> None:
+    building = Program(inputs=1)
+    x = building.values[0]
+    made = building.call(aten.neg.default, x)
+    view = building.call(aten.t.default, made)
+    both = building.call(aten.max.dim, view, 0)
+    part = building.call(operator.getitem, both, 1)
+    other = building.call(aten.mul.Tensor, x, made)
+    building.graph.output(())
+    found = Dependence.of(building.graph)
+    homes = {name: found.home(node) for name, node in (("x", x), ("view", view), ("part", part), ("other", other))}
+    assert homes == {"x": None, "view": made, "part": both, "other": None}
+    assert found.home(building.call(aten.t.default, x)) is None
+    assert found.origins[view] == found.origins[made] == (made,)
+    assert found.origins[x] == ()
+
+
+def test_scopes_and_events_start_nothing() -> None:
+    ops.define()
+    building = Program(inputs=1)
+    made = building.call(aten.neg.default, building.values[0])
+    record = building.graph.call_function(torch.ops.air.record.default, ())
+    wait = building.graph.call_function(torch.ops.air.wait.default, ([record],))
+    building.call(aten._assert_async.msg, made, "words")
+    building.graph.output(())
+    found = Dependence.of(building.graph)
+    assert [kernel.name for kernel in found.kernels] == ["neg_default", "_assert_async_msg"]
+    assert (found.origins[record], found.origins[wait]) == ((), ())
+    assert edges(building.graph) == [("neg_default", "_assert_async_msg", "data")]

@@ -87,3 +87,49 @@ def test_fake_tensors_have_the_form_of_real_ones(name: str, arguments: list[Any]
     operator = getattr(npu, name).default
     tensors = [torch.randn(shape) for shape in arguments]
     torch.library.opcheck(operator, tuple(tensors), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_without_an_epsilon_it_is_a_millionth() -> None:
+    x, gamma = some(3, 8, dtype=torch.float64) * 1e-3, some(8, dtype=torch.float64)
+    wanted = 1 / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    near(npu.npu_rms_norm(x, gamma)[1], wanted, 1e-12)
+    near(npu.npu_add_rms_norm(x / 2, x / 2, gamma)[1], wanted, 1e-12)
+    near(npu.npu_add_rms_norm(x, x, gamma, 0.5)[0], npu.npu_rms_norm(x * 2, gamma, 0.5)[0], 1e-12)
+
+
+def test_a_norm_is_over_as_many_dimensions_as_its_weight_has() -> None:
+    x, gamma = some(2, 3, 4, dtype=torch.float64), some(3, 4, dtype=torch.float64)
+    y, rstd = npu.npu_rms_norm(x, gamma, 1e-5)
+    wanted = 1 / (x.square().mean((1, 2), keepdim=True) + 1e-5).sqrt()
+    near(rstd, wanted, 1e-12)
+    near(y, x * wanted * gamma, 1e-12)
+
+
+def test_what_is_not_said_is_the_last_dimension_and_halves() -> None:
+    x = some(2, 6, dtype=torch.float64)
+    assert torch.equal(npu.npu_swiglu(x), npu.npu_swiglu(x, 1))
+    angles = some(1, 6, dtype=torch.float64)
+    assert torch.equal(npu.npu_rotary_mul(x, angles, angles), npu.npu_rotary_mul(x, angles, angles, "half"))
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype, _ in DTYPES])
+@pytest.mark.parametrize(
+    ("name", "shapes", "more"),
+    [
+        ("npu_rms_norm", [(2, 3, 4), (4,)], ()),
+        ("npu_rms_norm", [(2, 3, 4), (3, 4)], (0.5,)),
+        ("npu_add_rms_norm", [(2, 3, 4), (2, 3, 4), (4,)], ()),
+        ("npu_swiglu", [(2, 6, 4)], ()),
+        ("npu_swiglu", [(2, 6, 4)], (1,)),
+        ("npu_rotary_mul", [(2, 3, 5, 8), (1, 1, 5, 8), (1, 1, 5, 8)], ("interleave",)),
+    ],
+)
+def test_forms_are_told_without_values(name: str, shapes: list[Any], more: Any, dtype: torch.dtype) -> None:
+    """Statistics are float32, or float64 where all is."""
+    tensors = [some(*shape, dtype=dtype) for shape in shapes]
+    call = getattr(npu, name)
+    found = [call(*tensors, *more), call(*(t.to("meta") for t in tensors), *more)]
+    real, fake = ([(t.shape, t.dtype, t.stride()) for t in (r if isinstance(r, tuple) else (r,))] for r in found)
+    assert real == fake
+    if "norm" in name:
+        assert real[1][1] == (torch.float64 if dtype == torch.float64 else torch.float32)

@@ -91,10 +91,10 @@ class _Walk:
                 self.pieces[number].mentioned = node
                 self.pieces[number].returned |= node.op == "output"
         if node in self.kernels:
-            for number in sorted({number for source in sources for number in self.maybe.get(source, NONE)}):
+            for number in self._given(sources):
                 self.pieces[number].touched_by.append(node)
             held, maybe = self._of_kernel(node)
-        elif node.op == "call_function" and node in self.aliases.keys and self.aliases.is_view(node):
+        elif self.aliases.is_view(node):
             held, maybe = self._of_view(node)
         else:
             return
@@ -131,10 +131,10 @@ class _Walk:
 
     def _made(self, node: fx.Node, storages: frozenset[int]) -> Pieces:
         """A piece for each storage; one for a value that shows none, unless it holds no tensor."""
-        if not storages and "val" in node.meta and not any(effects.tensors_in(node.meta["val"])):
+        if not storages and "val" in node.meta and not effects.holds_tensor(node.meta["val"]):
             return NONE
         begin = len(self.pieces)
-        self.pieces += [_Piece(node, storage, node) for storage in sorted(storages) or (None,)]
+        self.pieces += [_Piece(node, storage, node) for storage in storages or (None,)]
         return frozenset(range(begin, len(self.pieces)))
 
 

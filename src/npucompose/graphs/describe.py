@@ -149,7 +149,7 @@ def _constant(graph: fx.Graph, node: fx.Node) -> str:
     if isinstance(owner, fx.GraphModule):
         return fingerprint(owner.graph)
     plain = type(owner) in (torch.Tensor, torch.nn.Parameter) and owner.layout is torch.strided
-    if plain and owner.device.type != "meta" and owner.numel():
+    if plain and owner.device.type != "meta":
         with _disable_current_modes():  # while torch traces, what an operator gives would be a fake tensor
             raw = owner.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             return hashlib.sha256(raw.numpy().tobytes()).hexdigest()

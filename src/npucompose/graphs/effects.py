@@ -109,6 +109,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in leaves_in(value) if isinstance(leaf, torch.Tensor))
 
 
+def holds_tensor(value: Any) -> bool:
+    return next(tensors_in(value), None) is not None
+
+
 def is_getitem(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
 
@@ -124,12 +128,12 @@ def is_host(node: fx.Node) -> bool:
         return found.host
     if is_getitem(node) or getattr(node.target, "__module__", None) not in _HOST_MODULES:
         return False
-    return not any(tensors_in(node.meta.get("val"))) and not any(_is_tensor(arg) for arg in node.all_input_nodes)
+    return not holds_tensor(node.meta.get("val")) and not any(_is_tensor(arg) for arg in node.all_input_nodes)
 
 
 def _is_tensor(node: fx.Node) -> bool:
     value = node.meta.get("val")
-    return any(True for _ in tensors_in(value)) if value is not None else True
+    return value is None or holds_tensor(value)
 
 
 def is_opaque(node: fx.Node) -> bool:

@@ -29,9 +29,7 @@ _NAMES: dict[str, Control] = {
 
 def control(node: fx.Node) -> Control | None:
     """Which of the four control operators a node calls, or None: `air.record.default` is "record"."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    return _control(node.target)
+    return _control(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
 
 
 @cache

@@ -92,8 +92,8 @@ def _fia(
     if rows == 1:
         sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not
     elif sparse_mode == 0 and atten_mask is not None and (pre_tokens < rows or next_tokens < columns):
-        which, bound = ("pre_tokens", rows) if pre_tokens < rows else ("next_tokens", columns)
-        given = pre_tokens if which == "pre_tokens" else next_tokens
+        short = pre_tokens < rows
+        which, given, bound = ("pre_tokens", pre_tokens, rows) if short else ("next_tokens", next_tokens, columns)
         raise UnsupportedArgument(FIA, which, f"is {given}", f"Only bands that cover all tokens: at least {bound}.")
     q_lengths = _lengths(FIA, "actual_seq_lengths", actual_seq_lengths, q.shape[0], rows)
     kv_lengths = _lengths(FIA, "actual_seq_lengths_kv", actual_seq_lengths_kv, q.shape[0], columns)
@@ -285,7 +285,9 @@ def _lengths(op: str, name: str, given: Sequence[int] | None, batch: int, longes
         return None
     if len(given) != 1 and len(given) < batch:
         raise UnsupportedArgument(op, name, f"has {len(given)} lengths", f"Possible: 1, or at least B = {batch}.")
-    lengths = [int(n) for n in given[:batch]] if len(given) >= batch else [int(given[0])] * batch
+    lengths = [int(n) for n in given[:batch]]
+    if len(lengths) == 1:
+        lengths *= batch
     for length in lengths:
         if not 0 <= length <= longest:
             raise UnsupportedArgument(op, name, f"holds {length}", f"Possible: 0 to S = {longest}.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Literal, NamedTuple
 
 import torch
@@ -75,7 +77,7 @@ def _weights(scores: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tenso
     """softmax over each row; zeros where nothing of it is left. What is masked becomes -inf in `scores` itself."""
     if not masks:
         return torch.softmax(scores, -1)
-    mask = masks[0] if len(masks) == 1 else _any(masks)
+    mask = reduce(or_, masks)
     scores.masked_fill_(mask, float("-inf"))
     return torch.softmax(scores, -1).masked_fill_(mask.all(-1, keepdim=True), 0.0)
 
@@ -98,10 +100,3 @@ def _masks(
 def _behind(lengths: list[int], size: int, device: torch.device) -> torch.Tensor:
     """[B, size]: True at and behind each batch's length."""
     return torch.arange(size, device=device)[None, :] >= torch.tensor(lengths, device=device)[:, None]
-
-
-def _any(masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    together = masks[0]
-    for mask in masks[1:]:
-        together = together | mask
-    return together
