@@ -129,12 +129,14 @@ def test_an_operator_may_write_and_make(program: Program, fills: Any) -> None:
 def test_a_value_without_a_storage_is_a_piece_and_a_number_is_none(program: Program) -> None:
     sparse = program.graph.call_function(aten._to_sparse.default, (program.values[0],))
     sparse.meta["val"] = torch.zeros(2, 2).to_sparse()
-    number = program.graph.call_function(aten._local_scalar_dense.default, (sparse,))
+    unknown = program.graph.call_function(strange, (sparse,))
+    unknown.meta["val"] = torch.zeros(2, 2).to_sparse()
+    number = program.graph.call_function(aten._local_scalar_dense.default, (unknown,))
     number.meta["val"] = 1.5
     program.graph.output((number,))
     assert told(program.graph) == [
-        ("_to_sparse_default", ["_to_sparse_default"], ["_local_scalar_dense_default"], "_local_scalar_dense_default",
-         False)
+        ("_to_sparse_default", ["_to_sparse_default"], ["strange", "_local_scalar_dense_default"], "strange", False),
+        ("strange", ["strange"], ["_local_scalar_dense_default"], "_local_scalar_dense_default", False),
     ]  # fmt: skip
     assert allocations(program.graph, Dependence.of(program.graph))[0].storage is None
 

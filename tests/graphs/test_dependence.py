@@ -131,6 +131,10 @@ def test_a_sparse_tensor_has_no_storage_and_a_key_of_its_own() -> None:
     assert [aliases.keys[sparse] for sparse in made] == [{-2}, {-3}]
     assert aliases.written == {-2}
     assert not aliases.shares(*made)
+    feared = [building.graph.call_function(id, (sparse,)) for sparse in made]
+    for unknown in feared:
+        unknown.meta["val"] = torch.zeros(2, 2).to_sparse()
+    assert not Aliases.of(building.graph).shares(*feared)
 
 
 def test_memory_is_known_by_storage_and_by_schema() -> None:
@@ -142,17 +146,17 @@ def test_memory_is_known_by_storage_and_by_schema() -> None:
         stale.meta["val"] = torch.empty(4, 4)  # as a pass leaves it
     size = building.graph.call_function(aten.sym_size.int, (x, 0))
     size.meta["val"] = 4
-    unknown = building.graph.call_function(aten.abs.default, (x,))
-    both = building.call(aten.max.dim, x, 0)
+    unknown, other = (building.graph.call_function(aten.abs.default, (given,)) for given in (x, y))
+    both, made = building.call(aten.max.dim, x, 0), building.call(aten.clone.default, x)
     written = building.call(aten.add_.Tensor, stale, 1)
     building.graph.output(())
     aliases = Aliases.of(building.graph)
-    keys = aliases.keys
+    keys, at = aliases.keys, list(building.graph.nodes).index
     assert keys[view] == keys[x] == {storage_of(x.meta["val"])}
+    assert keys[made] == {storage_of(made.meta["val"])}
     assert keys[stale] == keys[y] | {storage_of(stale.meta["val"])}
     assert keys[size] == frozenset()
-    assert len(keys[unknown]) == 1
-    assert min(keys[unknown]) < 0
+    assert (keys[unknown], keys[other]) == ({-1 - at(unknown)}, {-1 - at(other)})
     assert len(keys[both]) == 2
     assert keys[written] == aliases.written == keys[stale]
     assert aliases.of_all([view, size, stale]) == keys[x] | keys[stale]
@@ -183,8 +187,11 @@ def test_a_view_belongs_to_the_kernel_that_made_its_memory() -> None:
     both = building.call(aten.max.dim, view, 0)
     part = building.call(operator.getitem, both, 1)
     other = building.call(aten.mul.Tensor, x, made)
+    count = building.graph.call_function(operator.getitem, (both, 2))
+    count.meta["val"] = 3  # a number lies nowhere
     building.graph.output(())
     found = Dependence.of(building.graph)
+    assert found.home(count) is both
     homes = {name: found.home(node) for name, node in (("x", x), ("view", view), ("part", part), ("other", other))}
     assert homes == {"x": None, "view": made, "part": both, "other": None}
     assert found.home(building.call(aten.t.default, x)) is None

@@ -56,6 +56,12 @@ def test_a_band_that_covers_all_tokens_is_none(bounds: dict[str, int]) -> None:
     assert torch.equal(*(fia(q, k, v, **COMMON, atten_mask=HIDES, **more)[0] for more in (bounds, {})))
 
 
+def test_rows_behind_heads_in_the_result_are_for_more_than_one_query() -> None:
+    named = {**COMMON, "input_layout": "BNSD_BSND"}
+    assert fia(*bnsd(rows=2), **named)[0].shape == (1, 2, 2, 8)
+    refused(FIA, bnsd(rows=1), named, "input_layout", "is BNSD_BSND for one query. It needs Q_S > 1; use BNSD.")
+
+
 def test_bands_mean_nothing_without_a_mask_nor_for_one_query() -> None:
     q, k, v = bnsd()
     assert torch.equal(*(fia(q, k, v, **COMMON, **more)[0] for more in ({"pre_tokens": 0, "next_tokens": 0}, {})))

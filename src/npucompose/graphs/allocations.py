@@ -139,8 +139,7 @@ class _Walk:
 
 
 def _storages(node: fx.Node) -> frozenset[int]:
-    value = node.meta.get("val")
-    tensors = (value,) if isinstance(value, torch.Tensor) else effects.tensors_in(value)
+    tensors = effects.tensors_in(node.meta.get("val"))
     return frozenset(storage for storage in map(storage_of, tensors) if storage is not None)
 
 
@@ -148,5 +147,5 @@ def _returns_what_it_writes(node: fx.Node) -> bool:
     """`relu_(c)` is c."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    returns = node.target._schema.returns
-    return len(returns) == 1 and returns[0].alias_info is not None and returns[0].alias_info.is_write
+    aliases = [result.alias_info for result in node.target._schema.returns]
+    return [alias is not None and alias.is_write for alias in aliases] == [True]

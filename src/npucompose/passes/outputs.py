@@ -38,15 +38,17 @@ class Visible:
         return self.seen_out.isdisjoint(mine) and self.seen_in.isdisjoint(mine)
 
     def join(self, kept: fx.Node, gone: fx.Node) -> None:
-        mine, other = self._memory(kept), self._memory(gone)
-        root = min(mine | other)
-        for key in (mine | other) - {root}:
-            self.joined[key] = root
-        for seen in (self.seen_out, self.seen_in):
-            if not seen.isdisjoint(mine | other):
-                seen.add(root)
         if gone in self.outputs:
             self.outputs.add(kept)
+        together = self._memory(kept) | self._memory(gone)
+        if not together:
+            return  # numbers lie nowhere
+        root = min(together)
+        for key in together - {root}:
+            self.joined[key] = root
+        for seen in (self.seen_out, self.seen_in):
+            if not seen.isdisjoint(together):
+                seen.add(root)
 
     def merge(self, kept: fx.Node, gone: fx.Node) -> None:
         """`kept` takes the place of `gone`, which leaves the graph."""

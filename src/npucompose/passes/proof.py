@@ -44,9 +44,7 @@ class Proof:
 def copied(graph: fx.Graph) -> fx.GraphModule:
     """The graph as it is now, with the module that holds its constants."""
     copy = fx.Graph()
-    result = copy.graph_copy(graph, {})
-    if result is not None:
-        copy.output(result)
+    copy.output(copy.graph_copy(graph, {}))
     owner = graph.owning_module if graph.owning_module is not None else torch.nn.Module()
     return fx.GraphModule(owner, copy)
 
