@@ -171,15 +171,14 @@ class _Reader:
             self.edges.setdefault((first, then), why)
 
     def _memory(self, node: fx.Node) -> None:
-        shared = self.aliases.written
-        if not shared:
+        if not self.aliases.written:
             return
-        writes = self.aliases.of_all(effects.written_by(node)) & shared
-        reads = self.aliases.of_all(node.all_input_nodes) & shared
-        for key in reads | writes:
+        writes = self.aliases.of_all(effects.written_by(node))
+        reads = self.aliases.of_all(node.all_input_nodes)  # what it writes among them
+        for key in reads:
             if key in self.writer:
                 self._edge(self.writer[key], node, "write after write" if key in writes else "read after write")
-        for key in reads - writes:
+        for key in reads:
             self.readers.setdefault(key, []).append(node)
         for key in writes:
             for reader in self.readers.pop(key, ()):

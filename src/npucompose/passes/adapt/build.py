@@ -122,7 +122,7 @@ def rebuilt(builder: Builder, arguments: Bound, changed: Mapping[str, Any]) -> f
             continue
         if index < len(args):
             args[index] = changed[taken.name]
-        elif taken.kwarg_only or index > len(args):
+        elif taken.kwarg_only or taken.name in kwargs or index > len(args):
             kwargs[taken.name] = changed[taken.name]
         else:
             args.append(changed[taken.name])

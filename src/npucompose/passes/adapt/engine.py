@@ -81,7 +81,7 @@ def walk(
     table = by_operator(rules)
     counts: dict[str, Counter[str]] = {rule.name: Counter() for rule in rules.rules}
     rejected: list[str] = []
-    todo = [node for node in graph.nodes if node.op == "call_function" and node.target in table]
+    todo = [node for node in graph.nodes if node.target in table]
     todo.reverse()
     while todo:
         node = todo.pop()
