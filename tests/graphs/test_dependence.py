@@ -187,11 +187,18 @@ def test_a_view_belongs_to_the_kernel_that_made_its_memory() -> None:
     both = building.call(aten.max.dim, view, 0)
     part = building.call(operator.getitem, both, 1)
     other = building.call(aten.mul.Tensor, x, made)
+    number = building.graph.call_function(aten._local_scalar_dense.default, (other,))
+    number.meta["val"] = 2
+    shaped = building.graph.call_function(aten.view.default, (made, [number, 8]))
+    shaped.meta["val"] = made.meta["val"].view(2, 8)
+    again = building.call(aten.t.default, shaped)
     count = building.graph.call_function(operator.getitem, (both, 2))
     count.meta["val"] = 3  # a number lies nowhere
     building.graph.output(())
     found = Dependence.of(building.graph)
     assert found.home(count) is both
+    assert found.origins[shaped] == (made, number)
+    assert found.home(again) is made
     homes = {name: found.home(node) for name, node in (("x", x), ("view", view), ("part", part), ("other", other))}
     assert homes == {"x": None, "view": made, "part": both, "other": None}
     assert found.home(building.call(aten.t.default, x)) is None

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from npucompose import ops
-from npucompose.graphs import fingerprint, op_counts, printed, symbols
+from npucompose.graphs import Snapshot, fingerprint, op_counts, printed, symbols
 from npucompose.graphs.describe import _short, node_text, value_text
 from tests.sample_graphs import aten, traced
 
@@ -202,3 +202,44 @@ def test_a_symbol_counts_by_its_place_and_a_name_that_looks_like_one_stays() -> 
     square = traced(forward, torch.randn(5, 5), torch.randn(3, 5), mode="symbolic").graph
     assert fingerprint(wide) == fingerprint(again)
     assert fingerprint(wide) != fingerprint(square)
+
+
+def test_equal_counts_stand_by_name_and_a_method_has_no_module() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    for target in (aten.relu.default, aten.abs.default, aten.neg.default, aten.neg.default, torch.Tensor.add_):
+        graph.call_function(target, (x,))
+    found = op_counts(graph)
+    assert list(found.items()) == [
+        ("aten.neg.default", 2), ("add_", 1), ("aten.abs.default", 1), ("aten.relu.default", 1)
+    ]  # fmt: skip
+
+
+def test_symbols_of_strides_count_and_those_of_one_expression_are_sorted() -> None:
+    x = traced(lambda x: x + 1, torch.randn(5, 7)[:, :3], mode="symbolic").graph.find_nodes(op="placeholder")[0]
+    assert len(symbols(x.graph)) == 3
+    y = traced(lambda y: y + 1, torch.randn(2, 3, 4, 5, 6), mode="symbolic").graph.find_nodes(op="placeholder")[0]
+    first, *others = y.meta["val"].shape
+    for size in others:
+        first = first * size
+    graph = fx.Graph()
+    graph.placeholder("n").meta["val"] = first
+    assert len(symbols(graph)) == 5
+    assert list(symbols(graph)) == sorted(symbols(graph))
+
+
+def test_what_is_learnt_of_a_symbol_later_changes_no_snapshot() -> None:
+    graph = traced(lambda x: x + 1, torch.randn(4, 3), mode="symbolic").graph
+    taken, before, known = Snapshot.of(graph), printed(graph), fingerprint(graph)
+    assert bool(next(iter(graph.nodes)).meta["val"].shape[0] == 4)
+    assert printed(graph) != before
+    assert (taken.text, taken.fingerprint) == (before, known)
+
+
+def test_an_input_counts_by_its_form_and_not_by_what_has_its_name() -> None:
+    def given(held: float, *default: int) -> str:
+        graph = fx.Graph()
+        graph.output((graph.placeholder("held", None, *default),))
+        return fingerprint(fx.GraphModule({"held": torch.full((2,), held)}, graph).graph)
+
+    assert given(1.0) == given(2.0) == given(1.0, 3)
