@@ -167,6 +167,12 @@ def test_how_far_two_calls_are_apart() -> None:
     assert steadiness._off(compare([ONE], [ONE[:1]])).startswith("gives something else (")
 
 
+class Opaque:
+    """Nobody can tell whether it has changed."""
+
+    __slots__ = ()
+
+
 class Unsteady(nn.Module):
     """Does what `kind` says with each call."""
 
@@ -174,6 +180,8 @@ class Unsteady(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(2), requires_grad=False)
         self.kind, self.count, self.kept = kind, 0, torch.zeros(2)
+        if kind == "python":
+            self.opaque = Opaque()
         self.register_buffer("total", torch.zeros(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -212,7 +220,9 @@ def test_a_model_whose_state_is_in_buffers_is_steady() -> None:
     assert state.outside == ()
 
 
-@pytest.mark.parametrize(("kind", "path", "in_python"), [("python", "count", ("count",)), ("tensor", "kept", ())])
+@pytest.mark.parametrize(
+    ("kind", "path", "in_python"), [("python", "count", ("count", "opaque")), ("tensor", "kept", ())]
+)
 def test_state_that_decides_is_rewound_from_then_on(kind: str, path: str, in_python: Any) -> None:
     found, state = steady(kind)
     assert (found.repeats, found.within, found.in_python) == (True, True, in_python)

@@ -193,7 +193,7 @@ def _all(entries: Any, kind: Any) -> list[Any]:
             values.append(_strict.structure(raw, entry_kind))
         except (BaseValidationError, ValueError, TypeError) as error:
             note = IterableValidationNote("", index, entry_kind)
-            cast("Any", error).__notes__ = [*getattr(error, "__notes__", []), note]  # add_note came with Python 3.11
+            cast("Any", error).__notes__ = [note]  # add_note came with Python 3.11
             errors.append(error)
     if errors:
         raise IterableValidationError("while reading a list or mapping", errors, kind)
