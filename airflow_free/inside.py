@@ -36,8 +36,6 @@ def obey(order: dict[str, Any], pipe: int) -> None:
     except Exception as error:  # noqa: BLE001  whatever it is, it travels to the parent, and its traceback to the log
         traceback.print_exc()
         send({"word": "error", **_error_words(error)})
-    sys.stdout.flush()
-    sys.stderr.flush()
 
 
 def leave_a_trace() -> None:

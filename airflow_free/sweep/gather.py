@@ -38,20 +38,26 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
     Without `places` it is the default store. A ledger sorts by itself, however many points it has.
     """
     places = places or (Store.default().root,)
-    if len(places) == 1 and (places[0] / FILE_NAME).is_file():
-        with Ledger.read(places[0]) as ledger:
-            found = ledger.entries(by=sort, descending=descending, limit=limit)
-            best = _front_of(ledger)
-            lines = [
-                evolve(line, front=entry.key in best)
-                for line, entry in zip(_of_entries(found, ledger), found, strict=True)
-            ]
-            return Gathered(lines=tuple(lines), counts=ledger.counts())
+    match places:
+        case [place] if (place / FILE_NAME).is_file():
+            return _of_ledger(place, sort, descending, limit)
+        case _:
+            pass
     lines = with_front([line for place in places for line in _lines(place)])
     with_it = [line for line in lines if _value(line, sort) is not None]
     with_it.sort(key=lambda line: _value(line, sort), reverse=descending)
     ordered = [*with_it, *(line for line in lines if _value(line, sort) is None)]
     return Gathered(lines=tuple(ordered[:limit]), counts=Counter(line.status for line in lines))
+
+
+def _of_ledger(place: Path, sort: str, descending: bool, limit: int | None) -> Gathered:
+    with Ledger.read(place) as ledger:
+        found = ledger.entries(by=sort, descending=descending, limit=limit)
+        best = _front_of(ledger)
+        lines = [
+            evolve(line, front=entry.key in best) for line, entry in zip(_of_entries(found, ledger), found, strict=True)
+        ]
+        return Gathered(lines=tuple(lines), counts=ledger.counts())
 
 
 def _front_of(ledger: Ledger) -> frozenset[str]:

@@ -334,12 +334,16 @@ def test_a_worker_s_exit_status_is_that_of_its_work(
         if error is not None:
             raise error
 
+    flushed: list[str] = []
+    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+        monkeypatch.setattr(stream, "flush", lambda name=name: flushed.append(name))
     monkeypatch.setenv("LATE", "before")
     monkeypatch.setattr(forkserver, "obey", obey)
     with pytest.raises(Ended) as ended:
         forkserver._be_a_worker({"env": {"LATE": "now"}}, 9)
     assert ended.value.args == (status,)
     assert seen == [("now", {"LATE": "now"}, 9)]
+    assert flushed == ["out", "err"]
     assert ("ValueError" in capsys.readouterr().err) is isinstance(error, ValueError)
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,3 +196,28 @@ def test_a_trial_is_kept_as_it_was_told(tmp_path: Path) -> None:
             ledger.write_trial(trial)
         assert ledger.trials("s") == trials
         assert ledger.trials("another") == []
+
+
+def test_each_value_is_composed_beside_those_it_depends_on() -> None:
+    class Noting:
+        """A composer that finds fault with one value."""
+
+        def __init__(self) -> None:
+            self.asked: list[tuple[str, ...]] = []
+
+        def compose(self, overrides: Sequence[str]) -> Any:
+            self.asked.append(tuple(overrides))
+            return SimpleNamespace(problems=("no such seed.",) if "seed=3" in overrides else (), tree={})
+
+    found = space(
+        mode=Dimension(one_of=("eager", "reduce-overhead")),
+        seed=Dimension(one_of=(1, 3), when={"mode": ("reduce-overhead", "eager")}),
+    )
+    composer = Noting()
+    with pytest.raises(ConfigError) as caught:
+        found.check(composer)  # type: ignore[arg-type]
+    assert caught.value.problems == ("no such seed @ search.space.",)
+    beside = ("model=add", "mode=reduce-overhead")
+    assert composer.asked == [
+        ("model=add",), ("model=add", "mode=eager"), beside, (*beside, "seed=1"), (*beside, "seed=3"),
+    ]  # fmt: skip

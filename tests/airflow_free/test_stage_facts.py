@@ -126,7 +126,10 @@ def test_eager_and_what_was_made_of_the_model_are_timed_on_the_first_inputs(live
 def test_a_call_without_names_is_called_without_names() -> None:
     told: list[Any] = []
     benchmark.bound(lambda *a, **k: told.append((a, k)), SimpleNamespace(args=(1, 2), kwargs={}))()  # type: ignore[arg-type]
-    benchmark.bound(lambda *a, **k: told.append((a, k)), SimpleNamespace(args=(1,), kwargs={"x": 2}))()  # type: ignore[arg-type]
+    names = {"x": 2}
+    call = benchmark.bound(lambda *a, **k: told.append((a, k)), SimpleNamespace(args=(1,), kwargs=names))  # type: ignore[arg-type]
+    names["x"] = 3  # the call is what it was when it was bound
+    call()
     assert told == [((1, 2), {}), ((1,), {"x": 2})]
 
 
