@@ -166,6 +166,7 @@ def test_progress_is_told_each_tenth_of_a_second_and_at_the_end(clock: Clock) ->
 def test_progress_follows_what_will_end_the_measuring(clock: Clock) -> None:
     assert progress_of(clock, 200_000, min_seconds=1.0, min_calls=1) == [0.2, 0.4, 0.6, 0.8, 1.0, 1.0]
     assert progress_of(clock, 200_000, min_seconds=60.0, max_calls=2) == [0.5, 1.0, 1.0]
+    assert progress_of(clock, 200_000, min_seconds=0.3, min_calls=1) == [pytest.approx(2 / 3), 1.0, 1.0]
     assert progress_of(clock, 200_000, min_seconds=0.4, min_calls=0) == [0.5, 1.0, 1.0]
     assert progress_of(clock, 200_000, min_seconds=0.4, min_calls=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
 

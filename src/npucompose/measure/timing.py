@@ -155,8 +155,8 @@ def _order(names: tuple[str, ...], number: int) -> tuple[str, ...]:
 
 
 def _fraction(calls: int, spent_ns: int, min_calls: int, min_seconds: float, max_calls: int) -> float:
-    by_calls = calls / min_calls if min_calls else 1.0
-    by_time = spent_ns / (min_seconds * 1e9) if min_seconds else 1.0
+    by_calls = calls / min_calls if min_calls else math.inf
+    by_time = spent_ns / (min_seconds * 1e9) if min_seconds else math.inf
     return min(1.0, max(min(by_calls, by_time), calls / max_calls))
 
 
