@@ -766,6 +766,76 @@ def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli._hydra("a", "mine run", "c", "t") == 0  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (["mode=eager"], ["single"]),
+        (["-m", "mode=eager"], ["sweep"]),
+        (["--help"], ["look", "hydra"]),
+        (["--hydra-help"], ["look", "hydra"]),
+        (["--cfg", "job"], ["look", "hydra"]),
+        (["--info"], ["look", "hydra"]),
+        (["--shell-completion", "query=bash"], ["hydra"]),
+    ],
+)
+def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for name in ("single", "sweep", "hydra"):
+        monkeypatch.setattr(cli, f"_{name}", lambda *given, name=name: said.append(name) or 7)
+    monkeypatch.setattr(cli, "_look_first", lambda *given: said.append("look"))
+    assert cli.run(words) == 7
+    assert said == done
+
+
+def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path) -> None:
+    def given(**words: Any) -> Any:
+        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None}
+        return SimpleNamespace(**{**made, **words})
+
+    (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")
+    assert cli._composer(given()).compose([]).tree["seed"] != 41
+    assert cli._composer(given(config_dir=str(tmp_path), config_name="mine")).compose([]).tree["seed"] == 41
+    with pytest.raises(ConfigError):
+        cli._look_first(SimpleNamespace(overrides=["no_such=1"]), cli._composer(given()))  # type: ignore[arg-type]
+    cli._look_first(SimpleNamespace(overrides=["model=add"]), cli._composer(given()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", [0, 1, ConfigError("refused"), None])
+def test_the_end_of_a_task_inside_hydra_is_the_end_of_the_command(
+    end: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def act(job: Any) -> int:
+        if isinstance(end, NpuComposeError):
+            raise end
+        return end
+
+    def hydra(arguments: Any, program: str, composer: Any, task: Any) -> int:
+        if end is not None:
+            task(None)
+        return 9
+
+    monkeypatch.setattr(cli, "_hydra", hydra)
+    monkeypatch.setattr(cli, "_run_here", act)
+    assert cli.run(["model=add"]) == (9 if end is None else 2 if isinstance(end, ConfigError) else end)
+    assert ("refused" in capsys.readouterr().err) == isinstance(end, ConfigError)
+
+
+def test_a_sweep_tells_what_is_illegal_and_ends_as_its_runs_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_free.sweep import command
+
+    sweep = SimpleNamespace(illegal_lines=lambda: ["a=1 is illegal"], act=None)
+    monkeypatch.setattr(command, "planned", lambda overrides, composer: sweep)
+    monkeypatch.setattr(cli, "_hydra", lambda *given: 9)
+    assert cli.run(["-m", "model=add"]) == 9
+    assert capsys.readouterr().err == "npucompose: a=1 is illegal\n"
+    for end, status in ((lambda: 1, 1), (raised(ConfigError("x")), 2)):
+        monkeypatch.setattr(cli, "_hydra", lambda *given, end=end: sweep.act(end) or 9)
+        assert cli.run(["-m", "model=add"]) == status
+        capsys.readouterr()
+
+
 # Scopes in a model's source.
 
 

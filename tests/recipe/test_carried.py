@@ -372,6 +372,8 @@ def test_as_many_nodes_as_can_stay_where_they_are() -> None:
         ((1,), (1, 2), False),
         ((1, 2), (1, 3), False),
         ((1,), 1, False),
+        (1, (1,), False),
+        ([1], {"a": 1}, False),
         ({"a": 1}, {"a": 1}, True),
         ({"a": 1}, {"a": 2}, False),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, False),

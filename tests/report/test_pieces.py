@@ -20,6 +20,7 @@ from npucompose.report.files import write_atomically
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.modes import Behind, ModeFacts, ModeTime
 from npucompose.schema.record import Environment, Numerics, Report
+from npucompose.schema.versions import tree_of
 
 # Files.
 
@@ -155,6 +156,7 @@ def conf(tmp_path: Path) -> tuple[Path, Path]:
     for folder, name, text in (
         (first, "b", "# @package _global_\nx: 1\n  #  mine  \n# other\n"),
         (second, "b", "# theirs\n"),
+        (first, "aa", "x: 1\n"),
         (second, "a", "x: 1\n"),
         (second, "c", "# " + "long " * 100 + "\x1b\n"),
         (second, "d", "x: 1 # no\n" + "y: 1\n" * 2000 + "# too late\n"),
@@ -166,8 +168,8 @@ def conf(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_group_is_its_files_the_first_folder_s_first(conf: tuple[Path, Path]) -> None:
     found = {one.name: one for one in listing.choices("modes", conf)}
-    assert list(found) == ["a", "b", "c", "d"]
-    assert [one.doc for one in found.values()] == ["", "mine  ".strip(), ("long " * 100)[:300], ""]
+    assert list(found) == ["a", "aa", "b", "c", "d"]
+    assert [one.doc for one in found.values()] == ["", "", "mine  ".strip(), ("long " * 100)[:300], ""]
     assert found["b"].file == str(conf[0] / "mode" / "b.yaml")
     assert listing.choices("mode", conf[1:])[1].doc == "theirs"
     assert listing.choices("targets", conf) == ()
@@ -209,7 +211,7 @@ def test_names_that_both_begin_with(left: tuple[str, ...], right: tuple[str, ...
     assert listing._shared(left, right) == shared
 
 
-def test_the_yaml_of_a_subtree_and_of_a_version() -> None:
+def test_the_yaml_of_a_subtree_and_of_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     text = listing.yaml_of("debug.graph_dump", "2.6.0")
     asked = "--under debug.graph_dump --torch-npu 2.6.0"
     assert text.splitlines()[:5] == [
@@ -220,7 +222,11 @@ def test_the_yaml_of_a_subtree_and_of_a_version() -> None:
         "debug:",
     ]
     assert text.splitlines()[5] == "  graph_dump:"
-    assert "npugraph_ex" not in text.partition("debug:")[2].replace("Acts in", "").split("\n  ")[0]
+    named = [line.strip().partition(":")[0] for line in text.splitlines()[6:] if "#" not in line]
+    wanted = [path for path, leaf in tree_of("2.6.0.post5").items() if leaf.set_by == "compiler"]
+    assert named == [path.rpartition(".")[2] for path in wanted if path.startswith("debug.graph_dump.")]
+    monkeypatch.setattr(listing.inductor, "yaml_default", lambda: "Inductor's")
+    assert listing.yaml_of("inductor") == "Inductor's"
     assert "torch_npu_version: null\n" in listing.yaml_of("debug.graph_dump")
 
 
@@ -338,6 +344,16 @@ def test_quartiles_are_those_of_the_rounds() -> None:
     speed = winner._speed("x", evolve(one, stages=evolve(one.stages, benchmark=alone)))
     assert speed is not None
     assert (speed.low, speed.middle, speed.high) == (2.0, 2.0, 2.0)
+
+
+def test_quartiles_that_touch_overlap() -> None:
+    fast, slow = with_mode("a", 2.0), with_mode("b", 1.0)
+    assert slow.stages.benchmark is not None
+    eager = evolve(timing(1.0), samples_us=(100.0, 100.0, 200.0, 200.0))
+    touching = evolve(slow.stages.benchmark, samples_us=(100.0,) * 4, baselines={"eager": eager})
+    said = winner.verdict(fast, evolve(slow, stages=evolve(slow.stages, benchmark=touching)))
+    assert said is not None
+    assert said.startswith("mode=a and mode=b cannot be told apart (2.00 ×")
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,27 @@ from rich.console import Console
 
 from npucompose.console import console
 from npucompose.errors import ConfigError
-from npucompose.report import adapted, compare, doctor, explain, html, pareto, scatter, settings, svg, terminal, trace
+from npucompose.report import (
+    adapted,
+    compare,
+    comparison,
+    doctor,
+    explain,
+    html,
+    pareto,
+    scatter,
+    settings,
+    svg,
+    terminal,
+    trace,
+)
 from npucompose.report.axis import Axis
 from npucompose.report.comparison import Compared, render
 from npucompose.report.differences import (
     CUT as WINDOW,
 )
 from npucompose.report.differences import (
+    as_json,
     beside_each_other,
     difference_markdown,
     difference_text,
@@ -205,6 +219,7 @@ RICH = evolve(
     error="somebody said so",
     log_cut_bytes=5 << 30,
     reused=True,
+    effective=(*FULL.effective, evolve(FULL.effective[0], option="target")),
     provenance={"mode.name": "command line", "model.name": "conf/model/gpt_decode.yaml, chosen on the command line"},
     passes=(*FULL.passes, ADAPT, CLEAN, evolve(ADAPT, graph="1", seconds=0.25, rules=ADAPT.rules[1:])),
     rejected=("aten.x rejects this", "aten.y rejects that"),
@@ -259,6 +274,7 @@ PREDICTED = evolve(
     npu=evolve(NPU, platform="stand-in", ge_graphs=(GE, evolve(GE, name="two", nodes=5)), streams=None),
     streams=evolve(FULL.streams, applied=False, why="too small", threads=None, device="ascend910b"),
     memory=Memory(pool_bytes=2048, peak_rss_bytes=1 << 30),
+    effective=FULL.effective[:4],
     expectations=(),
     numerics=evolve(RICH.numerics, max_abs_err=None, passed=True, model=None),
     environment=evolve(FULL.environment, cpu={"model": "a CPU", "cores": 2}, git_dirty=True),
@@ -266,7 +282,7 @@ PREDICTED = evolve(
 )
 WEIGHED_ALL = evolve(
     PREDICTED,
-    streams=evolve(FULL.streams, trials=(WEIGHED[0],), why="11 % faster"),
+    streams=evolve(FULL.streams, trials=(WEIGHED[0],), why="11 % faster", nodes={}),
     stages=evolve(PREDICTED.stages, sequence=evolve(SEQUENCE, ran=None), capture=None, modes=None, ablation=None),
     sinking=evolve(FACTS, path=4, product="ascend910b"),
     npu=evolve(NPU, ge_graphs=()),
@@ -286,6 +302,7 @@ LINES = (
             events=(("a", "b"), ("mm", "c")),
         ),
     ),
+    ("short", Timeline(source="predicted", nodes=("a",), streams=("s",), start_us=(0.0,), end_us=(0.5,))),
     ("empty", Timeline(source="predicted", nodes=(), streams=(), start_us=(), end_us=())),
 )
 
@@ -316,7 +333,13 @@ def test_the_page_of_a_run_with_everything_is_this(name: str, golden: Any) -> No
 def test_all_that_is_compared_of_a_run(golden: Any) -> None:
     told = [f"{f.part} | {f.name} | {f.text} | {f.said_by}" for f in facts(RICH)]
     found = differences(RICH, evolve(INDUCTOR, provenance={"mode": "conf/mode/x.yaml"}))
-    forms = [difference_text(found).plain, difference_markdown(found), difference_text(found).markup]
+    assert "—" in as_json(differences(RICH, evolve(RICH, error="—")))
+    forms = [
+        as_json(found)[:300],
+        difference_text(found).plain,
+        difference_markdown(found),
+        difference_text(found).markup,
+    ]
     golden("report/differences.txt", "\n\n".join(["\n".join(told), *forms]) + "\n")
 
 
@@ -331,6 +354,7 @@ def test_long_texts_are_cut_around_their_first_difference() -> None:
     )
     assert beside_each_other("c" * 70, "c" * 65) == ("…" + "c" * 35, "…" + "c" * 30)
     assert beside_each_other("x" * 90, "y") == ("x" * 60 + "…", "y")
+    assert beside_each_other("y", "x" * 90) == ("y", "x" * 60 + "…")
 
 
 def compared(reports: dict[str, Report]) -> Iterator[Compared]:
@@ -348,7 +372,7 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
         yield Compared(line=line, report=None if report.status == "illegal" else report)
 
 
-def test_the_page_of_many_runs_is_this(golden: Any) -> None:
+def test_the_page_of_many_runs_is_this(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = list(compared({**EXAMPLES, "rich": RICH}))
     page = render(runs, {"ok": 3, "crashed": 1, "illegal": 1, "numerics_failed": 1, "expect_failed": 9})
     from npucompose.report.comparison_script import SCRIPT
@@ -357,8 +381,17 @@ def test_the_page_of_many_runs_is_this(golden: Any) -> None:
     golden("report/comparison.html", on_lines(page.replace(SCRIPT, "SCRIPT").replace(STYLE + WIDE, "STYLE")))
     lines = [run.line for run in runs]
     shown = [plain(lambda made, width=width: made.print(compare.as_table(lines)), width) for width in (160, 70, 50)]
+    styled = console(width=160, record=True, file=io.StringIO(), force_terminal=True, color_system="standard")
+    styled.print(compare.as_table(lines))
+    shown.append(styled.export_text(styles=True).replace("\x1b", "^"))
     golden("report/compared.txt", "\n".join([*shown, compare.as_markdown(lines), compare.as_csv(lines)]))
     assert render([], {}).count("<tr>") == 1
+    assert "more kinds of work" not in page
+    assert "process peak over median latency" in page
+    planned = render(list(compared({"full": FULL, "disappointing": EXAMPLES["disappointing"]})), {"ok": 2})
+    assert "<figcaption>pool over median latency" in planned
+    monkeypatch.setattr(comparison, "MOST_PLOTS", 0)
+    assert '<p class="dim">1 more kinds of work are in the table.</p>' in render(runs, {"ok": 3})
 
 
 def test_what_a_tracker_is_told(golden: Any, tmp_path: Path) -> None:
@@ -403,6 +436,16 @@ def test_pictures_are_these(golden: Any) -> None:
     golden("report/pictures.txt", "\n\n".join(f"# {name}\n{on_lines(text)}" for name, text in shapes.items()) + "\n")
 
 
+def test_the_slowest_sample_is_in_the_last_bin_and_the_fastest_in_the_first() -> None:
+    drawn_bins = list(svg._histogram([0.0, 0.0, 50.0, 100.0], Axis.between(0, 100), 60, "c0"))
+    width = (svg.WIDTH - svg.LABEL) / svg.BINS
+    lefts = [f'x="{svg._place(0, Axis.between(0, 1)) + n * width:.2f}'.rstrip("0").rstrip(".") for n in (0, 30, 59)]
+    assert [any(left in bar for bar in drawn_bins) for left in lefts] == [True] * 3
+    assert len(drawn_bins) == 3
+    assert f'height="{svg.ROW - 14}"' in drawn_bins[0]
+    assert f'height="{(svg.ROW - 14) // 2}"' in drawn_bins[2]
+
+
 def test_only_so_much_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     from npucompose.report import timeline
 
@@ -422,18 +465,19 @@ def test_a_trace_has_every_entry_in_the_order_of_time(golden: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axis", "value", "place"),
+    ("made", "value", "place"),
     [
-        (Axis.between(1, 100), 10, 0.5),
-        (Axis.between(0, 9), 3, 1 / 3),
-        (Axis.between(1, 10), 10**0.5, 0.5),
-        (Axis.between(1, 9.99), 5.495, 0.5),
-        (Axis.between(-1, 100), 49.5, 0.5),
-        (Axis.between(10, 10), 10, 0.5),
-        (Axis.between(0, 0), 0.5, 0.5),
+        (lambda: Axis.between(1, 100), 10, 0.5),
+        (lambda: Axis.between(0, 9), 3, 1 / 3),
+        (lambda: Axis.between(1, 10), 10**0.5, 0.5),
+        (lambda: Axis.between(1, 9.99), 5.495, 0.5),
+        (lambda: Axis.between(-1, 100), 49.5, 0.5),
+        (lambda: Axis.between(10, 10), 10, 0.5),
+        (lambda: Axis.between(0, 0), 0.5, 0.5),
     ],
 )
-def test_an_axis_places_values_and_finds_them_again(axis: Axis, value: float, place: float) -> None:
+def test_an_axis_places_values_and_finds_them_again(made: Callable[[], Axis], value: float, place: float) -> None:
+    axis = made()
     assert axis.place(value) == pytest.approx(place)
     assert axis.value(place) == pytest.approx(value)
     assert list(axis.marks(3)) == pytest.approx([axis.low, axis.value(0.5), axis.high])
@@ -445,60 +489,70 @@ def test_an_axis_places_values_and_finds_them_again(axis: Axis, value: float, pl
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        (as_time(0), "0.0 µs"),
-        (as_time(999.9), "999.9 µs"),
-        (as_time(1000), "1.00 ms"),
-        (as_time(999_990), "999.99 ms"),
-        (as_time(1e6), "1.00 s"),
-        (as_bytes(0), "0 B"),
-        (as_bytes(1023), "1023 B"),
-        (as_bytes(1024), "1.0 KiB"),
-        (as_bytes(1024**2), "1.0 MiB"),
-        (as_bytes(1024**3 * 3), "3.0 GiB"),
-        (as_bytes(1024**4 * 2048), "2048.0 TiB"),
-        (as_count(1, "match", "matches"), "1 match"),
-        (as_count(0, "match", "matches"), "0 matches"),
-        (as_count(2, "node"), "2 nodes"),
-        (contract_words(0, 0), "every bit"),
-        (contract_words(1e-5, 0), "rtol 1e-05"),
-        (contract_words(0, 1e-6), "atol 1e-06"),
-        (log_words(FULL), None),
-        (log_words(RICH), "run.log was cut: 5.0 GiB beyond pipeline.log_limit_mb are not kept"),
+        (lambda: as_time(0), "0.0 µs"),
+        (lambda: as_time(999.9), "999.9 µs"),
+        (lambda: as_time(1000), "1.00 ms"),
+        (lambda: as_time(999_990), "999.99 ms"),
+        (lambda: as_time(1e6), "1.00 s"),
+        (lambda: as_bytes(0), "0 B"),
+        (lambda: as_bytes(1023), "1023 B"),
+        (lambda: as_bytes(1024), "1.0 KiB"),
+        (lambda: as_bytes(1024**2), "1.0 MiB"),
+        (lambda: as_bytes(1024**3 * 3), "3.0 GiB"),
+        (lambda: as_bytes(1024**4 * 2048), "2048.0 TiB"),
+        (lambda: as_count(1, "match", "matches"), "1 match"),
+        (lambda: as_count(0, "match", "matches"), "0 matches"),
+        (lambda: as_count(2, "node"), "2 nodes"),
+        (lambda: contract_words(0, 0), "every bit"),
+        (lambda: contract_words(1e-5, 0), "rtol 1e-05"),
+        (lambda: contract_words(0, 1e-6), "atol 1e-06"),
+        (lambda: log_words(FULL), None),
+        (lambda: log_words(RICH), "run.log was cut: 5.0 GiB beyond pipeline.log_limit_mb are not kept"),
         (
-            ran_as(CallStatistics(hits=1, captures=2, replacements=0, eager=3)),
+            lambda: ran_as(CallStatistics(hits=1, captures=2, replacements=0, eager=3)),
             "1 replayed · 2 recorded · 3 without a recording",
         ),
         (
-            ran_as(CallStatistics(hits=1, captures=2, replacements=1)),
+            lambda: ran_as(CallStatistics(hits=1, captures=2, replacements=1)),
             "1 replayed · 2 recorded, 1 of them in another's place · 0 without a recording",
         ),
-        (plan_words(StreamFacts(streams=1, events=0)), ""),
-        (plan_words(StreamFacts(streams=1, events=0, why="x")), ""),
-        (plan_words(StreamFacts(streams=1, events=0, applied=False)), ""),
-        (plan_words(StreamFacts(streams=1, events=0, applied=False, why="x")), "plan not applied: x"),
-        (plan_words(StreamFacts(streams=1, events=0, trials=WEIGHED, why="x")), "plan applied in 1 of 2 recordings: x"),
-        (plan_words(StreamFacts(streams=1, events=0, trials=WEIGHED[:1], why="x")), "plan applied: x"),
+        (lambda: plan_words(StreamFacts(streams=1, events=0)), ""),
+        (lambda: plan_words(StreamFacts(streams=1, events=0, why="x")), ""),
+        (lambda: plan_words(StreamFacts(streams=1, events=0, applied=False)), ""),
+        (lambda: plan_words(StreamFacts(streams=1, events=0, applied=False, why="x")), "plan not applied: x"),
         (
-            trial_words(StreamFacts(streams=1, events=0, trials=WEIGHED, predicted_us=1.0, serial_us=2.0)),
+            lambda: plan_words(StreamFacts(streams=1, events=0, trials=WEIGHED, why="x")),
+            "plan applied in 1 of 2 recordings: x",
+        ),
+        (lambda: plan_words(StreamFacts(streams=1, events=0, trials=WEIGHED[:1], why="x")), "plan applied: x"),
+        (
+            lambda: trial_words(StreamFacts(streams=1, events=0, trials=WEIGHED, predicted_us=1.0, serial_us=2.0)),
             "measured 252.0 µs (p90 270.0 µs) against 305.0 µs (p90 334.0 µs) on one stream, p10 of 20 turns, "
             "11 % faster, slower, predicted 1.0 µs against 2.0 µs",
         ),
-        (trial_words(StreamFacts(streams=1, events=0, predicted_us=1.0)), ""),
-        (why_untimed(FULL), "the results are wrong"),
-        (why_untimed(JUDGED["mistraced"]), "tracing changed the results"),
-        (why_untimed(JUDGED["unsteady"]), "there is no reference to compare with"),
-        (status_words(JUDGED["mistraced"]), "tracing changed the results"),
-        (status_words(evolve(FULL, status="numerics_failed", numerics=None)), "wrong results"),
-        (numerics_notes(evolve(RICH, numerics=None)), ["the comparison of the detached handle ended at step 3"]),
+        (lambda: trial_words(StreamFacts(streams=1, events=0, predicted_us=1.0)), ""),
         (
-            numerics_notes(evolve(FULL, numerics=evolve(RICH.numerics, cause="model", note=None))),
+            lambda: trial_words(StreamFacts(streams=1, events=0, trials=(Weighed(applied=False, why="one stream"),))),
+            "one stream",
+        ),
+        (lambda: why_untimed(FULL), "the results are wrong"),
+        (lambda: why_untimed(JUDGED["mistraced"]), "tracing changed the results"),
+        (lambda: why_untimed(JUDGED["unsteady"]), "there is no reference to compare with"),
+        (lambda: status_words(JUDGED["mistraced"]), "tracing changed the results"),
+        (lambda: status_words(evolve(FULL, status="numerics_failed", numerics=None)), "wrong results"),
+        (
+            lambda: numerics_notes(evolve(RICH, numerics=None)),
+            ["the comparison of the detached handle ended at step 3"],
+        ),
+        (
+            lambda: numerics_notes(evolve(FULL, numerics=evolve(RICH.numerics, cause="model", note=None))),
             ["replay exact; passes changed shapes, structure or infinities; tracing changed 1.8e-07"],
         ),
-        (part_words(Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True)), None),
+        (lambda: part_words(Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True)), None),
     ],
 )
-def test_numbers_and_facts_in_words(said: Any, wanted: Any) -> None:
-    assert said == wanted
+def test_numbers_and_facts_in_words(said: Callable[[], Any], wanted: Any) -> None:
+    assert said() == wanted
 
 
 def test_what_would_be_adapted_and_why_a_graph_would_sink(golden: Any) -> None:
@@ -547,6 +601,9 @@ def test_what_would_be_adapted_and_why_a_graph_would_sink(golden: Any) -> None:
         adapted.as_json(run),
         plain(lambda made: explain.render(explained, made)),
         plain(lambda made: explain.render(stored, made)),
+        plain(lambda made: explain.render(stored, made), 44),
+        plain(lambda made: adapted.render(run, made), 20),
+        plain(lambda made: terminal.render(RICH, made, "/a long path of a folder/report.json"), 50),
         explain.as_json(stored),
     ]
     golden("report/explained.txt", "\n\n".join(parts) + "\n")
@@ -558,9 +615,9 @@ def test_what_would_be_adapted_and_why_a_graph_would_sink(golden: Any) -> None:
 
 def test_who_set_what_reads_like_this(golden: Any) -> None:
     given = [
-        Setting(option="seed", value=3, said_by="command line"),
         Setting(option="mode.name", value="eager", said_by="conf/mode/eager.yaml, chosen on the command line"),
-        Setting(option="model.x", value=[1], said_by="mine.yaml"),
+        Setting(option="model.x", value=["ä"], said_by="mine.yaml"),
+        Setting(option="seed", value=3, said_by="command line"),
         Setting(option="compiler.a", value=True, said_by="default"),
         Setting(option="compiler.b", value=1, said_by="conf/compiler/default.yaml", why_not="acts in GE only"),
         Setting(option="compiler.c", value=2, said_by="conf/compiler/default.yaml"),
@@ -568,6 +625,7 @@ def test_who_set_what_reads_like_this(golden: Any) -> None:
     ]
     shown = [plain(lambda made: settings.render(given, made))]
     shown.append(plain(lambda made: settings.render(given, made, under="compiler")))
+    shown.append(plain(lambda made: settings.render(given, made), 12))
     shown += [settings.as_json(given, under="mode"), settings.as_json(given)]
     golden("report/settings.txt", "\n\n".join(shown) + "\n")
     assert [one.option for one in settings.below(given, "compiler.a")] == ["compiler.a"]
@@ -695,6 +753,51 @@ def test_the_compiler_is_told_whatever_it_says_of_itself(monkeypatch: pytest.Mon
     assert doctor._compiler() == "/bin/c++: c++ 12"
     monkeypatch.setattr(doctor, "first_lines", lambda *command: ())
     assert doctor._compiler() == "/bin/c++: it does not tell its version"
+
+
+@pytest.mark.parametrize(("version", "verified"), [("2.13.0+cpu", True), ("2.13.0", True), ("1.0+2.13.0", False)])
+def test_what_torch_says_of_itself_is_kept(version: str, verified: bool, tmp_path: Path) -> None:
+    said = {"version": version, "threads": 3, "capability": "AVX2", "cuda_build": "13.0", "cuda": ["a", "b"]}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho a warning\necho '{json.dumps(said)}'\n")
+    python.chmod(0o755)
+    assert doctor.ask_torch(str(python)) == Torch(
+        version=version,
+        verified=verified,
+        threads=3,
+        capability="AVX2",
+        cuda_build="13.0",
+        cuda_devices=("a", "b"),
+    )
+
+
+def test_a_target_of_torchair_is_usable_where_it_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import npucompose.targets
+
+    asked: list[str] = []
+
+    class Registry:
+        def get(self, name: str) -> Any:
+            asked.append(name)
+            return lambda: self
+
+        def check(self, mode: str) -> None:
+            asked.append(mode)
+
+    monkeypatch.setattr(npucompose.targets, "TARGETS", Registry())
+    assert doctor._torchair("npu", "a device") == Usable(name="npu", usable=True, needs="a device")
+    assert asked == ["npu", "max-autotune"]
+
+
+def test_a_torch_that_ends_without_a_word_has_a_status(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho first >&2\necho last >&2\nexit 4\n")
+    python.chmod(0o755)
+    assert doctor.ask_torch(str(python)) == Torch(error="last")
+    python.write_text("#!/bin/sh\nexit 4\n")
+    assert doctor.ask_torch(str(python)) == Torch(error="exit status 4")
+    python.write_text("#!/bin/sh\n")
+    assert doctor.ask_torch(str(python)) == Torch(error="torch answered: ")
 
 
 def test_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

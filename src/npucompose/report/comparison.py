@@ -83,7 +83,7 @@ def _rest_of_name(line: Line, names: Sequence[str]) -> str:
 
 def _sorted_by(value: object) -> str | None:
     """Numbers whole: `tag` would round them."""
-    return None if value is None else repr(value) if isinstance(value, float) else str(value)
+    return None if value is None else str(value)
 
 
 def _plots(lines: Sequence[Line]) -> Iterator[Html]:

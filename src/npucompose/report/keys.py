@@ -77,7 +77,7 @@ def _rows(cls: type[Any], prefix: str) -> Iterator[Row]:
 
 
 def _row(key: str, hint: Any, field: attrs.Attribute[Any]) -> Row:
-    choices: Sequence[Any] = field.metadata.get("choices") or ()
+    choices: Sequence[Any] | None = field.metadata.get("choices")
     factory = getattr(field.default, "factory", None)
     default: Any = field.default if factory is None else factory()
     needed = default is attrs.NOTHING

@@ -140,7 +140,7 @@ def label(name: str, y: float, *, small: bool = False) -> Html:
     return tag("text", *inside, x=0, y=y, class_="small" if small else "name")
 
 
-def picture(height: float, name: str, *content: Html) -> Html:
+def picture(height: float, name: str, *content: Html | None) -> Html:
     """Something WIDTH wide, scaled to the page."""
     return tag("svg", *content, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=name)
 

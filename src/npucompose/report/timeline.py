@@ -37,11 +37,11 @@ def _figure(name: str, line: Timeline, scale: float) -> Html:
     bottom = LANE * len(streams)
     curve = _curve(line.counters.get(BYTES_ALIVE, ()), scale, bottom)
     height = bottom + (CURVE if curve is not None else 0) + 24
-    content = [
+    content: list[Html | None] = [
         *(label(stream, n * LANE + LANE / 2 + 4) for n, stream in enumerate(streams)),
         *_boxes(line, streams, scale),
         *_arrows(line, events, streams, scale),
-        *([curve] if curve is not None else []),
+        curve,
         axis(Axis(low=0.0, high=scale, logarithmic=False), height),
     ]
     return tag("figure", tag("figcaption", " · ".join(words)), picture(height, f"timeline of {name}", *content))
