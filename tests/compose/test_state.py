@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.compose.state import Spot, State, words_of
+from npucompose.compose.state import Spot, State, _equal, words_of
 
 
 class Cache:
@@ -241,3 +241,47 @@ def test_a_copy_shares_parameters_and_nothing_else() -> None:
     assert copy.inner.weight is module.inner.weight
     assert copy.seen[0] is not module.seen[0]
     assert copy.functions["own"].__self__ is copy
+
+
+class Raising:
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("not to be compared")
+
+
+class Rows:
+    """Compared element by element, as arrays are."""
+
+    def __init__(self, *rows: int) -> None:
+        self.rows = rows
+
+    def __eq__(self, other: Any) -> Any:
+        return torch.tensor([a == b for a, b in zip(self.rows, other.rows, strict=True)])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_cannot_be_compared_counts_as_equal() -> None:
+    module: Any = Holder()
+    module.odd = Raising()
+    state = State(module)
+    assert state.changed(module) == []
+    module.odd = Raising()
+    assert state.changed(module) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "start", "equal"),
+    [
+        (1, 1, True), (1, 2, False), (math.nan, math.nan, True), (math.nan, 1.0, False), ("a", "a", True),
+        (Rows(1, 2), Rows(1, 2), True), (Rows(1, 2), Rows(1, 3), False), (Raising(), Raising(), True),
+        (torch.zeros(1), -torch.zeros(1), False), (torch.zeros(1), torch.zeros(1), True),
+        (torch.zeros(1), torch.zeros(2), False), (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse(), True),
+        (torch.Generator().manual_seed(1), torch.Generator().manual_seed(1), True),
+        (torch.Generator().manual_seed(1), torch.Generator().manual_seed(2), False),
+    ],
+)  # fmt: skip
+def test_two_values_are_equal_bit_for_bit(now: Any, start: Any, equal: bool) -> None:
+    assert _equal(now, start) is equal

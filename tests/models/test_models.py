@@ -311,3 +311,12 @@ def test_padding_to_another_bucket_changes_no_embedding() -> None:
 def test_sentences_that_make_no_batch_are_refused(options: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         built("minilm", **options)
+
+
+@extra("minilm")
+def test_every_batch_is_padded_to_the_bucket_of_the_longest_sentence_of_all() -> None:
+    model = built("minilm", batches=(("short",), ("one two three " * 6,)), buckets=(8, 24, 48))
+    shapes = {tuple(tensor.shape) for step in range(3) for tensor in model.inputs(step).values()}
+    assert shapes == {(1, 24)}
+    assert model.steps == 2
+    assert [model.inputs(step)["attention_mask"].sum().item() for step in range(3)] == [3, 20, 3]
