@@ -48,7 +48,13 @@ ADD = ge_op("Add_2", "Add", "b:0", "", "a:0", "Mm:-1", slots=("x1", "x2", "x3"),
 
 def ge_graph(size: int = -1) -> Loaded:
     ops = [
-        ge_op("b", "RefData", out=[described(2, 3, device="NPU"), described(1, -1)], index=SimpleNamespace(i=1)),
+        ge_op(
+            "b",
+            "RefData",
+            out=[described(2, 3, device="NPU"), described(1, -1)],
+            index=SimpleNamespace(i=1),
+            _user_stream_label=LABEL,
+        ),
         ge_op("a", "Data", out=[described(1, 4, size)], index=SimpleNamespace(i=0)),
         ge_op("Mm", "MatMul", "a:0", "gone:0", out=[described(1)], slots=("x1", "x2")),
         ADD,
@@ -65,7 +71,7 @@ def test_a_ge_graph_becomes_facts() -> None:
     assert list(found.types.items()) == [("Add", 2), ("Data", 1), ("MatMul", 1), ("NetOutput", 1), ("RefData", 1)]
     assert list(found.data.items()) == [("a", "FLOAT [4, -1]"), ("b", "INT64 [3] NPU")]
     assert list(found.options.items()) == [("ge.a", "1"), ("ge.b", "2")]
-    assert found.streams == {"Add_2": "stream1"}
+    assert found.streams == {"b": "stream1", "Add_2": "stream1"}
     assert found.cores == {"Add_2": "8 cube, 16 vector"}
     assert found.super_kernels == {"Add_2": "", "Add_3": "sk"}
     assert found.control_edges == ("Mm -> Add_2",)
@@ -90,7 +96,7 @@ def test_a_ge_graph_is_listed_a_line_for_each_node() -> None:
     assert listing.listing(ge_graph(), {"ge.y": "0", "ge.x": "1"}) == (
         "# GE graph graph_1: 6 nodes, dynamic shapes, as handed to libge\n"
         "# option ge.a = 1\n# option ge.b = 2\n# global option ge.x = 1\n# global option ge.y = 0\n"
-        "b: INT64 [3] NPU, FLOAT [-1] = RefData()  # index=1\n"
+        "b: INT64 [3] NPU, FLOAT [-1] = RefData()  # index=1, _user_stream_label=stream1\n"
         "a: FLOAT [4, -1] = Data()  # index=0\n"
         "Mm: FLOAT = MatMul(a:0, gone:0)\n"
         "Add_2: FLOAT, INT64 [2] = Add(b:0, a:0, Mm:-1)"
@@ -105,7 +111,7 @@ def test_every_graph_that_is_loaded_or_exported_is_noted_once(monkeypatch: pytes
 
     class Graph:
         def load(self, ge_graph: Any, options: Any = None, **keywords: Any) -> str:
-            told.append(("load", options, keywords))
+            told.append(("load", ge_graph.SerializeToString(), options, keywords))
             return "loaded"
 
     class ModelDef:
@@ -131,7 +137,9 @@ def test_every_graph_that_is_loaded_or_exported_is_noted_once(monkeypatch: pytes
     assert Graph().load(SimpleNamespace(SerializeToString=lambda: b"one"), {"ge.a": 1}, more=2) == "loaded"
     assert Graph().load(SimpleNamespace(SerializeToString=lambda: b"two")) == "loaded"
     assert compiled.export(b"three", {"k": True}) == "exported"
-    assert told == [("load", {"ge.a": 1}, {"more": 2}), ("load", None, {}), ("export", {"k": True})]
+    assert told == [
+        ("load", b"one", {"ge.a": 1}, {"more": 2}), ("load", b"two", None, {}), ("export", {"k": True})
+    ]  # fmt: skip
     assert [(one.name, one.options) for one in observe.LOADED] == [
         ("one", {"ge.a": "1"}),
         ("two", {}),

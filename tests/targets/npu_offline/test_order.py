@@ -67,3 +67,31 @@ def test_waiting_for_an_older_event_forgets_nothing() -> None:
     order.wait(6, 2)
     order.call(2, "relu", reads={X}, writes={3})
     assert order.unordered == []
+
+
+def test_a_write_without_a_read_is_compared_with_what_was_written_before() -> None:
+    order = Order()
+    order.call(1, "mm", reads=(), writes={X})
+    order.call(2, "fill", reads=(), writes={X})
+    assert order.unordered == ["fill on stream 2 reads or writes what mm on stream 1 wrote, and no event orders them."]
+
+
+def test_a_reader_is_told_from_a_writer_and_forgotten_after_the_next_write() -> None:
+    order = Order()
+    order.call(1, "abs", reads={X}, writes={Y})
+    order.call(2, "fill", reads=(), writes={X})
+    assert order.unordered == ["fill on stream 2 reads or writes what abs on stream 1 reads, and no event orders them."]
+    order.record(5, 2)
+    order.wait(5, 3)
+    order.call(3, "fill", reads=(), writes={X})
+    assert len(order.unordered) == 1
+
+
+def test_what_a_call_writes_it_does_not_count_as_read_by_itself() -> None:
+    order = Order()
+    order.call(1, "add_", reads={X}, writes={X})
+    assert order.read == {}
+    assert order.clocks == {1: {1: 1}}
+    order.call(1, "abs", reads={X}, writes=())
+    assert [access.call for access in order.read[X]] == ["abs"]
+    assert order.clocks == {1: {1: 2}}

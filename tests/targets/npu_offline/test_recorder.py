@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.standin.recorder import Recorder
+from npucompose.targets.npu_offline.standin.recorder import Call, Recorder, Updater
 
 
 def recorder(*own: torch.Tensor) -> Recorder:
@@ -48,3 +48,62 @@ def test_a_capture_draws_no_random_numbers() -> None:
 def test_what_the_host_waits_for_is_refused() -> None:
     with pytest.raises(RuntimeError, match="needs its answer on the host"), recorder():
         torch.ones(1).item()
+
+
+def test_an_empty_copy_holds_real_values_and_keywords_reach_the_call() -> None:
+    x = torch.tensor([3.0, 4.0])
+    calls: list[Any] = []
+    recording = recorder()
+    recording.graph.taped_call = lambda call, written: calls.append((call, [id(t) for t in written]))  # type: ignore
+    with recording:
+        like = torch.empty_like(x)
+        out = torch.zeros(2)
+        torch.add(x, 1, out=out)
+        torch.ops.aten.add_.Tensor(self=out, other=x)
+    assert like.tolist() == [3, 4]
+    assert out.tolist() == [7, 9]
+    written = {str(call.func): ids for call, ids in calls}
+    assert written["aten.empty_like.default"] == []
+    assert written["aten.add.out"] == written["aten.add_.Tensor"] == [id(out)]
+    assert all(isinstance(call.kwargs, dict) for call, _ in calls)
+
+
+def test_memory_is_remembered_as_it_was_before_its_first_write() -> None:
+    outside = torch.zeros(2)
+    recording = recorder()
+    with recording:
+        outside.add_(1)
+        outside.add_(1)
+        torch.add(outside, 1, out=outside)
+    recording.undo()
+    assert outside.tolist() == [0, 0]
+
+
+def test_only_calls_of_the_group_get_new_arguments() -> None:
+    x, y = torch.ones(2), torch.ones(1)
+    call = Call(func=torch.ops.aten.mul.Tensor, args=(x, 2), kwargs={}, out=x * 2, stream=0)
+    updater = Updater([object(), call])
+    with updater:
+        assert torch.ops.aten.mul.Tensor(x, other=y) is call.out
+    assert (updater.updated, call.kwargs, len(call.args)) == (1, {}, 2)
+    with updater:
+        torch.ops.aten.mul.Tensor(x, 3)
+    assert (updater.updated, call.args[1], call.kwargs) == (2, 3, {})
+
+
+def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:
+    x = torch.zeros(2)
+    torch.ops.aten.add_.Tensor(x, 1)
+    Call(func=torch.ops.aten.add_.Tensor, args=(x, 1), kwargs={}, out=torch.full((2,), 9.0), stream=0).run()
+    assert x.tolist() == [2, 2]
+    two = Call(func=torch.ops.aten.neg.default, args=(x,), kwargs={}, out=(x, x), stream=0)
+    with pytest.raises(ValueError, match="zip"):
+        two.run()
+
+
+def test_a_file_that_a_call_writes_is_computed_at_every_replay() -> None:
+    schema = torch._C.parse_schema("npu::save_npugraph_tensor(Tensor input) -> ()")
+    func: Any = SimpleNamespace(_schema=schema, is_view=False)
+    assert Call(func=func, args=(torch.ones(1),), kwargs={}, out=None, stream=0).computes
+    scope: Any = SimpleNamespace(_schema=torch._C.parse_schema("air::record(Tensor input) -> Tensor"), is_view=False)
+    assert not Call(func=scope, args=(), kwargs={}, out=torch.ones(1), stream=0).computes

@@ -267,3 +267,48 @@ def test_a_placed_tensor_keeps_its_layout_and_its_marks(monkeypatch: pytest.Monk
     assert (made.size(), made.stride(), made.storage_offset()) == (value.size(), value.stride(), 4)
     assert vars(made)["marked"] == {0}
     assert placement.on_npu(base).storage_offset() == 0
+
+
+def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    class GeConcreteGraph:
+        graph = SimpleNamespace(name="graph_3")
+
+        def save_fx_graph(self, graph_module: Any) -> str:
+            told.append(("save", self, graph_module))
+            return "saved"
+
+    class Converter:
+        def __init__(self, graph: Any) -> None:
+            self._graph = graph
+            made = torch.fx.Graph()
+            self.ones = made.call_function(torch.ones, ([2],), {"device": torch.device("cpu")})
+            self.module = SimpleNamespace(graph=made)
+
+        def run(self, *args: Any, **kwargs: Any) -> str:
+            told.append((args, kwargs, str(self.ones.kwargs["device"])))
+            return "converted"
+
+    converter: Any = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
+    converter.GeConcreteGraph = GeConcreteGraph
+    compiler: Any = ModuleType("torchair.npu_fx_compiler")
+    compiler._NpuGraphConverter = Converter
+    for name in ("torchair", "torchair._ge_concrete_graph"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for module in (converter, compiler):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(placement, "_PLACED", [])
+    monkeypatch.setattr(placement, "DEVICE", "cuda:0")
+    monkeypatch.setattr(placement, "on_npu", lambda value: f"placed {value}")
+    monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
+    placement.place_ge_graphs()
+    placement.place_ge_graphs()
+    graph = GeConcreteGraph()
+    assert graph.save_fx_graph("module") == "saved"
+    assert TorchNpuGraphBase.programs == {"graph_3": graph}
+    assert Converter(graph).run("x", 1, named=2) == "converted"
+    assert Converter("another graph").run("x", named=2) == "converted"
+    assert told == [
+        ("save", graph, "module"), (("placed x", "placed 1"), {"named": 2}, "cuda:0"), (("x",), {"named": 2}, "cpu"),
+    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -119,11 +118,9 @@ def patched() -> tuple[str, ...]:
     """Which functions of torch.distributed are TorchAir's by now."""
     import torch.distributed
 
-    found: list[Callable[..., Any]] = [getattr(torch.distributed, name, None) for name in PATCHED]  # pyright: ignore[reportAssignmentType]
+    found: dict[str, Any] = {name: getattr(torch.distributed, name, None) for name in PATCHED}
     return tuple(
-        name
-        for name, function in zip(PATCHED, found, strict=True)
-        if str(getattr(function, "__module__", "")).startswith("torchair.")
+        name for name, function in found.items() if str(getattr(function, "__module__", "")).startswith("torchair.")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from npucompose.schema.record import GeGraph
@@ -20,7 +20,7 @@ UNKNOWN = (-1, -2)
 
 def facts(loaded: Loaded) -> GeGraph:
     """What the report says of a graph."""
-    operators = list(loaded.graph.op)
+    operators = loaded.graph.op
     data = {op.name: _described(op.output_desc[0]) for op in _inputs(operators)}
     dynamic = any(size in UNKNOWN for op in _inputs(operators) for size in op.output_desc[0].shape.dim)
     types = Counter(op.type for op in operators)
@@ -44,7 +44,7 @@ def facts(loaded: Loaded) -> GeGraph:
 
 def ge_facts(loaded: Loaded) -> GeFacts:
     """What decides whether the graph can sink: sizes of its inputs, who feeds each operator, its options."""
-    operators = list(loaded.graph.op)
+    operators = loaded.graph.op
     types = {op.name: op.type for op in operators}
     return GeFacts(
         name=loaded.name,
@@ -81,12 +81,12 @@ def _line(op: Any) -> str:
     return f"{op.name}: {results or 'nothing'} = {op.type}({', '.join(inputs)}){note}"
 
 
-def _inputs(operators: list[Any]) -> list[Any]:
+def _inputs(operators: Iterable[Any]) -> list[Any]:
     found = [op for op in operators if op.type in INPUTS]
     return sorted(found, key=lambda op: op.attr["index"].i)
 
 
-def _control_edges(operators: list[Any]) -> Iterator[str]:
+def _control_edges(operators: Iterable[Any]) -> Iterator[str]:
     """An input `MatMul:-1` is an order, not a value."""
     for op in operators:
         for source in op.input:
