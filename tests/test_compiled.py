@@ -298,3 +298,13 @@ def test_a_compiled_function_in_a_class_is_a_method():
 def test_what_cannot_be_meant_is_refused_in_a_sentence(model: Any, choices: tuple[Any, ...], words: str):
     with pytest.raises(ConfigError, match=words):
         npucompose.compile(model, *choices)
+
+
+def test_the_function_that_is_called_is_the_model_itself_in_eager_and_another_elsewhere():
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    eager, other = (npucompose.compile(doubled, f"mode={mode}") for mode in ("eager", "reduce-overhead"))
+    assert eager._call is doubled
+    assert other._call is not doubled
+    assert eager._original() is other._original() is doubled

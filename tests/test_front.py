@@ -836,6 +836,37 @@ def test_a_sweep_tells_what_is_illegal_and_ends_as_its_runs_do(
         capsys.readouterr()
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_of_a_refused_run_nothing_is_left_but_what_others_put_there(
+    others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import logging
+
+    from hydra.core.hydra_config import HydraConfig
+
+    run_dir = tmp_path / "outputs" / "day" / "time"
+    (run_dir / ".hydra").mkdir(parents=True)
+    (run_dir / ".hydra" / "config.yaml").touch()
+    if others:
+        (run_dir.parent / "theirs").touch()
+    did: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging, "shutdown", lambda: did.append("closed"))
+    for subdir, log in ((".hydra", False), (None, False), (".hydra", True)):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if log:
+            (run_dir / "run.log").touch()
+        config = SimpleNamespace(
+            runtime=SimpleNamespace(output_dir=str(run_dir)), output_subdir=subdir, job=SimpleNamespace(name="run")
+        )
+        monkeypatch.setattr(HydraConfig, "get", lambda config=config: config)
+        cli._leave_no_folder()
+        assert not run_dir.exists()
+        assert run_dir.parent.exists() is others
+        assert tmp_path.exists()
+    assert did == ["closed"] * 3
+
+
 # Scopes in a model's source.
 
 
