@@ -151,6 +151,26 @@ def test_a_cut_through_a_scope_closes_it_before_and_opens_it_behind() -> None:
         assert same(segmented([x]), [torch.exp(torch.sin(torch.cos(-x))) + -x])
 
 
+def test_a_scope_that_was_closed_before_a_cut_is_not_opened_behind_it() -> None:
+    ops.define()
+    air = torch.ops.air
+
+    def make(graph: fx.Graph, xs: list[fx.Node]) -> Any:
+        graph.call_function(air.scope_enter.default, (["_user_stream_label"], ["side"]))
+        first = graph.call_function(aten.neg.default, (xs[0],))
+        graph.call_function(air.scope_exit.default)
+        refused = graph.call_function(aten.sin.default, (first,))
+        return (graph.call_function(aten.cos.default, (refused,)),)
+
+    module = built(make, 1)
+    assert [listed(part) for part in parts_of(module, [node_of(module, aten.sin.default)])] == [
+        "recorded: scope_enter neg scope_exit",
+        "as it is: sin",
+        "recorded: cos",
+        "as it is: ",
+    ]
+
+
 def at_random(module: fx.GraphModule, seed: int) -> dict[fx.Node, str]:
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     draw = random.Random(seed)

@@ -8,6 +8,9 @@ import attrs
 import pytest
 import torch
 
+from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.targets.cpu.capture import record
+from npucompose.targets.cpu.in_place import groups_of, parted
 from npucompose.targets.cpu.plan import (
     Buffer,
     Layout,
@@ -23,6 +26,7 @@ from npucompose.targets.cpu.plan import (
     lifetimes,
     mapped,
 )
+from tests.targets.capturing import traced
 
 aten = torch.ops.aten
 BASE = torch.arange(48.0)
@@ -174,7 +178,25 @@ def test_a_plan_knows_its_streams_its_slots_and_the_roots_of_its_operands() -> N
     )
     last = Slot(ONE, layout((1,), (1,)))
     plan = plan_of(steps, outputs=(SameAsInput(index=0), Buffer(slot=last), Buffer(slot=A), Literally(value=3)))
-    assert plan.streams == ("0", "2", "1") or plan.streams[1:] == ("2", "1")
+    assert plan.streams == (DEFAULT_STREAM, "2", "1")
     assert plan.slots() == [A, B, last]
     assert [plan.root_of(operand) for operand in (A, B, R, S)] == [ONE, TWO, ONE, TWO]
     assert plan_of(()).streams == plan.streams[:1]
+
+
+# -- results that lie where an operand dies
+
+
+def test_a_chain_of_pointwise_kernels_lies_in_one_place() -> None:
+    x = torch.randn(4, 4)
+    plan = record(traced(lambda x: ((x @ x).neg().exp().sin() @ x,), x), [x])
+    groups = groups_of(plan, lambda root, step: root.last == step)
+    assert sorted(map(len, groups)) == [1, 4]
+    chain = max(groups, key=len)
+    assert [root.first for root in chain] == [0, 1, 2, 3]
+    assert [len(part) for part in parted(groups) if part[0] in chain] == [3, 1]
+    assert sorted(map(len, groups_of(plan, lambda root, step: False))) == [1] * 5
+    twice = record(traced(lambda x: ((y := x @ x).neg() @ y,), x), [x])  # y is read again
+    assert sorted(map(len, groups_of(twice, lambda root, step: root.last == step))) == [1, 1, 1]
+    product = record(traced(lambda x: ((x @ x) @ x @ x,), x), [x])  # a product reads what it has overwritten
+    assert sorted(map(len, groups_of(product, lambda root, step: root.last == step))) == [1, 1, 1]

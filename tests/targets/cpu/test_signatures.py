@@ -78,19 +78,15 @@ def test_a_refusal_names_the_input_the_mode_or_both_signatures() -> None:
 
 
 def test_memory_is_there_up_to_the_last_element() -> None:
-    x = torch.ones(4)
-    assert gate.why_no_memory(x) == ""
-    assert gate.why_no_memory(x[4:]) == ""
+    """No tensor stands in an assert: a failing one would be printed, and with it memory that is not there."""
+    x, y, gone = torch.ones(4), torch.ones(8)[2:6], MAKERS["over nothing"]()
+    told = [gate.why_no_memory(x), gate.why_no_memory(x[4:]), gate.why_no_memory(torch.ones(4)[:3])]
     x.untyped_storage().resize_(12)
-    assert gate.why_no_memory(x) == "has 12 bytes of memory where it needs 16: it was freed or cut short"
-    assert gate.why_no_memory(torch.ones(4)[:3]) == ""
-    gone = MAKERS["over nothing"]()
-    assert gate.why_no_memory(gone) == "has no memory"
-    assert gate.why_not_anywhere(gone) == "has no memory"
-    y = torch.ones(8)[2:6]
-    assert _is_there(y, 16)
-    assert _is_there(y, 24)
-    assert not _is_there(y, 25)
+    told += [gate.why_no_memory(x), gate.why_no_memory(gone), gate.why_not_anywhere(gone), gate.why_not(gone)]
+    cut = "has 12 bytes of memory where it needs 16: it was freed or cut short"
+    assert told == ["", "", "", cut, *["has no memory"] * 3]
+    there = [_is_there(y, nbytes) for nbytes in (16, 24, 25)]
+    assert there == [True, True, False]
 
 
 def test_spans_meet_where_they_have_a_byte_in_common() -> None:
