@@ -43,6 +43,7 @@ FACTS: dict[str, OpFacts] = {
     "aten.rand.default": evolve(OTHER, random=True),
     "aten.bernoulli_.float": evolve(OTHER, writes=((0, "self"),), random=True),
     "aten._assert_async.msg": evolve(OTHER, effect=True),
+    "aten._assert_async.default": evolve(OTHER, effect=True),
     "aten._assert_scalar.default": evolve(OTHER, effect=True, host=True),
     "aten._assert_tensor_metadata.default": evolve(OTHER, effect=True, host=True),
     "aten.sym_size.int": evolve(OTHER, host=True),

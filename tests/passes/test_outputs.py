@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import fx
 
 from npucompose.graphs import Aliases
+from npucompose.passes.cancel_moves.editor import Editor
 from npucompose.passes.outputs import Visible
 from tests.sample_graphs import Program, aten
 
@@ -99,3 +101,50 @@ def test_numbers_lie_nowhere_and_may_always_be_one() -> None:
     assert visible.may_join(one, two)
     visible.merge(one, two)
     assert visible.outputs >= {one}
+
+
+def chain() -> tuple[Program, fx.Node, fx.Node, fx.Node]:
+    """x, a copy, a copy of it, of which a view is the output."""
+    building = Program(inputs=1)
+    first = building.call(aten.clone.default, building.values[0])
+    second = building.call(aten.clone.default, first)
+    building.graph.output((building.call(aten.t.default, second),))
+    return building, building.values[0], first, second
+
+
+def test_an_editor_remembers_which_memories_it_made_one() -> None:
+    building, x, first, second = chain()
+    editor = Editor(building.graph, writes=False)
+    assert editor.may_stand_for(x, first)
+    assert editor.may_stand_for(first, second)
+    editor.stand_for(first, second)
+    assert not editor.may_stand_for(x, first), "the output would be a view of the input"
+    assert editor.changed == 1
+    assert second not in building.graph.nodes
+
+
+def test_an_editor_s_own_nodes_are_new_memory_in_front_of_their_reader() -> None:
+    building, x, first, second = chain()
+    first.meta["stack_trace"] = "a line"
+    editor = Editor(building.graph, writes=True)
+    made = editor.laid_down(second, first)
+    assert [node.name for node in building.graph.nodes][:3] == ["x0", "clone_default", made.name]
+    assert (made.args, made.kwargs["memory_format"], made.meta["stack_trace"]) == (
+        (first,), torch.contiguous_format, "a line"
+    )  # fmt: skip
+    assert editor.quiet(made, first, second)
+    assert editor.may_stand_for(made, second)
+    assert editor.permuted(second, first, x, (0, 1)) is x
+    turned = editor.permuted(second, first, x, (1, 0))
+    assert (turned.target, turned.args, turned.meta["stack_trace"]) == (aten.permute.default, (x, [1, 0]), "a line")
+    editor.sweep([turned, made])
+    assert turned not in building.graph.nodes
+    assert made not in building.graph.nodes
+
+
+def test_what_somebody_writes_is_not_quiet() -> None:
+    building, x, first, second = chain()
+    building.call(aten.add_.Tensor, first, 1)
+    loud = Editor(building.graph, writes=True)
+    assert (loud.quiet(x), loud.quiet(second), loud.quiet(first), loud.quiet(x, first)) == (True, True, False, False)
+    assert not loud.may_stand_for(x, first)
