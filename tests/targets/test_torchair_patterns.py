@@ -152,6 +152,12 @@ def test_each_way_of_a_pattern_is_registered_with_its_names_and_numbers(register
     assert [str(node.target) for node in traced.graph.nodes if node.op == "call_function"] == ["aten.mul.Tensor"]
 
 
+def test_a_pattern_is_traced_without_gradients() -> None:
+    enabled: list[bool] = []
+    patterns._traced(lambda x: enabled.append(torch.is_grad_enabled()) or x + 1, [torch.ones(2)])
+    assert set(enabled) == {False}
+
+
 def found_in_a_graph(value: Any, number: float = 0.5, result: torch.Tensor | None = None) -> Any:
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")

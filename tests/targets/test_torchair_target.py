@@ -49,6 +49,7 @@ def test_each_mode_can_what_torchair_can_in_it() -> None:
         assert target().honours(mode) == {path for path, leaf in LEAVES.items() if mode in leaf.modes}
     assert target().environment().items() >= {("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")}
     assert len(target().environment()) > 1
+    assert (NpuTarget.detaches, NpuTarget.modes_share_a_process) == (False, False)
 
 
 def test_what_torchair_says_of_a_mode_and_of_patches_is_a_warning() -> None:

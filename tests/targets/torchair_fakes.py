@@ -80,7 +80,7 @@ class Backend(SimpleNamespace):
         super().__init__(**{"folders": folders, "genuine": genuine, "charged": [], **given, **more})
 
     def charge(self, known: int, seconds: float) -> None:
-        self.charged.append((known, seconds >= 0))
+        self.charged.append((known, 0 <= seconds < 60))
 
 
 class Pipeline:
