@@ -379,3 +379,49 @@ def test_graph_breaks_of_the_traced_model_are_not_counted() -> None:
     finally:
         counters["graph_break"].clear()
         counters["graph_break"].update(before)
+
+
+def test_the_reasons_of_graph_breaks_are_told_with_their_explanation() -> None:
+    from torch._dynamo.utils import counters
+
+    from npucompose.compose.sinking import _breaks
+
+    before = counters["graph_break"].copy()
+    try:
+        counters["graph_break"].clear()
+        counters["graph_break"]["No way\n  Explanation: it prints. \n  Hint: do not."] += 1
+        counters["graph_break"]["Plain"] += 2
+        assert list(_breaks()) == ["No way. it prints.", "Plain."]
+    finally:
+        counters["graph_break"].clear()
+        counters["graph_break"].update(before)
+
+
+def test_the_question_of_sinking_is_what_the_experiment_and_its_inputs_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    from npucompose.compose import sinking
+    from npucompose.schema.compiler import CompilerOptions
+
+    monkeypatch.setattr(sinking, "_breaks", lambda: ["broke"])
+    options = CompilerOptions(values={sinking.TILING_SINK: True, sinking.LOWER_LIMIT: 5})
+    policy = Shapes(dynamic=None, mark_static=("c*",), gears={"x.0": (2, 4)})
+    held = of_calls(({}, {"n": 9}))
+    held.built.inputs = lambda at: {"x": torch.ones(2), "cache": [torch.ones(1)], "n": 5}
+    held.experiment = SimpleNamespace(
+        mode=SimpleNamespace(name="max-autotune"),
+        shapes=policy,
+        compile=SimpleNamespace(fullgraph=False),
+        compiler=options,
+    )
+    held.checked.experiment = held.experiment
+    held.checked.target = SimpleNamespace(name="npu", soc="a soc")
+    held.checked.operators = SimpleNamespace(product=lambda soc: f"product of {soc}")
+    held.materialised = SimpleNamespace(genuine=None)
+    found = sinking.question_of(held)
+    assert (found.mode, found.target, found.dynamic, found.fullgraph) == ("max-autotune", "npu", None, False)
+    assert (found.mark_static, found.marked, found.gears) == (("c*",), ("cache",), {"x.0": (2, 4)})
+    assert (found.sink, found.ops_lower_limit, found.product) == (True, 5, "product of a soc")
+    assert (found.arguments, found.breaks, found.genuine) == (("x", "cache"), ("broke",), False)
+    assert [(change.argument, change.after) for change in found.changes] == [("n", "9")]
+    held.materialised.genuine = object()
+    held.experiment.compiler = CompilerOptions()
+    assert (sinking.question_of(held).genuine, sinking.question_of(held).sink) == (True, False)
