@@ -10,6 +10,7 @@ from npucompose.compose import torch_npu
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.schema.compiler import CompilerOptions
 from npucompose.targets.npu_offline.wheel import Found
 
 DEADLOCK = ("mode=max-autotune", "compiler.debug.deadlock_check=true")
@@ -94,3 +95,19 @@ def test_a_target_that_runs_the_genuine_classes_takes_no_other_version_than_thei
     torch_npu._same("2.13.0", found, "npu_offline")
     with pytest.raises(ConfigError, match=r"target=npu_offline runs the genuine classes of torch_npu 2\.13\.0"):
         torch_npu._same("2.9.0.post6", found, "npu_offline")
+
+
+@pytest.mark.parametrize("target", ["npu", "npu_offline", "cpu"])
+def test_a_version_that_was_asked_for_holds_where_none_is_found(target: str):
+    from npucompose.schema.experiment import Choice, Experiment, Mode
+
+    options = CompilerOptions(torch_npu_version="2.9.0")
+    asked = Experiment(mode=Mode(name="max-autotune"), target=Choice(name=target), compiler=options)
+    found = torch_npu.torch_npu_of(asked, lambda: None)
+    assert (found.version, found.by) == ("2.9.0.post6", "compiler.torch_npu_version")
+    other = Found(tree=Path("somewhere"), version="2.13.0", by="the cache")
+    if target == "cpu":
+        assert torch_npu.torch_npu_of(asked, lambda: other).version == "2.9.0.post6"
+    else:
+        with pytest.raises(ConfigError, match=rf"but target={target} runs the genuine classes of torch_npu 2\.13\.0"):
+            torch_npu.torch_npu_of(asked, lambda: other)
