@@ -316,6 +316,13 @@ def test_of_several_causes_the_first_in_order_is_told(causes: tuple[Any, ...], e
     assert found.cause == expected
 
 
+def test_where_eager_differs_from_itself_its_problems_stand_alone_and_what_the_model_does_is_told_once() -> None:
+    many = tuple(f"p{n}" for n in range(12))
+    first = numerics(cause="model", passed=False, problems=many)
+    found = combined({"a": first, "b": numerics(problems=("q",), model="keeps state"), "c": numerics(model="more")})
+    assert (found.problems, found.model) == (many, "keeps state")
+
+
 def test_what_is_declared_widens_and_what_must_be_exact_stays_so() -> None:
     assert compare(torch.tensor([1]), torch.tensor([2]), declared=TWICE).tolerance == {"int64": EXACT.as_dict()}
     wide = compare(torch.tensor([1.0]), torch.tensor([1.5]), declared=TWICE)

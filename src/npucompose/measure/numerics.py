@@ -110,9 +110,8 @@ def _combined_share(shares: Iterable[Share | None]) -> Share | None:
 
 def _largest(errors: Iterable[float | None]) -> float | None:
     known = list(errors)
-    if any(error is None for error in known):
-        return None
-    return max((error for error in known if error is not None), default=0.0)
+    finite = [error for error in known if error is not None]
+    return max(finite, default=0.0) if len(finite) == len(known) else None
 
 
 def _shortened(problems: list[str]) -> tuple[str, ...]:
@@ -134,7 +133,7 @@ def _compare_leaf(a: Any, b: Any, exact: bool, declared: Tolerance) -> _Leaf:
 
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return _compare_tensors(a, b, exact, declared)
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) or type(a) is not type(b):
+    if type(a) is not type(b):
         return _failed(f"a {_kind(a)} against a {_kind(b)}")
     if isinstance(a, float | complex):
         number = torch.complex128 if isinstance(a, complex) else torch.float64
