@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from npucompose.errors import ConfigError, MissingExtra
+from npucompose.models import MODELS, Built
 from npucompose.models.binding import Bound, bind, signature_of
 from npucompose.models.minilm import MiniLm, _without_progress_bar
 from npucompose.models.nested import mapped, opened, tensors_of
-from npucompose.models.python import _described, _permuted, _reordered, _takes_seed
+from npucompose.models.python import Python, _described, _permuted, _reordered, _takes_seed
 
 ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
 
@@ -202,3 +203,21 @@ def test_a_factory_gets_the_seed_where_it_can_be_named() -> None:
 
     assert [_takes_seed(one) for one in (named, keyword, nameless, none)] == [True, True, False, False]
     assert [_described(value) for value in (3, (1, 2), "a")] == ["a int", "a tuple of 2", "a str"]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Built(module=3, inputs=dict), "returned a Built whose module is a int; it must return"),  # type: ignore[arg-type]
+        ((torch.nn.Identity(), [1]), "returned a tuple of a Identity and a list"),
+        ((3, {"x": 1}), "returned a tuple of a int and a dict"),
+        ([torch.nn.Identity(), {}], "returned a list"),
+    ],
+)
+def test_what_a_factory_makes_is_a_module_with_its_inputs(made: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Python(factory="m:f")._built(made, 0)
+
+
+def test_only_a_users_own_code_needs_trust() -> None:
+    assert [name for name in MODELS.names() if MODELS.get(name).needs_trust] == ["python"]
