@@ -389,6 +389,8 @@ SCRIPTS: dict[str, str] = {
         torch.compile(m)
         torch.compile(m, backend=chosen)
         torch.compile(m, backend=3)
+        import torchair
+        torchair.CompilerConfig().debug.run_eagerly = torch.compile(m, backend="npu")
     """,
     "marks": """
         …

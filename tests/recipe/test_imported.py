@@ -89,6 +89,7 @@ SCRIPTS: dict[str, str] = {
         + "x" * 80
         + "\nconfig.post_grad_custom_pre_pass = lambda g: (\n    g)"
     ),
+    "hooks in one line": script("config.post_grad_custom_pre_pass = f; config.post_grad_custom_post_pass = g"),
     "an option that does not act": script("config.mode = 'reduce-overhead'; config.ge_config.oo_level = 'O1'"),
     "an option that does not act, and a strictness": script(
         "config.mode = 'reduce-overhead'; config.ge_config.oo_level = 'O1'",
