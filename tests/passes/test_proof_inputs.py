@@ -82,7 +82,7 @@ def test_integers_are_places_and_few_edges_fit_a_small_tensor() -> None:
         assert set(ints.unique().tolist()) == {0, 1}
         assert (floats.shape, pairs.shape, pairs.dtype) == ((3,), (2,), torch.complex64)
     assert found[2][1].tolist()[:2] == [float("inf"), float("-inf")]
-    assert torch.equal(found[0][2], drawn(0, 2, 9, 3)[0, 0, :2].to(torch.complex64)) or found[0][2].imag.eq(0).all()
+    assert set(found[0][2].real.tolist()) - {0.0, 1.0}, "complex numbers are normal too"
     assert len(found) == 4
 
 
