@@ -200,3 +200,9 @@ def test_a_chain_of_pointwise_kernels_lies_in_one_place() -> None:
     assert sorted(map(len, groups_of(twice, lambda root, step: root.last == step))) == [1, 1, 1]
     product = record(traced(lambda x: ((x @ x) @ x @ x,), x), [x])  # a product reads what it has overwritten
     assert sorted(map(len, groups_of(product, lambda root, step: root.last == step))) == [1, 1, 1]
+
+
+def test_what_depends_on_no_input_is_computed_once_and_no_step_of_a_replay() -> None:
+    plan = record(traced(lambda x: (x + torch.arange(3.0).neg(),), torch.ones(3)), [torch.ones(3)])
+    assert [str(step.op) for step in plan.steps] == ["aten.add.out"]
+    assert plan.constants == 1
