@@ -110,7 +110,7 @@ NAMES = [
     (torch.ops.higher_order.auto_functionalized, (), "auto_functionalized", "auto_functionalized"),
     (torch.ops.higher_order.auto_functionalized, (aten.resize_.default,), "aten.resize_", "auto_functionalized"),
     (torch.ops.higher_order.auto_functionalized, (3,), "auto_functionalized", "auto_functionalized"),
-    (elsewhere, (), "elsewhere", str(elsewhere)),
+    pytest.param(elsewhere, (), "elsewhere", str(elsewhere), id="a function"),
 ]
 
 
