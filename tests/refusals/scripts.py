@@ -56,19 +56,25 @@ HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.import
 CALLED, ARITHMETIC, OPTIONS = "npucompose.recipe.calls", "npucompose.recipe.arithmetic", "npucompose.recipe.genuine"
 CASES = (
     Case(HEADER, "does not follow", with_recipe("mode: {}", end=""), "'# end of recipe' does not follow", "ValueError"),
-    Case(HEADER, "must be a mapping", with_recipe("''"), "the recipe must be a mapping of mode", "AttributeError"),
+    Case(
+        HEADER,
+        "mapping of {listed(SECTIONS)}",
+        with_recipe("''"),
+        "the recipe must be a mapping of mode",
+        "AttributeError",
+    ),
+    Case(
+        HEADER,
+        "names to values",
+        with_recipe("compiler: 3"),
+        "compiler in the recipe must be a mapping",
+        "AttributeError",
+    ),
     Case(HEADER, "unknown section", with_recipe("pipeline: {}"), "unknown section pipeline in the recipe"),
     Case(IMPORTED, "is not Python", script("def ("), "the script, line 1 is not Python", "SyntaxError"),
     Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
     Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
-    Case(
-        IMPORTED,
-        "_flat :: compiler",
-        with_recipe("compiler: 3"),
-        "the recipe's compiler must be a mapping",
-        "AttributeError",
-    ),
     Case(IMPORTED, "problems.append('passes", with_recipe("passes: {cse: 3}", HOOK), "passes in the recipe must be a"),
     Case(IMPORTED, "ConfigError(*problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
     Case(READER, "raise TooLong", few_steps, "its functions call one another so often"),

@@ -226,16 +226,14 @@ def _options(said: _Said, wrote: Mapping[str, Any], notes: list[str]) -> dict[st
     return {"tiling": {"schedule": "sink" if asks else "host"}, **({"compiler": tree} if tree else {})}
 
 
-def _written(tree: Any) -> CompilerOptions:
+def _written(tree: Mapping[str, Any]) -> CompilerOptions:
     """The options of a recipe. Files that it names need not exist here."""
     values = _flat(tree)
     return CompilerOptions(values=values, torch_npu_version=values.pop(VERSION, None))
 
 
-def _flat(tree: Any, at: str = "") -> dict[str, Any]:
+def _flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """{path: value} of a tree of compiler options; what is no option is refused by CompilerOptions."""
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"the recipe's compiler.{at} must be a mapping of options.".replace(". must", " must"))
     found: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{at}.{name}" if at else str(name)
