@@ -33,6 +33,7 @@ from npucompose.report import (
 )
 from npucompose.report.axis import Axis
 from npucompose.report.comparison import Compared, render
+from npucompose.report.comparison_script import SCRIPT
 from npucompose.report.differences import (
     CUT as WINDOW,
 )
@@ -45,6 +46,7 @@ from npucompose.report.differences import (
     facts,
 )
 from npucompose.report.doctor import Diagnosis, Machine, Torch, Usable
+from npucompose.report.style import STYLE, WIDE
 from npucompose.report.timeline import drawn
 from npucompose.report.tracked import Tracked
 from npucompose.report.words import (
@@ -327,7 +329,8 @@ def test_a_run_with_everything_reads_like_this(name: str, golden: Any) -> None:
 @pytest.mark.parametrize("name", [*WHOLE, "inductor", "wrong", "crashed", "unsteady"])
 def test_the_page_of_a_run_with_everything_is_this(name: str, golden: Any) -> None:
     report = {**WHOLE, **EXAMPLES, **JUDGED}[name]
-    golden(f"report/whole_{name}.html", on_lines(html.render(report, LINES if name == "rich" else ())))
+    page = html.render(report, LINES if name == "rich" else ())
+    golden(f"report/whole_{name}.html", on_lines(page.replace(STYLE, "STYLE")))
 
 
 def test_all_that_is_compared_of_a_run(golden: Any) -> None:
@@ -375,9 +378,6 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
 def test_the_page_of_many_runs_is_this(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = list(compared({**EXAMPLES, "rich": RICH}))
     page = render(runs, {"ok": 3, "crashed": 1, "illegal": 1, "numerics_failed": 1, "expect_failed": 9})
-    from npucompose.report.comparison_script import SCRIPT
-    from npucompose.report.style import STYLE, WIDE
-
     golden("report/comparison.html", on_lines(page.replace(SCRIPT, "SCRIPT").replace(STYLE + WIDE, "STYLE")))
     lines = [run.line for run in runs]
     shown = [plain(lambda made, width=width: made.print(compare.as_table(lines)), width) for width in (160, 70, 50)]
