@@ -1,0 +1,302 @@
+"""The command line: arguments, ends, lists, Hydra's own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from npucompose import cli, completion
+from npucompose.errors import ConfigError, NpuComposeError
+from tests.test_completion import parser
+from tests.test_visible import Terminal
+
+
+def test_arguments_are_refused_in_our_words() -> None:
+    made = parser()
+    for words, said in (
+        (["one", "--kind", "c"], "unknown kind 'c'. Choices: a, b."),
+        (["two", "deep", "3"], "Choices: 1, 2."),
+        (["one", "--out"], "argument --out: expected one argument. `p one --help` shows what is possible."),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            made.parse_args(words)
+        assert said in str(refused.value)
+    with pytest.raises(ConfigError, match=r"^it ends\. `p --help` shows what is possible\.$"):
+        made.error("it ends...")
+
+
+def raised(error: BaseException) -> Any:
+    def act() -> int:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ConfigError("one", "two"), 2, ["npucompose: one", "npucompose: two"]),
+        (NpuComposeError("three"), 3, ["npucompose: three"]),
+        (OSError(errno.EACCES, "Permission denied", "/a"), 2, ["npucompose: /a: Permission denied."]),
+        (
+            OSError(errno.ENOSPC, "full"),
+            3,
+            ["npucompose: internal error, please report it: OSError: [Errno 28] full (--debug shows where)"],
+        ),
+        (ValueError("x"), 3, ["npucompose: internal error, please report it: ValueError: x (--debug shows where)"]),
+    ],
+)
+def test_every_end_has_its_status_and_its_words(
+    error: Exception, status: int, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli._status_of(raised(error), debug=False) == status
+    assert capsys.readouterr().err.splitlines() == said
+    assert cli._status_of(raised(error), debug=True) == status
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback")
+    assert told.endswith("\n".join(said) + "\n")
+    end = cli._end_of(raised(error))
+    assert isinstance(end, NpuComposeError)
+    assert end.exit_status == status
+    assert end is error or end.__cause__ is error
+    assert cli._end_of(lambda: 7) == 7
+
+
+def test_what_was_printed_is_flushed_and_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli._status_of(lambda: 5, debug=False) == 5
+    assert out.flushed == 1
+    closed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "dup2", lambda one, other: closed.append((one, other)))
+    monkeypatch.setattr(os, "open", lambda path, flags: 7 if (path, flags) == (os.devnull, os.O_WRONLY) else -1)
+    assert cli._status_of(raised(BrokenPipeError()), debug=False) == cli.PIPE_CLOSED
+    assert closed == [(7, 42)]
+
+
+def test_the_command_line_is_that_of_the_process_where_none_is_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["npucompose", "completion", "fish"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out == completion.FISH
+    assert cli.main(["completion", "candidates", "no such", ""]) == 0
+    assert capsys.readouterr().out == "".join(
+        f"{name}\n"
+        for name in ("run", "explain", "list", "doctor", "fetch", "bisect", "report", "completion", "recipe")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "modes", "--yaml"], "--yaml, --under and --torch-npu are for `npucompose list options`"),
+        (["list", "modes", "--under", "debug"], "not for 'modes'."),
+        (["list", "modes", "--torch-npu", "2.6.0"], "not for 'modes'."),
+        (["run", "--config-path", "x"], "--config-path would replace the packaged conf/"),
+        (["run", "--experimental-rerun", "x.pickle"], "--experimental-rerun would unpickle a file"),
+        (["run", "--help", "no_such=1"], "no_such"),
+        (["run", "search=optuna", "model=add"], "search=optuna asks for many points: it needs -m."),
+    ],
+)
+def test_what_cannot_be_meant_is_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.out == ""
+
+
+def test_lists_are_of_the_folder_the_tree_and_the_version_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mode").mkdir()
+    (tmp_path / "mode" / "zebra.yaml").write_text("# striped\n")
+    assert cli.main(["list", "modes", "--config-dir", str(tmp_path), "--json"]) == 0
+    assert '"striped"' in capsys.readouterr().out
+    assert cli.main(["list", "options", "--yaml", "--under", "debug", "--torch-npu", "2.6.0"]) == 0
+    told = capsys.readouterr().out
+    assert "# Every option of debug in torch_npu 2.6.0.post5, at its default" in told
+    assert cli.main(["list", "options", "--under", "debug.run_eagerly", "--torch-npu", "2.6.0"]) == 0
+    assert capsys.readouterr().out.count("run_eagerly") == 1
+
+
+def test_bisecting_ends_with_who_is_guilty(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import airflow_free.bisect
+
+    for guilty, status in ((None, 0), ("cse", 1)):
+
+        def bisected(composed: Any, store: Any, tell: Any, guilty: str | None = guilty) -> Any:
+            assert composed.tree["model"]["name"] == "add"
+            tell("a line")
+            return SimpleNamespace(guilty=guilty, error="why")
+
+        monkeypatch.setattr(airflow_free.bisect, "bisect", bisected)
+        assert cli.main(["bisect", "model=add"]) == status
+        last = (
+            "it holds with all of its passes." if guilty is None else "passes.cse is the first pass that breaks it: why"
+        )
+        assert capsys.readouterr().out.splitlines() == ["  a line", last]
+
+
+def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from npucompose.targets.npu_offline import fetch, wheel
+
+    asked: list[Any] = []
+    for already, problem, words in (
+        (True, None, "is in the cache already"),
+        (False, "of another torch", "was downloaded"),
+    ):
+        monkeypatch.setattr(wheel, "torch_problem", lambda tree, problem=problem: problem)
+        monkeypatch.setattr(fetch, "fetch", lambda pin, already=already: SimpleNamespace(already=already, tree="/tree"))
+        monkeypatch.setattr(
+            fetch,
+            "pinned",
+            lambda *given: (
+                asked.append(given) or SimpleNamespace(version="2.13.0", python="3.11", architecture="x86_64")
+            ),
+        )
+        assert cli.main(["fetch", "torch_npu", *(["--version", "2.6.0", "--python", "3.9"] if already else [])]) == 0
+        told = capsys.readouterr()
+        assert told.out.startswith(f"torch_npu 2.13.0 (Python 3.11, x86_64) {words}")
+        assert told.out.endswith(": /tree\n")
+        assert told.err == (f"npucompose: {problem}\n" if problem else "")
+    assert asked == [("2.6.0", "3.9", None), (fetch.DEFAULT_VERSION, None, None)]
+
+
+def test_the_doctor_looks_at_the_store_that_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_free.store import Store
+    from npucompose.report import doctor
+
+    seen: list[Any] = []
+    monkeypatch.setattr(doctor, "diagnose", lambda store: seen.append(store) or SimpleNamespace(exit_status=3))
+    monkeypatch.setattr(doctor, "show", lambda found, as_json: seen.append(as_json))
+    assert cli.main(["doctor"]) == 3
+    assert cli.main(["doctor", "--json"]) == 3
+    assert seen == [Store.default().root, False, Store.default().root, True]
+
+
+def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from npucompose.compose import application
+
+    before = list(sys.argv)
+    for code, status in ((None, 0), (0, 0), (1, 2), ("words", 2)):
+
+        def run(arguments: Any, composer: Any, task: Any, code: Any = code) -> None:
+            assert (arguments, composer, task) == ("a", "c", "t")
+            assert sys.argv[0] == "mine"
+            raise SystemExit(code)
+
+        monkeypatch.setattr(application, "run_application", run)
+        assert cli._hydra("a", "mine run", "c", "t") == status  # type: ignore[arg-type]
+        assert sys.argv == before
+    monkeypatch.setattr(application, "run_application", lambda *given: None)
+    assert cli._hydra("a", "mine run", "c", "t") == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (["mode=eager"], ["single"]),
+        (["-m", "mode=eager"], ["sweep"]),
+        (["--help"], ["look", "hydra"]),
+        (["--hydra-help"], ["look", "hydra"]),
+        (["--cfg", "job"], ["look", "hydra"]),
+        (["--info"], ["look", "hydra"]),
+        (["--shell-completion", "query=bash"], ["hydra"]),
+    ],
+)
+def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for name in ("single", "sweep", "hydra"):
+        monkeypatch.setattr(cli, f"_{name}", lambda *given, name=name: said.append(name) or 7)
+    monkeypatch.setattr(cli, "_look_first", lambda *given: said.append("look"))
+    assert cli.run(words) == 7
+    assert said == done
+
+
+def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path) -> None:
+    def given(**words: Any) -> Any:
+        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None}
+        return SimpleNamespace(**{**made, **words})
+
+    (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")
+    assert cli._composer(given()).compose([]).tree["seed"] != 41
+    assert cli._composer(given(config_dir=str(tmp_path), config_name="mine")).compose([]).tree["seed"] == 41
+    with pytest.raises(ConfigError):
+        cli._look_first(SimpleNamespace(overrides=["no_such=1"]), cli._composer(given()))  # type: ignore[arg-type]
+    cli._look_first(SimpleNamespace(overrides=["model=add"]), cli._composer(given()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", [0, 1, ConfigError("refused"), None])
+def test_the_end_of_a_task_inside_hydra_is_the_end_of_the_command(
+    end: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def act(job: Any) -> int:
+        if isinstance(end, NpuComposeError):
+            raise end
+        return end
+
+    def hydra(arguments: Any, program: str, composer: Any, task: Any) -> int:
+        if end is not None:
+            task(None)
+        return 9
+
+    monkeypatch.setattr(cli, "_hydra", hydra)
+    monkeypatch.setattr(cli, "_run_here", act)
+    assert cli.run(["model=add"]) == (9 if end is None else 2 if isinstance(end, ConfigError) else end)
+    assert ("refused" in capsys.readouterr().err) == isinstance(end, ConfigError)
+
+
+def test_a_sweep_tells_what_is_illegal_and_ends_as_its_runs_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_free.sweep import command
+
+    sweep = SimpleNamespace(illegal_lines=lambda: ["a=1 is illegal"], act=None)
+    monkeypatch.setattr(command, "planned", lambda overrides, composer: sweep)
+    monkeypatch.setattr(cli, "_hydra", lambda *given: 9)
+    assert cli.run(["-m", "model=add"]) == 9
+    assert capsys.readouterr().err == "npucompose: a=1 is illegal\n"
+    for end, status in ((lambda: 1, 1), (raised(ConfigError("x")), 2)):
+        monkeypatch.setattr(cli, "_hydra", lambda *given, end=end: sweep.act(end) or 9)
+        assert cli.run(["-m", "model=add"]) == status
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_of_a_refused_run_nothing_is_left_but_what_others_put_there(
+    others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import logging
+
+    from hydra.core.hydra_config import HydraConfig
+
+    run_dir = tmp_path / "outputs" / "day" / "time"
+    (run_dir / ".hydra").mkdir(parents=True)
+    (run_dir / ".hydra" / "config.yaml").touch()
+    if others:
+        (run_dir.parent / "theirs").touch()
+    did: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging, "shutdown", lambda: did.append("closed"))
+    for subdir, log in ((".hydra", False), (None, False), (".hydra", True)):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if log:
+            (run_dir / "run.log").touch()
+        config = SimpleNamespace(
+            runtime=SimpleNamespace(output_dir=str(run_dir)), output_subdir=subdir, job=SimpleNamespace(name="run")
+        )
+        monkeypatch.setattr(HydraConfig, "get", lambda config=config: config)
+        cli._leave_no_folder()
+        assert not run_dir.exists()
+        assert run_dir.parent.exists() is others
+        assert tmp_path.exists()
+    assert did == ["closed"] * 3

@@ -1,0 +1,78 @@
+"""What errors say, and what comes through pickle."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from typing import Any
+
+import pytest
+
+from npucompose import errors
+from npucompose.errors import ConfigError, MissingExtra, NpuComposeError, PlanError, RejectedError, SignatureError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PlanError("race", "mm and add race"),
+        MissingExtra("a model", "transformers", "transformers"),
+        RejectedError("one", "two"),
+        ConfigError("one", "two"),
+    ],
+)
+def test_an_error_comes_through_pickle_with_all_that_it_says(error: Any) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert isinstance(error, type(back))
+    assert (str(back), back.problems) == (str(error), error.problems)
+    assert getattr(back, "code", None) == getattr(error, "code", None)
+
+
+def test_errors_say_what_they_are_made_of() -> None:
+    assert str(PlanError("race", "they race")) == "they race [race]"
+    assert str(ConfigError("one", "two")) == "one\ntwo"
+    assert str(RejectedError("one", "two")) == "one two"
+    missing = MissingExtra("target=x", "torch_npu", "npu")
+    assert str(missing) == "target=x needs the package 'torch_npu': pip install 'npucompose[npu]'."
+    assert (missing.package, missing.extra) == ("torch_npu", "npu")
+    assert (NpuComposeError.exit_status, ConfigError.exit_status, PlanError.exit_status) == (3, 2, 2)
+    wrong = SignatureError("no", index=3, why="is sparse")
+    assert (str(wrong), wrong.index, wrong.why) == ("no", 3, "is sparse")
+    assert (SignatureError("no").index, SignatureError("no").why) == (-1, "")
+
+
+def test_what_is_near_is_offered() -> None:
+    assert errors.did_you_mean("benhc", ["bench", "check"]) == "Did you mean 'bench'? "
+    assert errors.did_you_mean("xyz", ["bench", "check"]) == ""
+    assert errors.did_you_mean("abc", ["abxyz"]) == ""
+    assert errors.unknown("pass", "ces", ["cse", "x"]) == "unknown pass 'ces'. Did you mean 'cse'? Choices: cse, x."
+    assert errors.unknown("pass", "q", ["cse"], "passes") == "unknown pass 'q' @ passes. Choices: cse."
+
+
+def test_the_last_line_of_a_traceback_is_the_models() -> None:
+    trace = 'File "/a/b.py", line 1, in f\n    first()\nFile "/a/m.py", line 3, in forward\n    return x  \n'
+    assert errors.traced_line(trace) == "m.py:3 in forward: return x"
+    assert errors.traced_line("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/a"), "/a: Permission denied."),
+        (OSError(errno.EACCES, "Permission denied", b"/b"), "/b: Permission denied."),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), "a path: File name too long."),
+        (OSError(errno.ENAMETOOLONG, "too long", "x" * 300), "x" * 200 + ": too long."),
+        (OSError(errno.ENOENT, "gone", "/no such/place/file"), "/no such/place is gone: was it deleted meanwhile?"),
+        (OSError(errno.ENOENT, "gone", "/tmp/no such file"), None),
+        (OSError(errno.ENOENT, "gone"), None),
+        (OSError(errno.ENOSPC, "full", "/a"), None),
+    ],
+)
+def test_what_is_wrong_with_a_path_is_a_mistake_of_who_gave_it(error: OSError, words: str | None) -> None:
+    told = errors.path_error(error)
+    if words is None:
+        assert told is None
+        return
+    assert told is not None
+    assert str(told).startswith(words)
+    assert told.__cause__ is error
