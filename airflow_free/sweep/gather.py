@@ -38,11 +38,8 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
     Without `places` it is the default store. A ledger sorts by itself, however many points it has.
     """
     places = places or (Store.default().root,)
-    match places:
-        case [place] if (place / FILE_NAME).is_file():
-            return _of_ledger(place, sort, descending, limit)
-        case _:
-            pass
+    if len(places) == 1 and (places[0] / FILE_NAME).is_file():
+        return _of_ledger(places[0], sort, descending, limit)
     lines = with_front([line for place in places for line in _lines(place)])
     with_it = [line for line in lines if _value(line, sort) is not None]
     with_it.sort(key=lambda line: _value(line, sort), reverse=descending)
