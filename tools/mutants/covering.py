@@ -10,6 +10,7 @@ import difflib
 import functools
 import hashlib
 import json
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -89,10 +90,14 @@ class Map:
         return run
 
     def chosen(self, mutation: Mutation) -> list[Chosen]:
-        """The tests that run the mutated statement; those of its package first, then the quickest files."""
+        """The tests that run the mutated statement; those of its folder and of its name first, then the quickest files."""
         found = [Chosen(file, tests) for file in test_files(self.root) if (tests := self._tests(file, mutation))]
-        near = _near(mutation.path)
-        return sorted(found, key=lambda chosen: (not chosen.file.startswith(near), chosen.seconds, chosen.file))
+        stem = Path(mutation.path).stem
+
+        def rank(chosen: Chosen) -> tuple[Any, ...]:
+            return _far(mutation.path, chosen.file), stem not in chosen.file, chosen.seconds, chosen.file
+
+        return sorted(found, key=rank)
 
     def unusable(self) -> dict[str, str]:
         """Tests that do not pass in a copy of the tree without a mutant, or were skipped: outcome by name."""
@@ -150,11 +155,15 @@ def test_files(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("test_*.py"))
 
 
-def _near(path: str) -> tuple[str, ...]:
-    """The test folders and files that belong to a source: `tests/passes`, `tests/test_api.py`."""
-    parts = Path(path.removeprefix("src/").removeprefix("npucompose/")).parts
-    folders = ["/".join(("tests", *parts[:k])) for k in range(1, len(parts))]
-    return (folders[-1] + "/" if folders else f"tests/test_{Path(path).stem}", f"tests/cli/test_{Path(path).stem}")
+def _far(path: str, file: str) -> int:
+    """How far a test file is from a source, in folders: 0 where `tests` has the source's own folder, or its name."""
+    source = Path(path.removeprefix("src/").removeprefix("npucompose/"))
+    folders = tuple(part for part in source.parts[:-1] if part != "src")
+    place = Path(file).relative_to("tests")
+    if not folders or (place.parts[0] == "cli" and folders[0] != "cli"):
+        return 0 if place.name.startswith(f"test_{source.stem}") else 1
+    shared = os.path.commonprefix([folders, place.parts[:-1]])
+    return len(folders) - len(shared)
 
 
 def _digest(path: Path) -> str:

@@ -27,8 +27,8 @@ SANITISING = re.compile(
 )
 COPYING = {"clone", "copy", "deepcopy", "list", "dict"}
 ALIASING = re.compile(r"alias|overlap|storage|shares|same_memory")
-ORDER_OF_NO_ACCOUNT = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "cast"}
-"""Exchanging what these are given is an error at once, which proves nothing."""
+ORDER_OF_NO_ACCOUNT = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "cast", "min", "max", "gcd", "lcm"}
+"""Exchanging what these are given is an error at once, or changes nothing: either proves nothing."""
 
 
 @frozen(kw_only=True)
@@ -90,6 +90,11 @@ def changes(node: ast.expr, at_import: bool) -> Iterator[Change]:
             yield from _call(node)
         case _:
             return
+
+
+def is_assertion(call: ast.Call, keyword: ast.keyword) -> bool:
+    """`zip(…, strict=True)`: for the reader, as an assert is."""
+    return _name(call.func) == "zip" and keyword.arg == "strict"
 
 
 def _condition(node: ast.expr) -> str:
