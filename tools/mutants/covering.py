@@ -10,7 +10,6 @@ import difflib
 import functools
 import hashlib
 import json
-import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -90,7 +89,7 @@ class Map:
         return run
 
     def chosen(self, mutation: Mutation) -> list[Chosen]:
-        """The tests that run the mutated statement; those of its folder and of its name first, then the quickest files."""
+        """The tests that run the mutated statement: those of its folder and name first, then the quickest files."""
         found = [Chosen(file, tests) for file in test_files(self.root) if (tests := self._tests(file, mutation))]
         stem = Path(mutation.path).stem
 
@@ -161,9 +160,9 @@ def _far(path: str, file: str) -> int:
     folders = tuple(part for part in source.parts[:-1] if part != "src")
     place = Path(file).relative_to("tests")
     if not folders or (place.parts[0] == "cli" and folders[0] != "cli"):
-        return 0 if place.name.startswith(f"test_{source.stem}") else 1
-    shared = os.path.commonprefix([folders, place.parts[:-1]])
-    return len(folders) - len(shared)
+        return int(place.parent.name not in ("", "cli") or not place.name.startswith(f"test_{source.stem}"))
+    depths = range(len(folders), -1, -1)
+    return len(folders) - next(depth for depth in depths if place.parts[:depth] == folders[:depth])
 
 
 def _digest(path: Path) -> str:

@@ -92,9 +92,10 @@ def changes(node: ast.expr, at_import: bool) -> Iterator[Change]:
             return
 
 
-def is_assertion(call: ast.Call, keyword: ast.keyword) -> bool:
-    """`zip(…, strict=True)`: for the reader, as an assert is."""
-    return _name(call.func) == "zip" and keyword.arg == "strict"
+def is_assertion(node: ast.expr, part: ast.AST) -> bool:
+    """Whether `part` is the `strict=True` of a call of zip: for the reader, as an assert is."""
+    called = _name(node.func) if isinstance(node, ast.Call) else ""
+    return called == "zip" and isinstance(part, ast.keyword) and part.arg == "strict"
 
 
 def _condition(node: ast.expr) -> str:

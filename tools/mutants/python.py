@@ -1,7 +1,7 @@
 """What a careless engineer does to Python: every such change to a file, by its syntax tree.
 
-Not eligible, because nobody could notice or would: annotations, text, decorators, asserts and zip's `strict` (they are for the
-reader and the type checker), what only a type checker runs, and the words of an error.
+Not eligible, because nobody could notice or would: annotations, text, decorators, asserts and zip's `strict` (they are
+for the reader and the type checker), what only a type checker runs, and the words of an error.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Finder:
             if isinstance(child, ast.expr):
                 self._walk(child, around)
             elif isinstance(child, ast.keyword | ast.comprehension):
-                if isinstance(node, ast.Call) and isinstance(child, ast.keyword) and expressions.is_assertion(node, child):
+                if expressions.is_assertion(node, child):
                     continue
                 for part in ast.iter_child_nodes(child):
                     if isinstance(part, ast.expr):

@@ -64,6 +64,14 @@ def test_a_careless_engineer_would(line: str, expected: tuple[str, str]):
     assert all(mutation.scope == "do" and not mutation.at_import for mutation in found)
 
 
+def test_what_order_cannot_change_is_not_exchanged_and_an_assertion_of_zip_is_left_alone():
+    found = of_python("def do(a, b):\n    first = max(a, b)\n    yield from zip(a, b, strict=True)\n")
+    assert changes(found) == {
+        ("quantifier", "max → min"),
+        ("swapped arguments", "zip(a, b, strict=True) → (zip(b, a, strict=True))"),
+    }
+
+
 def test_what_nobody_could_notice_is_left_alone():
     source = '''
         """Words, 1 < 2."""

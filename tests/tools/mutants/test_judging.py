@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from tools.mutants import covering as tests_by_line
 from tools.mutants import draw, judge, objects, results, trees
 from tools.mutants.bench import Bench, Run
 from tools.mutants.covering import Chosen, Map
@@ -310,3 +311,13 @@ def test_an_object_is_compiled_again_when_what_it_includes_has_changed(tmp_path:
 
 def test_packages_of_the_sample_are_those_of_the_product():
     assert len(draw.PACKAGES) * 40 >= 600
+
+
+def test_the_nearest_tests_lie_in_the_folder_of_the_source_or_have_its_name():
+    far = tests_by_line._far
+    assert far("src/npucompose/targets/cpu/native/src/f.cpp", "tests/targets/cpu/native/test_a.py") == 0
+    assert far("src/npucompose/targets/cpu/native/src/f.cpp", "tests/targets/cpu/test_a.py") == 1
+    assert far("src/npucompose/targets/cpu/native/src/f.cpp", "tests/report/test_a.py") == 3
+    assert far("airflow_free/store.py", "tests/airflow_free/kinds/test_a.py") == 0
+    assert far("src/npucompose/api.py", "tests/test_api.py") < far("src/npucompose/api.py", "tests/report/test_api.py")
+    assert far("src/npucompose/cli/lists.py", "tests/cli/test_shows.py") == 0
