@@ -209,14 +209,18 @@ def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
     assert operators.registered("f(Tensor(a!) x, Tensor(b!) y) -> ()") == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
 
 
-def test_a_saved_tensor_is_numbered_as_torch_npu_does(tmp_path: Path) -> None:
+def test_a_saved_tensor_is_numbered_as_torch_npu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # nothing shall be left where the tests were started
+    monkeypatch.setattr(operators, "_SAVED", type(operators._SAVED)())
     x = torch.ones(2, requires_grad=True)
     for given in (x, x * 2):
         operators._save(given, save_path=str(tmp_path / "mm.pt"))
     operators._save(x * 3, save_path=str(tmp_path / "mm.pt"), overwrite=True)
     operators._save(x, save_path=str(tmp_path / "bare"))
+    operators._save(x)
     names = {file.name for file in tmp_path.iterdir()}
-    assert names == {"mm_device_0_0.pt", "mm_device_0_1.pt", "mm_device_0.pt", "bare_device_0_0.pt"}
+    numbered = {f"{name}_device_0_0.pt" for name in ("mm", "bare", "tensor")}
+    assert names == numbered | {"mm_device_0_1.pt", "mm_device_0.pt"}
     saved = torch.load(tmp_path / "mm_device_0_1.pt")
     assert (saved.tolist(), saved.requires_grad) == ([2, 2], False)
 

@@ -67,7 +67,7 @@ def captured() -> CapturedGraph:
 def copying(real: Path) -> str:
     """A compiler that makes empty objects and links to what the real one made."""
     return f"""for last; do :; done
-case "$1" in -shared) cp {shlex.quote(str(real))} "$last" ;; *) : > "$last" ;; esac"""
+case "$1" in -shared) cp {shlex.quote(str(real))} "$last" ;; --version) ;; *) : > "$last" ;; esac"""
 
 
 def test_without_a_compiler_the_portable_replayer_runs_and_says_why(
