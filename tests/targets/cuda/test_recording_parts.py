@@ -259,6 +259,24 @@ def test_of_two_inputs_in_one_memory_an_output_is_that_which_the_graph_says() ->
     assert (view.index, same.index) == (1, 0)
 
 
+def test_an_empty_output_that_is_an_input_goes_out_as_that_input() -> None:
+    results, *_ = results_of(lambda x, y: (y,), torch.ones(0), torch.ones(0))
+    (only,) = results.outputs
+    assert isinstance(only, SameAsInput)
+    assert only.index == 1
+
+
+def test_copies_share_memory_as_the_results_do() -> None:
+    results, _, values = results_of(lambda x: ((y := x + 1), y[1:], x * 2), torch.ones(3))
+    memory = ResultMemory(results)
+    memory.fill(values)
+    whole, part, other = memory.copies()
+    assert part.data_ptr() == whole[1:].data_ptr()
+    assert [one.tolist() for one in (whole, part, other)] == [[2.0] * 3, [2.0] * 2, [2.0] * 3]
+    assert other.untyped_storage().nbytes() == 12
+    assert other.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+
+
 def test_an_empty_result_is_in_a_piece_of_its_own_and_holds_nothing() -> None:
     results, _, values = results_of(lambda x: (x[:0] + 1, x[:0] * 2), torch.ones(3))
     assert [type(output) for output in results.outputs] == [InPiece, InPiece]
