@@ -140,7 +140,9 @@ def test_arguments_reach_their_inputs_and_what_is_held_stays() -> None:
     assert [given[0] is d, given[1] is weight, given[2] is c, given[3]] == [True, True, True, 7]
     inputs = handle.inputs_of(c, b=d)
     assert [inputs[0] is d, inputs[1] is weight, inputs[2] is c, inputs[3]] == [True, True, True, 7]
-    assert handle.inputs_of(a, b=b)[2] is a, "what was held is as it was"
+    assert handle.inputs_of(a, b=b)[2] is a
+    assert inputs[2] is c, "each call has a row of its own"
+    assert handle._held == [None, weight, None, 7], "and nothing of it is kept"
 
 
 @pytest.mark.parametrize(("outputs", "reused"), [("reuse", True), ("keep", False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,6 +195,39 @@ def test_what_a_recording_tells_of_itself() -> None:
     before = made.seconds
     made.replay(x)
     assert made.seconds == before, "replays are not counted"
+
+
+def test_an_input_that_a_replay_writes_where_it_lies_counts_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device writes without a word to autograd."""
+    counted: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", counted.append)
+    state, x = torch.zeros(3), torch.ones(3)
+    made = recorded(lambda state, x: (state.add_(x), x * 2)[1:], state, x, static=frozenset({0}))
+    for replays in range(4):
+        made.replay(state, x.clone())
+        assert len(counted) == replays, "in the first call operators do it themselves"
+    assert all(one is state for one in counted)
+
+
+def test_a_result_that_was_not_lent_is_not_overwritten_for_those_who_lend() -> None:
+    x = torch.ones(3)
+    made = recorded(lambda x: (x + 1,), x)
+    made.replay(x)
+    (kept,) = made.replay(x)
+    (lent,) = made.replay(x * 2, reuse=True)
+    assert (kept.tolist(), lent.tolist()) == ([2.0] * 3, [3.0] * 3)
+    del kept, lent
+    (lent,) = made.replay(x * 3, reuse=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        (again,) = made.replay(x * 4, reuse=True)
+        made.replay(x * 5, reuse=True)
+    assert ["is still held, and this call overwrites it" in str(one.message) for one in said] == [True]
+    assert lent.data_ptr() == again.data_ptr()
+    assert lent.tolist() == [6.0] * 3
+    (back,) = made.replay(again, reuse=True)
+    assert (back.tolist(), again.tolist()) == ([7.0] * 3, [6.0] * 3), "what is read is not overwritten"
+    assert made.facts()["captures"] == 2
 
 
 def test_inputs_are_copied_where_they_do_not_lie_in_the_buffers_already() -> None:
