@@ -351,6 +351,39 @@ def test_a_graph_is_lowered_with_what_the_backend_was_asked() -> None:
         assert found.partition == CUT
 
 
+def test_lowering_has_its_time(clock: None) -> None:
+    made = backend()
+    with torch.no_grad():
+        made(dynamos(named("L['x']")), [torch.ones(2)])(torch.ones(2))
+    # looks: the call 1, begin 2 and 4, passes 8 to 16, finish 32 to 64, lowering 128 to 256
+    (found,) = made.compilations
+    assert (found.aot_s, found.passes_s, found.backend_s) == (2.0 - 1.0, 16.0 - 8.0, 256.0 - 128.0)
+
+
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_what_the_graph_writes_into_its_inputs_stays_in_the_graph(reads_only: bool) -> None:
+    made = backend()
+    made.reads_only = reads_only
+    x = torch.ones(2)
+    with torch.no_grad():
+        graph = fx.symbolic_trace(lambda x: (x.add_(1) * 2,))
+        assert made(graph, [x])(x)[0].tolist() == [4.0, 4.0]
+    assert x.tolist() == [2.0, 2.0]
+    (found,) = made.compilations
+    assert "aten.copy_" in found.text_after
+
+
+@pytest.mark.parametrize(("symbols", "settled"), [((), []), (("s0",), ["graph_0"])])
+def test_a_graph_with_symbols_is_read_before_they_are_bound_to_sizes(
+    monkeypatch: pytest.MonkeyPatch, symbols: tuple[str, ...], settled: list[str]
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(Compilation, "settle", lambda self: seen.append(self.id))
+    monkeypatch.setattr(Compilation, "symbols", symbols)
+    begun(backend()).rewrite(traced(lambda x: (x + 1,), torch.ones(2)), [])
+    assert seen == settled
+
+
 def test_a_call_that_wants_gradients_is_refused_or_runs_unrecorded() -> None:
     graph = dynamos(named("L['x']"))
     x = torch.ones(2, requires_grad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -113,6 +114,26 @@ def test_turns_of_threads_are_in_order_and_wait_for_what_came_before(
         assert [counter.item() for counter in counters] == [float(rounds)] * 3
 
 
+def test_a_step_waits_for_its_event_from_the_first_replay_on(extension: ModuleType) -> None:
+    """The step that is waited for takes its time; without a second core all steps run one after the other."""
+
+    def late_one(x: torch.Tensor) -> None:
+        time.sleep(0.05)
+        x.add_(1)
+
+    with torch.library._scoped_library("npucompose_contracts", "FRAGMENT") as library:
+        library.define("late(Tensor(a!) x) -> ()")
+        library.impl("late", late_one, "CPU")
+        recording, x, y = extension.Recording(), torch.zeros(1), torch.zeros(1)
+        late = extension.Operator("npucompose_contracts::late", "")
+        recording.add(late, [x], {}, [], [], [], False)
+        added(extension, "add_.Tensor", [y, x, 1], False, recording)
+        recording.set_streams([[0], [1]], [[], [0]], [], 1000, [])
+        for total in (1.0, 3.0, 6.0):
+            recording.took(1)
+            assert y.item() == total
+
+
 def test_an_input_that_moves_takes_its_steps_along_and_no_other_does(
     extension: ModuleType,
 ) -> None:
@@ -210,6 +231,24 @@ def test_a_trial_is_made_once_for_calls_that_differ_in_the_values_of_tensors_alo
 def test_a_trial_compares_three_rounds(extension: ModuleType) -> None:
     x = torch.randn(7, next(NEW_SIZES))
     assert asked(extension, "mul.out", [x, x.clone(), torch.empty_like(x)]) == 3
+
+
+class Wrong(TorchDispatchMode):
+    """Products come out wrong meanwhile: their kernels cannot have the operator's bits."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if str(func) == "aten.mul.out":
+            result.add_(1)
+        return result
+
+
+@pytest.mark.parametrize("size", [17, 70_001, 140_001])  # of one round of the trial's noise, and of more
+def test_a_kernel_with_other_bits_than_the_operators_is_not_used(extension: ModuleType, size: int) -> None:
+    for mode, way in ((Wrong(), "boxed"), (Asked("mul.out"), "held")):
+        x = torch.randn(size + next(NEW_SIZES))
+        with mode:
+            assert added(extension, "mul.out", [x, x.clone(), torch.empty_like(x)]) == way
 
 
 MATRICES: dict[str, tuple[Any, bool]] = {
@@ -462,6 +501,50 @@ def test_a_result_that_is_held_is_overwritten_for_those_alone_who_asked_for_it_a
     assert third.tolist() == [5.0] * 4
     mine = keeping(full(8.0))
     assert (fed.tolist(), mine.tolist()) == ([6.0] * 4, [9.0] * 4)
+
+
+def holders(result: torch.Tensor) -> int:
+    return torch._C._storage_Use_Count(result.untyped_storage()._cdata)
+
+
+def test_memory_that_was_left_is_kept_for_a_while_and_given_back_when_nothing_is_held_for_long() -> None:
+    x = torch.ones(4)
+    call = caller(native(lambda x: (x + 1,), x), [None], [(0, 0)], 0)
+    held = call((x,))
+    call((x,))  # leaves the memory of `held`
+    known = holders(held)
+    for _ in range(63):
+        call((x,))
+    assert holders(held) == known, "it may come back"
+    call((x,))
+    assert holders(held) == known - 1, "nobody else has it now"
+    assert held.tolist() == [2.0] * 4
+
+
+def test_two_results_that_are_held_in_turns_come_back_to_their_memory() -> None:
+    x = torch.ones(4)
+    call = caller(native(lambda x: (x + 1,), x), [None], [(0, 0)], 0)
+    one, other = call((x,)), call((x,))
+    places = {one.data_ptr(), other.data_ptr()}
+    del one
+    third = call((x,))
+    assert third.data_ptr() in places
+    assert third.data_ptr() != other.data_ptr()
+
+
+def test_nobody_is_warned_where_nothing_is_held_and_a_result_that_is_any_input_is_left_alone() -> None:
+    x, zero = torch.ones(4), torch.zeros(4)
+    call = caller(native(lambda x, y: (x + y + 1,), x, zero), [None, None], [(0, 0), (1, 1)], 0, reuse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        places = {call((x, zero)).data_ptr() for _ in range(4)}
+        assert len(places) == 1, "what nobody holds is taken again"
+        for given in (lambda fed: (fed, zero), lambda fed: (zero, fed)):
+            fed = call((x, zero))
+            result = call(given(fed))
+            assert (fed.tolist(), result.tolist()) == ([2.0] * 4, [3.0] * 4)
+            assert fed.data_ptr() != result.data_ptr()
+            del fed, result
 
 
 def test_a_quick_call_sees_no_onlookers_and_no_replay_within_its_own() -> None:
