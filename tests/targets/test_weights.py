@@ -295,6 +295,18 @@ def test_a_guard_hangs_on_the_watch_without_holding_it() -> None:
     assert holds(None) is False, "who is gone holds nothing"
 
 
+def test_a_watch_hangs_its_guard_on_the_version_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, guards = watch_of((linear(), "weight")), list[Any]()
+    held = SimpleNamespace(dynamo_guards=SimpleNamespace(add=guards.append))
+    monkeypatch.setattr(TracingContext, "try_get", staticmethod(lambda: SimpleNamespace(guards_context=held)))
+    watch.install()
+    (guard,) = guards
+    assert guard.create_fn == watch._guard
+    monkeypatch.setattr(TracingContext, "try_get", staticmethod(lambda: None))
+    watch.install()
+    assert len(guards) == 1
+
+
 # All watches of a model.
 
 

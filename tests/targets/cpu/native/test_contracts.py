@@ -233,6 +233,30 @@ def test_a_trial_compares_three_rounds(extension: ModuleType) -> None:
     assert asked(extension, "mul.out", [x, x.clone(), torch.empty_like(x)]) == 3
 
 
+class Operands(TorchDispatchMode):
+    """Copies of what products are given meanwhile, their results' memory too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) == "aten.mul.out":
+            self.seen += [tensor.clone() for tensor in (*args, *(kwargs or {}).values())]
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_trial_is_made_on_other_numbers_for_each_operand_and_round(extension: ModuleType) -> None:
+    x = torch.zeros(next(NEW_SIZES), 3)
+    with Operands() as mode:
+        added(extension, "mul.out", [x, x.clone(), torch.empty_like(x)])
+    assert len(mode.seen) == 9
+    assert len({tuple(tensor.flatten().tolist()) for tensor in mode.seen}) == 9
+    for tensor in mode.seen:
+        assert tensor.isfinite().all()
+        assert tensor.unique().numel() > 100, "of the normal distribution"
+
+
 class Wrong(TorchDispatchMode):
     """Products come out wrong meanwhile: their kernels cannot have the operator's bits."""
 
