@@ -447,3 +447,17 @@ def test_a_frozen_graph_says_what_the_passes_gave() -> None:
 
         apply_frozen(fresh, {done.fingerprint: edits}, "mine")
         assert printed(fresh.graph) == printed(wanted.graph)
+
+
+def test_a_value_without_strides_has_the_symbols_of_its_shape_and_is_known_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert carried._symbols(torch.ones(2).to_sparse()) == set()
+    assert carried._symbols([1, None, (torch.ones(2, 3),)]) == set()
+    graph = fx.Graph()
+    given = graph.placeholder("x")
+    given.meta["val"] = torch.ones(2, 3).to_sparse()
+    graph.output((given,))
+    assert "torch.float32['2', '3']\n" in known_by(graph, monkeypatch)
+    given.meta["val"] = torch.ones(2, 3)
+    assert "torch.float32['2', '3']/('3', '1')\n" in known_by(graph, monkeypatch)
