@@ -61,7 +61,7 @@ def paths_as_ge(shape: Shape) -> Chains:
 
 def _follow(partner: Sequence[int]) -> Chains:
     """Chains in the order of their first nodes."""
-    follows = {right for right in partner if right != NONE}
+    follows = set(partner)
     chains: Chains = []
     for index in range(len(partner)):
         if index in follows:
@@ -75,8 +75,6 @@ def _follow(partner: Sequence[int]) -> Chains:
 
 def _merged(chains: Chains, shape: Shape) -> Chains:
     """Join chains end to beginning where the end reaches the beginning: a second matching, on the chains."""
-    if len(chains) < 2:
-        return chains
     number = {chain[0]: index for index, chain in enumerate(chains)}
     heads = sum(1 << head for head in number)
     reached: list[int] = []
@@ -93,7 +91,6 @@ def _merged(chains: Chains, shape: Shape) -> Chains:
 class _Lane:
     """A stream while chains are laid on it."""
 
-    number: int
     members: int = 0
     """Bit set of its nodes."""
     load: float = 0.0
@@ -123,26 +120,25 @@ def laid_on(chains: Chains, shape: Shape, streams: int) -> list[int]:
     A chain goes where the fewest of its kernels lose a partner that they could run beside; then where most of its
     synchronisations fall away; then where the load is least. As many chains as streams keep a stream each.
     """
-    result = [0] * len(shape.then)
     if len(chains) <= streams:
-        for number, chain in enumerate(chains):
-            for index in chain:
-                result[index] = number
-        return result
+        return _numbered(chains)
     before = dag.predecessors(shape.needed)
-    lanes = [_Lane(number) for number in range(streams)]
+    lanes = [_Lane() for _ in range(streams)]
     loads = [sum(shape.weights[index] for index in chain) for chain in chains]
     share = sum(loads) / streams or 1.0
     for place in sorted(range(len(chains)), key=lambda i: (-loads[i], chains[i][0])):
         chain = chains[place]
         ordered = shape.ahead[chain[0]] | shape.behind[chain[-1]]
         near = _mask([other for index in chain for other in (*shape.needed[index], *before[index])])
-        lane = min(lanes, key=lambda lane: (_score(lane, chain, ordered, near, share), lane.number))
+        lane = min(lanes, key=lambda lane: _score(lane, chain, ordered, near, share))
         lane.take(chain, loads[place])
-    for lane in lanes:
-        for index in lane.nodes:
-            result[index] = lane.number
-    return result
+    return _numbered([lane.nodes for lane in lanes])
+
+
+def _numbered(groups: Sequence[Sequence[int]]) -> list[int]:
+    """The number of each node's group."""
+    number = {index: place for place, group in enumerate(groups) for index in group}
+    return [number[index] for index in range(len(number))]
 
 
 def _score(lane: _Lane, chain: Sequence[int], ordered: int, near: int, share: float) -> float:

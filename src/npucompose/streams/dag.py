@@ -50,8 +50,11 @@ def topological(then: Successors) -> tuple[list[int], list[int]]:
 
 
 def _circle(then: Successors, stuck: set[int]) -> list[int]:
-    """A circle among nodes that could never start: walk backwards, each has a predecessor that is stuck too."""
-    before = {target: index for index in stuck for target in then[index] if target in stuck}
+    """A circle among nodes that could never start: walk backwards, each has a predecessor that is stuck too.
+
+    All that a stuck node leads to is stuck as well.
+    """
+    before = {target: index for index in stuck for target in then[index]}
     at = min(before)
     seen: dict[int, int] = {}
     walk: list[int] = []
@@ -67,10 +70,10 @@ def _circle(then: Successors, stuck: set[int]) -> list[int]:
 
 def descendants(then: Successors) -> list[int]:
     """For each node a bit set of everything behind it, itself included. Edges go forward."""
-    reach = [0] * len(then)
-    for index in range(len(then) - 1, -1, -1):
-        bits = 1 << index
-        for target in then[index]:
+    reach = [1 << index for index in range(len(then))]
+    for index, targets in reversed(list(enumerate(then))):
+        bits = reach[index]
+        for target in targets:
             bits |= reach[target]
         reach[index] = bits
     return reach
@@ -109,8 +112,7 @@ def minimum_equivalent(then: Successors, reach: Sequence[int]) -> list[list[int]
 def longest_paths(weights: Sequence[float], then: Successors) -> list[float]:
     """For each node the heaviest path that begins with it, itself included: its urgency. Edges go forward."""
     left = list(weights)
-    for index in range(len(then) - 1, -1, -1):
-        targets = then[index]
+    for index, targets in reversed(list(enumerate(then))):
         if targets:
             left[index] += max([left[target] for target in targets])
     return left

@@ -67,9 +67,7 @@ def _augment(
         targets = adjacency[left]
         if at[left] == len(targets):
             path.pop()
-            level[left] = NONE
-            if path:
-                at[path[-1]] += 1
+            level[left] = NONE  # whoever tries it again goes on to the next
             continue
         back = owner[targets[at[left]]]
         if back == NONE:

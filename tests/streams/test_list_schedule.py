@@ -1,0 +1,136 @@
+"""The list scheduler and the choice of plans for an objective, on plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from npucompose.schema.device_model import ATLAS_A2
+from npucompose.streams import auto
+from npucompose.streams.auto import Assignment
+from npucompose.streams.schedule import _place, by_urgency
+from npucompose.streams.work import Work
+from tests.streams.dags import Dag
+
+PRICED = attrs.evolve(ATLAS_A2, launch_us=0.0, event_us=1.0, stream_us=3.0)
+FREE = attrs.evolve(PRICED, event_us=0.0, stream_us=0.0)
+
+
+def work(*us: float) -> list[Work]:
+    return [Work(us=one) for one in us]
+
+
+@pytest.mark.parametrize(
+    ("us", "then", "streams", "found"),
+    [
+        ([], [], 2, ([], [])),
+        ([5.0, 5.0, 1.0], [[2], [2], []], 2, ([0, 1, 1], [0, 1, 2])),
+        ([5.0, 5.0, 1.0], [[2], [2], []], 1, ([0, 0, 0], [0, 1, 2])),
+        ([2.0, 5.0], [[], []], 2, ([1, 0], [1, 0])),  # the most urgent comes first
+        ([2.0, 1.0, 9.0], [[], [2], []], 2, ([1, 0, 0], [1, 2, 0])),  # for what is behind it
+        ([2.0, 2.0], [[], []], 2, ([0, 0], [0, 1])),  # waking a stream costs more than waiting
+        ([4.0, 4.0], [[], []], 2, ([0, 1], [0, 1])),
+        ([4.0, 4.0, 4.0], [[], [], []], 3, ([0, 1, 2], [0, 1, 2])),
+        ([4.0, 4.0, 4.0], [[], [], []], 2, ([0, 1, 0], [0, 1, 2])),
+        ([5.0, 4.0], [[1], []], 2, ([0, 0], [0, 1])),
+        # whoever waits for two waits for both: the later one keeps its stream
+        ([5.0, 9.0, 1.0], [[2], [2], []], 2, ([1, 0, 0], [1, 0, 2])),
+    ],
+)
+def test_the_most_urgent_kernel_goes_where_it_starts_first(
+    us: list[float], then: Dag, streams: int, found: tuple[list[int], list[int]]
+) -> None:
+    assert by_urgency(work(*us), then, streams, PRICED) == found
+
+
+def test_among_equal_starts_the_stream_of_a_source_is_kept() -> None:
+    """Two kernels of 5 µs and their sum, an event of 1 µs."""
+    model = attrs.evolve(PRICED, stream_us=0.0)
+    assert by_urgency(work(5.0, 5.0, 1.0), [[2], [2], []], 2, model) == ([0, 1, 0], [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("sources", "result", "end", "free", "tail", "placed"),
+    [
+        ([], [], [], [0.0, 0.0], [-1, -1], (0, 0.0)),  # among empty ones the first
+        ([], [], [], [4.0, 3.0], [0, -1], (1, 3.0)),
+        ([], [], [], [4.0, 3.0, 0.0], [0, -1, -1], (1, 3.0)),  # all further ones are as empty as the first empty one
+        ([], [], [], [4.0, 3.0, 0.0], [0, 1, -1], (2, 0.0)),
+        ([], [], [], [4.0, 3.0, 2.0], [-1, 1, 2], (2, 2.0)),  # the default stream may be empty alone
+        ([0], [1], [4.0], [0.0, 4.0], [-1, 0], (1, 4.0)),  # no event on the stream of its source
+        ([0], [1], [4.0], [0.0, 6.0], [-1, 2], (0, 5.0)),  # an event from the end of its source
+        ([0], [1], [4.0], [9.0, 9.0], [3, 2], (0, 9.0)),
+        ([0, 1], [0, 1], [4.0, 7.0], [4.0, 7.0], [0, 1], (1, 7.0)),
+        ([1, 0], [0, 1], [4.0, 7.0], [4.0, 7.0], [0, 1], (1, 7.0)),
+        ([0], [1], [4.0], [5.0, 5.0], [7, 0], (1, 5.0)),  # among equals behind its source
+        ([0, 1], [1, 0], [4.0, 4.0], [5.0, 5.0], [7, 0], (1, 5.0)),
+    ],
+)
+def test_the_place_of_one_kernel(
+    sources: list[int], result: list[int], end: list[float], free: list[float], tail: list[int], placed: Any
+) -> None:
+    assert _place(sources, result, end, free, tail, 1.0) == placed
+
+
+DIAMOND: Dag = [[1, 2], [3], [3], []]
+
+
+def test_for_makespan_the_schedule_and_the_fewest_events_compete() -> None:
+    listed, shaped = auto.candidates("makespan", DIAMOND, work(1.0, 9.0, 5.0, 1.0), 2, FREE)
+    assert (list(listed.streams), list(listed.ranked)) == ([0, 0, 1, 0], [0, 1, 2, 3])
+    assert (list(shaped.streams), list(shaped.ranked)) == ([0, 0, 1, 0], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("objective", ["events", "streams", "ge"])
+def test_every_other_objective_has_one_plan_by_shape_in_the_order_of_the_numbers(objective: Any) -> None:
+    (found,) = auto.candidates(objective, DIAMOND, work(1.0, 5.0, 9.0, 1.0), 2, FREE)
+    assert list(found.ranked) == [0, 1, 2, 3]
+    assert list(found.streams) == ([1, 1, 0, 1] if objective == "ge" else [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("objective", ["makespan", "events", "streams", "ge"])
+def test_nothing_to_plan_is_no_stream(objective: Any) -> None:
+    assert all(not one.streams for one in auto.candidates(objective, [], [], 3, FREE))
+
+
+def test_the_limit_holds_for_each_plan() -> None:
+    for limit in (1, 2, 3):
+        for found in auto.candidates("makespan", [[], [], []], work(9.0, 9.0, 9.0), limit, FREE):
+            assert set(found.streams) == set(range(limit))
+
+
+@pytest.mark.parametrize(
+    ("streams", "ranked", "us", "factories", "tidied"),
+    [
+        ([1, 0, 0], [0, 1, 2], [9.0, 1.0, 1.0], [], [0, 1, 1]),  # the stream with the most work is the default one
+        ([1, 0, 0], [0, 1, 2], [1.0, 1.0, 1.0], [], [1, 0, 0]),
+        ([1, 0, 0], [0, 1, 2], [2.0, 1.0, 1.0], [], [0, 1, 1]),  # among equals the one that is needed first
+        ([0, 1, 0], [1, 0, 2], [1.0, 2.0, 1.0], [], [1, 0, 1]),
+        ([5, 3, 7], [2, 1, 0], [9.0, 1.0, 1.0], [], [0, 2, 1]),  # the others as they are needed
+        ([0, 1, 0], [0, 1, 2], [5.0, 1.0, 5.0], [1], [0, 0, 0]),  # a factory goes where its first reader is
+        ([], [], [], [], []),
+    ],
+)
+def test_streams_are_numbered_by_work_and_need(
+    streams: list[int], ranked: list[int], us: list[float], factories: list[int], tidied: list[int]
+) -> None:
+    then: Dag = [[2], [2], []][: len(streams)]
+    found = auto._tidy(Assignment(streams=streams, ranked=ranked), then, work(*us), factories)
+    assert (list(found.streams), list(found.ranked)) == (tidied, ranked)
+
+
+@pytest.mark.parametrize(
+    ("then", "streams", "factories", "tidied"),
+    [
+        ([[2, 1], [], []], [0, 0, 1], [0], [0, 0, 1]),  # the first reader is the one with the lowest number
+        ([[], [], []], [0, 1, 1], [0], [1, 0, 0]),  # nobody reads it: it stays
+        ([[1], [2], []], [0, 0, 1], [0, 1], [0, 0, 0]),  # a factory that a factory reads follows it
+    ],
+)
+def test_a_factory_follows_its_first_reader(
+    then: Dag, streams: list[int], factories: list[int], tidied: list[int]
+) -> None:
+    found = auto._tidy(Assignment(streams=streams, ranked=[0, 1, 2]), then, work(1.0, 1.0, 1.0), factories)
+    assert list(found.streams) == tidied

@@ -1,0 +1,170 @@
+"""The simulated device step by step: prices, shares of cores and bandwidth, gangs, what is stuck."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from npucompose.schema.device_model import ATLAS_A2
+from npucompose.streams.simulate import _share, simulate
+from npucompose.streams.work import Work
+
+MODEL = attrs.evolve(ATLAS_A2, cube=4, vector=8, launch_us=0.0, event_us=1.0, stream_us=3.0)
+FREE = attrs.evolve(MODEL, event_us=0.0, stream_us=0.0)
+Times = tuple[list[float], list[float]]
+Pairs = list[tuple[int, int]]
+
+
+def times(streams: list[int], events: Pairs, *work: Work, model: object = FREE) -> Times:
+    """(starts, ends), kernels in the order of their numbers."""
+    found = simulate(range(len(work)), streams, events, work, model)  # type: ignore[arg-type]
+    assert found.makespan == max(found.end, default=0.0)
+    assert found.stuck == ()
+    return list(found.start), list(found.end)
+
+
+def us(*lengths: float) -> list[Work]:
+    return [Work(us=length) for length in lengths]
+
+
+def test_nothing_takes_no_time() -> None:
+    assert times([], []) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("streams", "events", "lengths", "found"),
+    [
+        ([0, 0], [], [2.0, 3.0], ([0.0, 2.0], [2.0, 5.0])),
+        ([0, 1], [], [2.0, 3.0], ([0.0, 3.0], [2.0, 6.0])),  # a side stream is woken first
+        ([0, 1, 2], [], [1.0, 1.0, 1.0], ([0.0, 3.0, 3.0], [1.0, 4.0, 4.0])),
+        ([0, 1], [(0, 1)], [5.0, 1.0], ([0.0, 6.0], [5.0, 7.0])),  # an event from the end of its recorder
+        ([0, 1], [(0, 1)], [1.0, 1.0], ([0.0, 3.0], [1.0, 4.0])),  # while the stream is woken
+        ([1, 1, 0], [(0, 2)], [2.0, 2.0, 1.0], ([3.0, 5.0, 6.0], [5.0, 7.0, 7.0])),
+        ([0, 1, 2], [(0, 2), (1, 2)], [4.0, 2.0, 1.0], ([0.0, 3.0, 6.0], [4.0, 5.0, 7.0])),  # the later of two
+        ([0, 1, 2], [(0, 2), (1, 2)], [4.0, 0.5, 1.0], ([0.0, 3.0, 5.0], [4.0, 3.5, 6.0])),
+        ([0, 1, 2], [(0, 1), (0, 2)], [4.0, 2.0, 1.0], ([0.0, 5.0, 5.0], [4.0, 7.0, 6.0])),  # one for two
+        ([0, 0], [(0, 1)], [2.0, 3.0], ([0.0, 3.0], [2.0, 6.0])),
+        ([0, 0, 1, 1], [(0, 3), (2, 1)], [2.0, 2.0, 2.0, 2.0], ([0.0, 6.0, 3.0, 5.0], [2.0, 8.0, 5.0, 7.0])),
+    ],
+)
+def test_streams_and_events_have_their_prices(
+    streams: list[int], events: Pairs, lengths: list[float], found: Times
+) -> None:
+    assert times(streams, events, *us(*lengths), model=MODEL) == found
+
+
+def test_a_stream_takes_its_kernels_as_the_order_has_them() -> None:
+    found = simulate([1, 2, 0], [0, 0, 1], [], us(2.0, 3.0, 1.0), MODEL)
+    assert (found.start, found.end) == ([3.0, 0.0, 3.0], [5.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("work", "found"),
+    [
+        # as many as there are run as if alone; more share
+        ([Work(us=6.0, cube=2), Work(us=6.0, cube=2)], ([0.0, 0.0], [6.0, 6.0])),
+        ([Work(us=6.0, cube=4), Work(us=6.0, cube=4)], ([0.0, 0.0], [12.0, 12.0])),
+        ([Work(us=6.0, cube=4), Work(us=6.0, cube=2)], ([0.0, 0.0], [9.0, 9.0])),
+        ([Work(us=6.0, vector=8), Work(us=6.0, vector=8)], ([0.0, 0.0], [12.0, 12.0])),
+        ([Work(us=6.0, vector=8), Work(us=6.0, cube=4)], ([0.0, 0.0], [6.0, 6.0])),
+        # who is alone again goes on at full speed
+        ([Work(us=2.0, vector=8), Work(us=6.0, vector=8)], ([0.0, 0.0], [4.0, 8.0])),
+        ([Work(us=6.0, vector=8), Work(us=2.0, vector=8)], ([0.0, 0.0], [8.0, 4.0])),
+        # the scarcest of what a kernel needs decides
+        ([Work(us=6.0, vector=8, bandwidth=0.75), Work(us=6.0, vector=8, bandwidth=0.75)], ([0.0, 0.0], [12.0, 12.0])),
+        ([Work(us=6.0, vector=4, bandwidth=1.0), Work(us=6.0, vector=4, bandwidth=1.0)], ([0.0, 0.0], [12.0, 12.0])),
+        ([Work(us=6.0, bandwidth=0.5), Work(us=6.0, bandwidth=0.5)], ([0.0, 0.0], [6.0, 6.0])),
+        ([Work(us=4.0, bandwidth=1.0), Work(us=4.0, bandwidth=1.0)], ([0.0, 0.0], [8.0, 8.0])),
+        # and no kernel waits for what it does not need
+        ([Work(us=6.0, cube=4), Work(us=9.0, cube=4), Work(us=5.0)], ([0.0, 0.0, 0.0], [12.0, 15.0, 5.0])),
+        ([Work(us=6.0, vector=8), Work(us=9.0, vector=8), Work(us=5.0, cube=1)], ([0.0, 0.0, 0.0], [12.0, 15.0, 5.0])),
+        ([Work(us=6.0, bandwidth=1.0), Work(us=9.0, bandwidth=1.0), Work(us=5.0)], ([0.0] * 3, [12.0, 15.0, 5.0])),
+    ],
+)  # fmt: skip
+def test_kernels_side_by_side_share_what_they_need(work: list[Work], found: Times) -> None:
+    assert times(list(range(len(work))), [], *work) == found
+
+
+def test_a_newcomer_slows_down_those_that_run() -> None:
+    """The first has done 3 of its 6 µs when the second one comes; from then on both run at half their speed."""
+    model = attrs.evolve(FREE, stream_us=3.0)
+    found = times([0, 1], [], Work(us=6.0, cube=4), Work(us=6.0, cube=4), model=model)
+    assert found == ([0.0, 3.0], [9.0, 12.0])
+
+
+def test_the_next_kernel_of_a_stream_takes_the_place_of_the_one_before() -> None:
+    work = [Work(us=2.0, cube=4), Work(us=2.0, cube=4), Work(us=8.0, cube=4)]
+    assert times([0, 0, 1], [], *work) == ([0.0, 4.0, 0.0], [4.0, 8.0, 12.0])
+
+
+GANG = Work(us=4.0, vector=8, gang=True)
+
+
+@pytest.mark.parametrize(
+    ("work", "starts"),
+    [
+        ([GANG, GANG], [0.0, 4.0]),
+        ([Work(us=3.0, vector=1), GANG], [0.0, 3.0]),
+        ([Work(us=3.0, cube=1), GANG], [0.0, 0.0]),  # of other cores
+        ([GANG, Work(us=3.0, cube=4)], [0.0, 0.0]),
+        ([GANG, Work(us=3.0)], [0.0, 0.0]),  # of none
+        ([Work(us=4.0, vector=5, gang=True), Work(us=4.0, vector=3, gang=True)], [0.0, 0.0]),
+        ([Work(us=4.0, vector=5, gang=True), Work(us=4.0, vector=4, gang=True)], [0.0, 4.0]),
+        ([Work(us=4.0, cube=4, gang=True), Work(us=4.0, cube=1)], [0.0, 4.0]),
+        ([Work(us=4.0, cube=2, gang=True), Work(us=4.0, cube=3, gang=True)], [0.0, 4.0]),
+        ([Work(us=4.0, vector=7, gang=True), Work(us=4.0, vector=8)], [0.0, 0.0]),  # one core is enough to begin
+    ],
+)
+def test_a_gang_starts_with_all_its_cores_or_not_at_all(work: list[Work], starts: list[float]) -> None:
+    assert times(list(range(len(work))), [], *work)[0] == starts
+
+
+def test_a_gang_keeps_its_cores_and_its_speed_and_others_share_the_rest() -> None:
+    """Two cores are left for a kernel that wants four: it runs at half its speed until the gang is done."""
+    gang = Work(us=4.0, cube=2, gang=True)
+    assert times([0, 1], [], gang, Work(us=6.0, cube=4)) == ([0.0, 0.0], [4.0, 8.0])
+    gang = Work(us=4.0, vector=4, gang=True)
+    assert times([0, 1], [], gang, Work(us=6.0, vector=8)) == ([0.0, 0.0], [4.0, 8.0])
+
+
+def test_a_gang_shares_bandwidth_as_everybody_does() -> None:
+    work = [Work(us=4.0, vector=1, gang=True, bandwidth=1.0), Work(us=4.0, bandwidth=1.0)]
+    assert times([0, 1], [], *work) == ([0.0, 0.0], [8.0, 8.0])
+
+
+def test_those_who_wait_for_cores_are_asked_again_in_their_order() -> None:
+    work = [GANG, Work(us=1.0, vector=8, gang=True), Work(us=1.0, vector=8, gang=True)]
+    assert times([0, 1, 2], [], *work) == ([0.0, 4.0, 5.0], [4.0, 5.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("streams", "events", "work", "stuck", "makespan"),
+    [
+        ([0, 1], [(1, 0), (0, 1)], us(1.0, 1.0), (0, 1), 0.0),
+        ([0, 1, 2], [(1, 0), (0, 1)], us(1.0, 1.0, 2.0), (0, 1), 2.0),
+        ([1, 0, 1], [(2, 0)], us(1.0, 1.0, 1.0), (0, 2), 1.0),
+        ([0], [], [Work(us=1.0, cube=5, gang=True)], (0,), 0.0),
+    ],
+)
+def test_what_can_never_start_is_told_by_number(
+    streams: list[int], events: Pairs, work: list[Work], stuck: tuple[int, ...], makespan: float
+) -> None:
+    found = simulate(range(len(work)), streams, events, work, FREE)
+    assert (found.stuck, found.makespan) == (stuck, makespan)
+    assert all((found.start[k] != found.start[k]) is (k in stuck) for k in range(len(work)))
+    assert all((found.end[k] != found.end[k]) is (k in stuck) for k in range(len(work)))
+
+
+def test_a_device_without_cube_cores_computes_on_its_vector_cores() -> None:
+    model = attrs.evolve(FREE, cube=0, vector=2)
+    assert times([0, 1], [], Work(us=3.0, vector=1), Work(us=3.0, vector=1), model=model) == ([0.0, 0.0], [3.0, 3.0])
+    assert times([0, 1], [], Work(us=3.0, vector=2), Work(us=3.0, vector=2), model=model) == ([0.0, 0.0], [6.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "share"), [(4, 8, 0.5), (4, 4, 1.0), (4, 2, 1.0), (4, 0, 1.0), (0, 0, 1.0), (1.0, 1.6, 0.625)]
+)
+def test_a_share_is_what_there_is_of_what_is_wanted_and_never_more_than_all(
+    there: float, wanted: float, share: float
+) -> None:
+    assert _share(there, wanted) == share
