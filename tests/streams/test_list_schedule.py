@@ -132,5 +132,6 @@ def test_streams_are_numbered_by_work_and_need(
 def test_a_factory_follows_its_first_reader(
     then: Dag, streams: list[int], factories: list[int], tidied: list[int]
 ) -> None:
-    found = auto._tidy(Assignment(streams=streams, ranked=[0, 1, 2]), then, work(1.0, 1.0, 1.0), factories)
-    assert list(found.streams) == tidied
+    given = Assignment(streams=list(streams), ranked=[0, 1, 2])
+    assert list(auto._tidy(given, then, work(1.0, 1.0, 1.0), factories).streams) == tidied
+    assert given.streams == streams
