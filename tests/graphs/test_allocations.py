@@ -141,6 +141,26 @@ def test_a_value_without_a_storage_is_a_piece_and_a_number_is_none(program: Prog
     assert allocations(program.graph, Dependence.of(program.graph))[0].storage is None
 
 
+def test_who_returns_what_it_was_given_makes_nothing(program: Program) -> None:
+    made = program.call(aten.clone.default, program.values[0])
+    for given in (program.values[0], made):
+        same = program.graph.call_function(strange, (given,))
+        same.meta["val"] = given.meta["val"]
+    program.graph.output(())
+    assert told(program.graph) == [("clone_default", ["clone_default", "strange_1"], ["strange_1"], "strange_1", False)]
+
+
+def test_who_shares_nothing_with_what_it_reads_does_not_hand_it_on(program: Program) -> None:
+    """Random numbers of the shape of a value: whoever reads them touches nothing of the value."""
+    made = program.call(aten.clone.default, program.values[0])
+    drawn = program.call(aten.rand_like.default, made)
+    program.graph.output((program.call(aten.neg.default, drawn),))
+    assert told(program.graph)[:2] == [
+        ("clone_default", ["clone_default"], ["rand_like_default"], "rand_like_default", False),
+        ("rand_like_default", ["rand_like_default"], ["neg_default"], "neg_default", False),
+    ]
+
+
 def test_a_wait_for_a_tensor_neither_holds_nor_touches_it(program: Program) -> None:
     made = program.call(aten.clone.default, program.values[0])
     last = program.call(aten.neg.default, made)

@@ -218,3 +218,30 @@ def test_scopes_and_events_start_nothing() -> None:
     assert [kernel.name for kernel in found.kernels] == ["neg_default", "_assert_async_msg"]
     assert (found.origins[record], found.origins[wait]) == ((), ())
     assert edges(building.graph) == [("neg_default", "_assert_async_msg", "data")]
+
+
+def test_a_view_may_be_of_one_of_several_inputs() -> None:
+    """`reshape_as` reads the shape of the other."""
+    program = Program(inputs=2)
+    made = program.call(aten.reshape_as.default, *program.values)
+    copied = program.call(aten.reshape_as.default, program.call(aten.t.default, program.values[0]), program.values[1])
+    assert kernels(program.finish([made, copied]).graph) == []  # of a square matrix, turned, nothing is copied
+    turned = Program(inputs=1)
+    value = turned.call(aten.t.default, turned.call(aten.neg.default, turned.values[0]))
+    flat = turned.call(aten.reshape_as.default, value, turned.call(aten.view.default, turned.values[0], [16]))
+    assert kernels(turned.finish([flat]).graph) == ["neg_default", "reshape_as_default"]
+
+
+def test_a_view_with_a_stale_value_is_a_view_of_both() -> None:
+    """A pass that replaces a value leaves the fake values of its views on the old storage."""
+    program = Program(inputs=1)
+    made = program.call(aten.neg.default, program.values[0])
+    view = program.call(aten.t.default, made)
+    graph = program.finish([view]).graph
+    view = next(found for found in graph.nodes if found.name == "t_default")
+    with program.mode:
+        view.meta["val"] = torch.empty(4, 4).t()
+    assert kernels(graph) == ["neg_default"]
+    found = Aliases.of(graph)
+    assert found.shares(view, view.args[0])  # type: ignore[arg-type]
+    assert storage_of(view.meta["val"]) in found.keys[view]

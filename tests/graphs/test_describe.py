@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from npucompose.graphs import Snapshot, fingerprint, op_counts, printed, symbols
 from tests.sample_graphs import node, programs, traced
@@ -97,3 +99,26 @@ def test_a_snapshot_tells_of_the_graph_as_it_was(golden: Any) -> None:
     golden("graphs/listing.txt", taken.text)
     assert taken.fingerprint == known
     assert fingerprint(module.graph) != known
+
+
+def sizes(*order: int, dtype: torch.dtype = torch.float32) -> fx.Graph:
+    """A graph of numbers that are symbols, which of them by `order`, beside a tensor."""
+    env = ShapeEnv()
+    born = [env.create_unbacked_symint() for _ in range(3)]
+    graph = fx.Graph()
+    for place, which in enumerate(order):
+        graph.placeholder(f"x{place}").meta["val"] = born[which]
+    graph.placeholder("t").meta["val"] = torch.empty(2, dtype=dtype, device="meta")
+    graph.output(())
+    return graph
+
+
+def test_of_symbols_only_which_is_which_counts() -> None:
+    assert fingerprint(sizes(0, 1, 0)) == fingerprint(sizes(1, 2, 1)) == fingerprint(sizes(2, 0, 2))
+    assert len({fingerprint(sizes(*order)) for order in ((0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 0, 0), (0, 1, 2))}) == 5
+
+
+def test_beside_symbols_types_still_count() -> None:
+    """`f32` is written like a symbol and is none."""
+    found = [fingerprint(sizes(0, dtype=dtype)) for dtype in (torch.float32, torch.float64, torch.int32, torch.int8)]
+    assert len(set(found)) == 4

@@ -148,3 +148,30 @@ def test_what_a_symbol_is_born_in_stays() -> None:
     assert not is_removable(born)
     del born.meta["unbacked_bindings"]
     assert is_removable(born)
+
+
+def test_what_is_no_operator_is_host_work_only_as_arithmetic_on_numbers() -> None:
+    graph = fx.Graph()
+    numbers, tensor = graph.placeholder("numbers"), graph.placeholder("tensor")
+    numbers.meta["val"], tensor.meta["val"] = [1, 2], torch.ones(1)
+    number = graph.call_function(operator.getitem, (numbers, 0))
+    calls = {
+        "getitem": number,
+        "sum": graph.call_function(operator.add, (number, 1)),
+        "root": graph.call_function(math.sqrt, (number,)),
+        "larger": graph.call_function(max, (number, 2)),
+        "of a tensor": graph.call_function(operator.add, (tensor, number)),
+        "giving a tensor": graph.call_function(operator.add, (number, 1)),
+        "method": graph.call_method("add", (number, 1)),
+        "module": graph.call_module("add", (number,)),
+        "of higher order": graph.call_function(torch.ops.higher_order.cond, (number,)),
+        "one's own": graph.call_function(
+            test_what_is_no_operator_is_host_work_only_as_arithmetic_on_numbers, (number,)
+        ),
+    }
+    for name, call in calls.items():
+        call.meta["val"] = torch.ones(1) if name == "giving a tensor" else 1
+    assert [name for name, call in calls.items() if effects.is_host(call)] == ["sum", "root", "larger"]
+    assert [name for name, call in calls.items() if effects.is_getitem(call)] == ["getitem"]
+    opaque = ["of a tensor", "giving a tensor", "method", "module", "of higher order", "one's own"]
+    assert [name for name, call in calls.items() if effects.is_opaque(call)] == opaque

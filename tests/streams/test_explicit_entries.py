@@ -209,7 +209,7 @@ def test_all_fields_of_a_match_have_to_fit() -> None:
         ({"name": "nope", "target": "aten.nope"}, "no target fits 'aten.nope'"),
     ],
 )
-def test_why_an_entry_finds_nothing(tree: dict[str, str], words: str) -> None:
+def test_why_an_entry_finds_nothing(tree: dict[str, Any], words: str) -> None:
     found = needed()
     others = [one for one in found.origins if one not in found.kernels]
     assert words in match.why_none(Match(**tree), found.kernels, others)

@@ -130,8 +130,8 @@ class _Walk:
         return frozenset(number for number in pieces if self.pieces[number].storage in storages)
 
     def _made(self, node: fx.Node, storages: frozenset[int]) -> Pieces:
-        """A piece for each storage; one for a value that shows none, unless it holds no tensor."""
-        if not storages and "val" in node.meta and not effects.holds_tensor(node.meta["val"]):
+        """A piece for each of the value's `storages`; one for a value that shows none, unless it holds no tensor."""
+        if "val" in node.meta and not effects.holds_tensor(node.meta["val"]):
             return NONE
         begin = len(self.pieces)
         self.pieces += [_Piece(node, storage, node) for storage in storages or (None,)]

@@ -114,18 +114,17 @@ def holds_tensor(value: Any) -> bool:
 
 
 def is_getitem(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is operator.getitem
+    return node.target is operator.getitem
 
 
 def is_host(node: fx.Node) -> bool:
     """No tensor is computed: inputs, constants, arithmetic on sizes, checks of sizes, the output."""
     if node.op in ("placeholder", "get_attr", "output"):
         return True
-    if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
-        return False
     found = op_facts(node)
     if found is not None:
         return found.host
+    # The name of a method or a submodule, and an operator of higher order, are of no such module.
     if is_getitem(node) or getattr(node.target, "__module__", None) not in _HOST_MODULES:
         return False
     return not holds_tensor(node.meta.get("val")) and not any(_is_tensor(arg) for arg in node.all_input_nodes)
