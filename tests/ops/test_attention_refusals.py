@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from npucompose import ops
+from npucompose.ops import attention
 from npucompose.ops.attention import FIA, IFA, KERNELS
 from npucompose.ops.refusal import UnsupportedArgument
 
@@ -273,3 +276,43 @@ def test_and_not_as_anything_else(something: Any) -> None:
     q, k, v = bnsd(rows=1)
     with pytest.raises(UnsupportedArgument, match="'block_table' is not supported here"):
         KERNELS[FIA](q, k, v, **COMMON, block_table=something)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "found"),
+    [
+        (None, None),
+        ([3], [3, 3]),
+        ([4], None),  # all that there are
+        ([4, 4, 1], None),  # what is behind the last batch is of no account
+        ([3, 4], [3, 4]),
+        ([0, 4], [0, 4]),
+        ([0], [0, 0]),
+        ([3, 1, 9], [3, 1]),
+    ],
+)
+def test_there_is_a_length_for_each_batch_or_all_tokens_count(lengths: list[int] | None, found: object) -> None:
+    assert attention._lengths(FIA, "actual_seq_lengths", lengths, 2, 4) == found
+
+
+def test_one_length_of_the_queries_goes_with_each_of_the_keys() -> None:
+    """The corner that the mask is aligned with is another one in each batch."""
+    q, k, v = bnsd(batch=2, rows=3)
+    mask = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+    masked = {**COMMON, "sparse_mode": 3, "atten_mask": mask}
+    got = fia(q, k, v, **masked, actual_seq_lengths=[2], actual_seq_lengths_kv=[4, 3])[0]
+    for batch, length in enumerate((4, 3)):
+        parts = (t[batch : batch + 1] for t in (q, k, v))
+        one = fia(*parts, **masked, actual_seq_lengths=[2], actual_seq_lengths_kv=[length])[0]
+        torch.testing.assert_close(got[batch : batch + 1], one)
+
+
+def test_the_width_of_a_result_is_the_symbol_of_the_values_where_heads_are_not_shared() -> None:
+    """`s // 8 * 8` is another size than `s` to whoever compares shapes."""
+    shape_env = ShapeEnv()
+    width = shape_env.create_unbacked_symint()
+    with FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True):
+        value = torch.empty(1, 2, width)
+        query = torch.empty(1, 3, width)
+    assert str(attention._out_shape(query, value, "BSH", 8, 8)[2][2]) == str(width)
+    assert str(attention._out_shape(query, value, "BSH", 8, 4)[2][2]) == f"8*(({width}//4))"

@@ -103,7 +103,7 @@ def _ones(node: fx.Node) -> bool:
 _COPIES: dict[str, Callable[[fx.Node], bool]] = {
     "clone": lambda node: True,
     "_to_copy": lambda node: not node.kwargs.get("pin_memory"),
-    "cat": lambda node: isinstance(node.args[0], (list, tuple)) and len(node.args[0]) == 1,
+    "cat": lambda node: True,  # whose only tensor it was compared with
     "constant_pad_nd": _zeros,
     "repeat": _ones,
     "mul": _integer_identity(1),
