@@ -54,13 +54,21 @@ def test_among_equal_starts_the_stream_of_a_source_is_kept() -> None:
 @pytest.mark.parametrize(
     ("sources", "result", "end", "free", "tail", "placed"),
     [
-        ([], [], [], [0.0, 0.0], [-1, -1], (0, 0.0)),  # among empty ones the first
-        ([], [], [], [4.0, 3.0], [0, -1], (1, 3.0)),
-        ([], [], [], [4.0, 3.0, 0.0], [0, -1, -1], (1, 3.0)),  # all further ones are as empty as the first empty one
-        ([], [], [], [4.0, 3.0, 0.0], [0, 1, -1], (2, 0.0)),
-        ([], [], [], [4.0, 3.0, 2.0], [-1, 1, 2], (2, 2.0)),  # the default stream may be empty alone
-        ([0], [1], [4.0], [0.0, 4.0], [-1, 0], (1, 4.0)),  # no event on the stream of its source
-        ([0], [1], [4.0], [0.0, 6.0], [-1, 2], (0, 5.0)),  # an event from the end of its source
+        ([], [], [], [0.0, 0.0], [None, None], (0, 0.0)),  # among empty ones the first
+        ([], [], [], [4.0, 3.0], [0, None], (1, 3.0)),
+        (
+            [],
+            [],
+            [],
+            [4.0, 3.0, 0.0],
+            [0, None, None],
+            (1, 3.0),
+        ),  # all further ones are as empty as the first empty one
+        ([], [], [], [4.0, 3.0, 0.0], [0, 1, None], (2, 0.0)),
+        ([], [], [], [4.0, 3.0, 0.0], [1, 0, None], (2, 0.0)),
+        ([], [], [], [4.0, 3.0, 2.0], [None, 1, 2], (2, 2.0)),  # the default stream may be empty alone
+        ([0], [1], [4.0], [0.0, 4.0], [None, 0], (1, 4.0)),  # no event on the stream of its source
+        ([0], [1], [4.0], [0.0, 6.0], [None, 2], (0, 5.0)),  # an event from the end of its source
         ([0], [1], [4.0], [9.0, 9.0], [3, 2], (0, 9.0)),
         ([0, 1], [0, 1], [4.0, 7.0], [4.0, 7.0], [0, 1], (1, 7.0)),
         ([1, 0], [0, 1], [4.0, 7.0], [4.0, 7.0], [0, 1], (1, 7.0)),
@@ -69,7 +77,7 @@ def test_among_equal_starts_the_stream_of_a_source_is_kept() -> None:
     ],
 )
 def test_the_place_of_one_kernel(
-    sources: list[int], result: list[int], end: list[float], free: list[float], tail: list[int], placed: Any
+    sources: list[int], result: list[int], end: list[float], free: list[float], tail: list[int | None], placed: Any
 ) -> None:
     assert _place(sources, result, end, free, tail, 1.0) == placed
 

@@ -40,6 +40,8 @@ def test_nothing_takes_no_time() -> None:
         ([0, 1], [(0, 1)], [5.0, 1.0], ([0.0, 6.0], [5.0, 7.0])),  # an event from the end of its recorder
         ([0, 1], [(0, 1)], [1.0, 1.0], ([0.0, 3.0], [1.0, 4.0])),  # while the stream is woken
         ([1, 1, 0], [(0, 2)], [2.0, 2.0, 1.0], ([3.0, 5.0, 6.0], [5.0, 7.0, 7.0])),
+        ([0, 1, 1], [(0, 1)], [5.0, 1.0, 1.0], ([0.0, 6.0, 7.0], [5.0, 7.0, 8.0])),
+        ([0, 1, 1], [(0, 2)], [5.0, 1.0, 1.0], ([0.0, 3.0, 6.0], [5.0, 4.0, 7.0])),
         ([0, 1, 2], [(0, 2), (1, 2)], [4.0, 2.0, 1.0], ([0.0, 3.0, 6.0], [4.0, 5.0, 7.0])),  # the later of two
         ([0, 1, 2], [(0, 2), (1, 2)], [4.0, 0.5, 1.0], ([0.0, 3.0, 5.0], [4.0, 3.5, 6.0])),
         ([0, 1, 2], [(0, 1), (0, 2)], [4.0, 2.0, 1.0], ([0.0, 5.0, 5.0], [4.0, 7.0, 6.0])),  # one for two
@@ -106,6 +108,8 @@ GANG = Work(us=4.0, vector=8, gang=True)
         ([GANG, GANG], [0.0, 4.0]),
         ([Work(us=3.0, vector=1), GANG], [0.0, 3.0]),
         ([Work(us=3.0, cube=1), GANG], [0.0, 0.0]),  # of other cores
+        ([Work(us=3.0, cube=1), Work(us=4.0, cube=4, gang=True)], [0.0, 3.0]),
+        ([Work(us=3.0, vector=1), Work(us=4.0, cube=4, gang=True)], [0.0, 0.0]),
         ([GANG, Work(us=3.0, cube=4)], [0.0, 0.0]),
         ([GANG, Work(us=3.0)], [0.0, 0.0]),  # of none
         ([Work(us=4.0, vector=5, gang=True), Work(us=4.0, vector=3, gang=True)], [0.0, 0.0]),
@@ -117,6 +121,20 @@ GANG = Work(us=4.0, vector=8, gang=True)
 )
 def test_a_gang_starts_with_all_its_cores_or_not_at_all(work: list[Work], starts: list[float]) -> None:
     assert times(list(range(len(work))), [], *work)[0] == starts
+
+
+def test_at_one_moment_those_who_end_make_room_before_anybody_comes() -> None:
+    """At 3 the first one's cores go to the gang behind it; the side stream, which is awake then, has to wait."""
+    model = attrs.evolve(FREE, stream_us=3.0)
+    work = [Work(us=3.0, vector=8), GANG, Work(us=1.0, vector=1)]
+    assert times([0, 0, 1], [], *work, model=model) == ([0.0, 3.0, 7.0], [3.0, 7.0, 8.0])
+
+
+def test_only_rounding_makes_two_ends_one() -> None:
+    starts, _ = times([0, 0, 1, 1], [], *us(1.0, 1.0, 1.0000001, 1.0))
+    assert starts == [0.0, 1.0, 0.0, 1.0000001]
+    starts, _ = times([0, 0, 1, 1], [], *us(1.0, 1.0, 1.0 + 1e-12, 1.0))
+    assert starts == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_a_gang_keeps_its_cores_and_its_speed_and_others_share_the_rest() -> None:

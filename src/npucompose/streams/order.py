@@ -18,10 +18,9 @@ def in_runs(streams: Sequence[int], then: dag.Successors, ranked: Sequence[int])
     for targets in then:
         for target in targets:
             missing[target] += 1
-    rank = [0] * len(streams)
+    rank = {index: place for place, index in enumerate(ranked)}
     queues: dict[int, deque[int]] = {}
-    for place, index in enumerate(ranked):
-        rank[index] = place
+    for index in ranked:
         queues.setdefault(streams[index], deque()).append(index)
     order: list[int] = []
     while queues:
@@ -45,9 +44,7 @@ def fewest_events(order: Sequence[int], streams: Sequence[int], edges: dag.Edges
     for each stream says how far every other stream is known to be; a wait that a later one implies is left out.
     `order=[0, 1, 2], streams=[0, 1, 0], edges=[(0, 2), (1, 2)]` gives [(1, 2)].
     """
-    place = [0] * len(order)
-    for position, index in enumerate(order):
-        place[index] = position
+    place = {index: position for position, index in enumerate(order)}
     needs: dict[int, list[int]] = {}
     recorders: set[int] = set()
     for first, second in edges:

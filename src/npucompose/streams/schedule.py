@@ -30,7 +30,7 @@ def by_urgency(
     ready = [(-urgency[index], index) for index in range(count) if not missing[index]]
     heapq.heapify(ready)
     free = [0.0, *[model.stream_us] * (streams - 1)]
-    tail = [-1] * streams
+    tail: list[int | None] = [None] * streams
     end = [0.0] * count
     result = [0] * count
     order: list[int] = []
@@ -52,22 +52,15 @@ def _place(
     result: Sequence[int],
     end: Sequence[float],
     free: Sequence[float],
-    tail: Sequence[int],
+    tail: Sequence[int | None],
     event_us: float,
 ) -> tuple[int, float]:
     """(stream, start): the earliest start; among equals the stream that ends with what is needed, then the first."""
-    best, chosen = (float("inf"), True, 0), 0
+    ranks: list[tuple[float, bool, int]] = []
     for stream, at in enumerate(free):
-        start, follows = at, False
-        for source in sources:
-            there = end[source] if result[source] == stream else end[source] + event_us
-            if there > start:
-                start = there
-            if tail[stream] == source:
-                follows = True
-        rank = (start, not follows, stream)
-        if rank < best:
-            best, chosen = rank, stream
-        if tail[stream] < 0 and stream:
+        there = [end[source] if result[source] == stream else end[source] + event_us for source in sources]
+        ranks.append((max([at, *there]), tail[stream] not in sources, stream))
+        if tail[stream] is None and stream:
             break  # all further streams are as empty as this one
-    return chosen, best[0]
+    start, _, chosen = min(ranks)
+    return chosen, start
