@@ -77,7 +77,7 @@ def assembled(
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
         rejected=outcome.rejected if outcome is not None else (),
         streams=_streams(facts),
-        sinking=_latest_of(SinkingFacts, facts, "sinking"),
+        sinking=_sinking(facts, outcome),
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
         stages=_stages(facts),
         numerics=_numerics(facts),
@@ -125,6 +125,14 @@ def _tried(plan: StreamFacts, recorded: Sequence[Mapping[str, Any]]) -> StreamFa
     if not plan.applied and len(verdicts) == len(recorded):
         plan = attrs.evolve(plan, streams=1, events=0, nodes=dict.fromkeys(plan.nodes, DEFAULT_STREAM))
     return attrs.evolve(plan, why=trial_words(plan))
+
+
+def _sinking(facts: Mapping[str, Mapping[str, Any]], outcome: Outcome | None) -> SinkingFacts | None:
+    """The last stage's account; where one failed, what that knows of the graph that was not taken."""
+    failed = None if outcome is None else outcome.facts.get("sinking")
+    if failed is not None:
+        return of_facts(SinkingFacts, failed, where="sinking")
+    return _latest_of(SinkingFacts, facts, "sinking")
 
 
 def _latest(facts: Mapping[str, Mapping[str, Any]], name: str) -> Any:

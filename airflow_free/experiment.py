@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import frozen
@@ -18,7 +18,7 @@ from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
 from airflow_free.outcome import Limits, Outcome
-from airflow_free.runner import Finished, Runner
+from airflow_free.runner import Finished, Runner, StageFailed
 from airflow_free.stage import Stage, Tell, silent
 from airflow_free.stages import STAGES, ablation, modes
 from airflow_free.stages.ablation import Ablation
@@ -27,7 +27,7 @@ from airflow_free.store import Store
 from airflow_free.worker import run_in_worker
 from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
-from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.report import html as report_html
@@ -39,6 +39,9 @@ from npucompose.schema.record import Report
 from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
 from npucompose.targets.base import Target
+
+if TYPE_CHECKING:
+    from npucompose.compose.session import Session
 
 ENTRY = "airflow_free.experiment:work"
 LOG = "run.log"
@@ -350,12 +353,26 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     )
     done: list[Finished] = []
     for stage in job.order:
-        done += runner.run((stage,), job.keys, session)
+        try:
+            done += runner.run((stage,), job.keys, session)
+        except StageFailed as error:
+            error.facts = _known_all_the_same(session, error.cause)
+            raise
         if vendor_files(done[-1].facts) and not done[-1].reused:
             store.keep_files(stage.name, job.keys[stage.name], files, vendor_files(done[-1].facts))
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}
+
+
+def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
+    """What the report of a run says of a graph that was not made: a compilation that failed is an answer."""
+    from npucompose.compose.sinking import sinking_after
+    from npucompose.schema.facts import facts_of
+
+    if not isinstance(cause, CompileError) or isinstance(cause, RejectedError):
+        return {}
+    return {"sinking": facts_of(sinking_after(session, cause))}
 
 
 def _cache(job: Job, store: Store) -> Path:

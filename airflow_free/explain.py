@@ -114,8 +114,7 @@ def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
     """The facts, and the seconds of the compilation and of the diagnosis."""
     from torch._dynamo.exc import BackendCompilerFailed
 
-    from npucompose.compose.sinking import question_of, sinking_of
-    from npucompose.sinking import not_compiled
+    from npucompose.compose.sinking import sinking_after, sinking_of
 
     session.built  # noqa: B018  the model is no part of the compilation
     begun = perf_counter()
@@ -127,15 +126,14 @@ def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
     except ConfigError:
         raise
     except NpuComposeError as failure:
-        if isinstance(failure.__cause__, BackendCompilerFailed):
+        refused = any(one.failure is not None for one in session.materialised.backend.compilations)
+        if isinstance(failure.__cause__, BackendCompilerFailed) and not refused:
             raise
         error = failure
     compiled = perf_counter()
-    facts = sinking_of(session)
+    facts = sinking_of(session) if error is None else sinking_after(session, error)
     if facts is None:
-        if error is None:
-            raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
-        facts = not_compiled(question_of(session), str(error))
+        raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
     return facts, compiled - begun, perf_counter() - compiled
 
 

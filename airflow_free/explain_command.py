@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npucompose.errors import ConfigError, RejectedError
+from npucompose.errors import CompileError, ConfigError, RejectedError
 from npucompose.schema.sinking import Explanation
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """0 when there is an explanation, whatever it says: `expect:` is for what must come out.
+    """0 when there is a graph to explain, whatever is said of it: `expect:` is for what must come out.
 
-    A dry run of rules that reject a node ends as the run itself would: 3.
+    A model of which no graph was made ends as the run itself would, and so does a dry run of rules that reject a node:
+    3.
     """
     from npucompose.console import console
 
@@ -55,7 +56,7 @@ def act(arguments: argparse.Namespace) -> int:
         print(as_json(explanation))
     else:
         render(explanation, console())
-    return 0
+    return CompileError.exit_status if explanation.sinking.failure is not None else 0
 
 
 def _options(arguments: argparse.Namespace, console: Console) -> int:

@@ -89,4 +89,5 @@ def _error_words(error: Exception) -> dict[str, Any]:
         "exit_status": error.exit_status if ours else NpuComposeError.exit_status,
         "problems": list(getattr(error, "problems", ())) if ours else [],
         "rejected": list(getattr(error, "rejected", ())) if ours else [],
+        "facts": dict(getattr(error, "facts", {})) if ours else {},
     }

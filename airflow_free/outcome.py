@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from airflow_free.stage import Event, Tell
 from npucompose.errors import ConfigError
@@ -59,6 +59,8 @@ class Outcome:
     problems: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
     """A sentence for each operator that an adaptation rule rejects."""
+    facts: Mapping[str, Any] = field(factory=dict[str, Any])
+    """What a stage that failed knows all the same: {"sinking": …}."""
     exit_status: int = 0
     """What a command line that ran nothing else should end with."""
     exit_signal: str | None = None
@@ -134,7 +136,7 @@ def _word(line: bytes) -> Event | LastWord:
             return LastWord(result=result)
         case {
             "word": "error", "type": str(), "message": str(), "exit_status": int(),
-            "problems": list(problems), "rejected": list(rejected), **none,
+            "problems": list(problems), "rejected": list(rejected), "facts": dict(), **none,
         } as error if not none and all(isinstance(one, str) for one in (*problems, *rejected)):  # fmt: skip
             return LastWord(error=error)
         case _:
@@ -199,6 +201,7 @@ def _failure(error: Mapping[str, Any]) -> Outcome:
         error_type=visible(error["type"]),
         problems=tuple(map(visible, error["problems"])),
         rejected=tuple(map(visible, error["rejected"])),
+        facts=error["facts"],
         exit_status=error["exit_status"],
     )
 

@@ -20,6 +20,8 @@ class StageFailed(NpuComposeError):
 
     def __init__(self, stage: str, cause: Exception) -> None:
         self.stage, self.cause = stage, cause
+        self.facts: Facts = {}
+        """What is known all the same, for the report."""
         super().__init__(f"stage '{stage}' failed: {paragraph(cause)}")
         if isinstance(cause, NpuComposeError):
             self.exit_status = cause.exit_status  # pyright: ignore[reportAttributeAccessIssue]

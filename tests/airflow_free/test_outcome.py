@@ -16,6 +16,7 @@ from npucompose.errors import ConfigError
 
 ERROR: dict[str, Any] = {
     "type": "Value\x1bError", "message": "a\x1bb", "exit_status": 3, "problems": ["p\x1b"], "rejected": ["r\x1b"],
+    "facts": {"sinking": {"path": None}},
 }  # fmt: skip
 RESULT = LastWord(result={"a": 1})
 NOBODY = " Somebody killed it, or the system did because memory ran out."
@@ -46,10 +47,10 @@ def crashed(error: str, exit_signal: str | None = None, status: Any = "crashed")
          crashed("the worker was killed at its time limit of 1.5 s.", "SIGKILL", "timeout")),
         (LastWord(error=ERROR), None, Account(returncode=1), 60.0,
          Outcome(status="failed", error=r"a\x1bb", error_type=r"Value\x1bError", problems=(r"p\x1b",),
-                 rejected=(r"r\x1b",), exit_status=3)),
+                 rejected=(r"r\x1b",), facts={"sinking": {"path": None}}, exit_status=3)),
         (LastWord(error={**ERROR, "exit_status": 2}), None, Account(returncode=1), None,
          Outcome(status="config_error", error=r"a\x1bb", error_type=r"Value\x1bError", problems=(r"p\x1b",),
-                 rejected=(r"r\x1b",), exit_status=2)),
+                 rejected=(r"r\x1b",), facts={"sinking": {"path": None}}, exit_status=2)),
         (None, None, Account(returncode=-9, memory=300 * MIB), 60.0,
          crashed("the worker was killed: it used 300 MiB, and pipeline.memory_limit_mb is 2.5.", "SIGKILL",
                  "memory_limit")),

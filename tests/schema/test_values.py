@@ -356,7 +356,7 @@ def test_three_verdicts_become_flat_facts_and_come_back() -> None:
     }
     blame = (Blame(node="n", operator="o", reason="r"),)
     steps = (Step(id="S1", title="t", status="ok"),)
-    facts = SinkingFacts.of(**verdicts, path=3, product="p", blame=blame, steps=steps)
+    facts = SinkingFacts.of(**verdicts, path=3, product="p", blame=blame, steps=steps, failure=None)
     assert facts.verdicts() == verdicts
     assert (facts.fx_graph, facts.ge_graph, facts.ge_build) == ("static", "mixed", "unknown")
     assert (facts.path, facts.product, facts.blame, facts.steps) == (3, "p", blame, steps)
@@ -366,7 +366,7 @@ def test_three_verdicts_become_flat_facts_and_come_back() -> None:
 def test_the_vocabulary_of_a_diagnosis() -> None:
     assert PATHS == (1, 2, 3, 4, 5, 6)
     assert tuple(f"S{n}" for n in range(9)) == STEP_IDS
-    assert KINDS == ("static", "mixed", "dynamic", "unknown")
+    assert KINDS == ("static", "mixed", "dynamic", "unknown", "failed")
 
 
 def test_a_slot_has_the_name_of_torch_and_that_of_ge_where_they_differ() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
+from npucompose.schema.sinking import Failure
 from npucompose.sinking import Change, GeFacts
 from tests.sinking.made import Asked, about, graph, number, op, own, tensor
 
@@ -14,6 +15,10 @@ S0 = {"s0": "key.size()[0]", "n": "lens[0]"}
 KEY = (tensor("arg0_1", "key", "s0", 8), number("arg1_1", "lens[0]", "n"))
 READS_N = own("sinks", "attention", lens=("n",))
 UNKNOWN_SIZE = evolve(op("mm"), unknown_in=("s0",), unknown_out=("s0",), source="model.py:1 in forward")
+FAILURE = Failure(
+    graph="graph_0", what="TorchAir has no GE converter for aten.item", operator="aten.item.default", node="item",
+    source="model.py:5 in forward: x.item()", reason="not implemented!", fix="numbers",
+)  # fmt: skip
 HANDED_OVER = GeFacts(
     name="ge_0",
     data={"arg0_1": (-1, 8), "arg1_1": (1,), "arg2_1": (-2,)},
@@ -196,6 +201,17 @@ CASES: dict[str, Asked] = {
         graph(READS_N), ge=(evolve(HANDED_OVER, options={"ge.exec.hostSchedulingMaxThreshold": "2"}),)
     ),
     "one_ge_graph_too_few": about(graph(READS_N), graph(op("mm"), id="graph_1"), ge=(HANDED_OVER,)),
+    # What was not taken.
+    "not_taken": about(graph(READS_N, inputs=KEY, symbols={**S0, "u0": None}, failure=FAILURE), genuine=True),
+    "not_taken_and_nobody_knows_where": about(
+        graph(op("mm"), failure=Failure(graph="graph_0", what="It was refused", reason="so")), genuine=True
+    ),
+    "the_second_is_not_taken": about(
+        graph(READS_N, symbols={"n": "lens[0]"}, inputs=KEY[1:]),
+        graph(READS_N, id="graph_1", failure=evolve(FAILURE, graph="graph_1")),
+        ge=(evolve(HANDED_OVER, data={"a": (2, 0)}),),
+        genuine=True,
+    ),
     # Several graphs.
     "three_graphs": about(
         graph(READS_N),

@@ -43,6 +43,17 @@ def test_a_model_that_was_not_compiled_has_one_guilty_step(error: str) -> None:
     assert (facts.path, facts.fx_graph, facts.ge_graph, facts.ge_build) == (None, "unknown", "unknown", "unknown")
     assert facts.evidence["ge_build"] == facts.evidence["fx_graph"] == ("torch.compile made no graph",)
     assert facts.blame == (Blame(node="forward", operator="torch.compile", reason=error),)
+    assert facts.failure is not None
+    assert (facts.failure.what, facts.failure.graph) == (error, "")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "not_taken" in name])
+def test_nothing_is_proven_beside_a_graph_that_was_not_taken(name: str) -> None:
+    asked = CASES[name]
+    facts = diagnose(asked.question, asked.graphs, asked.ge, SMALL)
+    assert (facts.ge_graph, facts.ge_build, facts.path) == ("failed", "failed", None)
+    assert "proven" not in facts.certainty.values()
+    assert facts.failure is asked.graphs[-1].failure
 
 
 def facts(

@@ -11,10 +11,13 @@ import torch
 import torch.distributed
 
 from npucompose.errors import ConfigError
+from npucompose.schema.adapt import Compose, FillArgs
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.schema.partition import Outside
 from npucompose.targets.torchair import attention, config, failures
 from npucompose.targets.torchair.node_filter import node_filter
+from tests.passes.adapted_samples import rules_of
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Packages, Tree
 
 # Configuration.
@@ -210,31 +213,76 @@ def test_only_what_torch_npu_has_and_torchair_cannot_convert_is_taken_apart(
 
 
 def test_a_missing_converter_names_the_operator_and_the_line() -> None:
-    assert failures.sentence(RuntimeError(NO_CONVERTER), GE) == (
+    found = failures.failure_of(RuntimeError(NO_CONVERTER), GE, "graph_3")
+    assert found is not None
+    assert found.words == (
         "TorchAir has no GE converter for torch.ops.aten.norm.ScalarOpt_dim (node norm_1) at model.py:7 in forward: "
-        "return x.norm(). It says: ge_converter is not implemented, sorry"
+        "return x.norm(). It says: ge_converter is not implemented, sorry. What would be taken: "
+        "target.decompose=[aten.norm]  # torch takes it apart; or mode=npugraph_ex, which captures operators and "
+        "converts none"
     )
-    unplaced = NO_CONVERTER.partition("Original")[0]
-    assert failures.sentence(RuntimeError(unplaced), ACLGRAPH) == (
+    assert (found.graph, found.operator, found.node) == ("graph_3", "aten.norm.ScalarOpt_dim", "norm_1")
+    unplaced = failures.failure_of(RuntimeError(NO_CONVERTER.partition("Original")[0]), ACLGRAPH)
+    assert unplaced is not None
+    assert unplaced.without_fix == (
         "TorchAir has no GE converter for torch.ops.aten.norm.ScalarOpt_dim (node norm_1). "
-        "It says: ge_converter is not implemented, sorry"
+        "It says: ge_converter is not implemented, sorry."
     )
-    other = NO_CONVERTER.replace("ge_converter is not implemented", "no converter found")
-    assert failures.sentence(RuntimeError(other), GE) is not None
-    assert (
-        failures.sentence(RuntimeError(NO_CONVERTER.replace("ge_converter is not implemented", "broken")), GE) is None
+    assert failures.failure_of(RuntimeError("ge_converter is not implemented"), GE) is None
+
+
+def test_a_converter_that_raises_is_a_failure_of_the_conversion_and_of_nothing_else() -> None:
+    broken = RuntimeError(NO_CONVERTER.replace("ge_converter is not implemented", "dtype of index"))
+    found = failures.failure_of(broken, GE)
+    assert found is not None
+    assert found.what == "TorchAir's GE converter refuses torch.ops.aten.norm.ScalarOpt_dim"
+    assert (found.reason, found.fix) == ("dtype of index, sorry", None)
+    assert failures.failure_of(broken, ACLGRAPH) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        ("aten._local_scalar_dense.default", "numbers that the caller gives: a list[int] as an argument of forward"),
+        ("aten.softplus.default", "adapt=ascend  # its rules make operators with a converter of aten.softplus"),
+        ("aten.im2col.default", "target.decompose=[aten.im2col]  # torch takes it apart; or mode=npugraph_ex"),
+        ("aten.histc.default", "mode=npugraph_ex, which captures operators and converts none"),
+    ],
+)
+def test_what_would_be_taken_instead(operator: str, words: str) -> None:
+    assert failures.taken_instead(operator).startswith(words)
+
+
+def test_the_operators_that_adapt_ascend_replaces_are_those_of_its_rules() -> None:
+    rules = [rule for rule in rules_of("ascend").rules if isinstance(rule, (Compose, FillArgs))]
+    assert {rule.op for rule in rules} == failures.ADAPTED
+
+
+def test_what_a_capture_cannot_hold_is_the_first_such_operator_of_the_graph() -> None:
+    scalar = Outside(node="item", operator="aten._local_scalar_dense", reason="why.", source="m.py:3: x.tolist()")
+    found = failures.not_captured(RuntimeError("no\nmore"), NPUGRAPH_EX, [scalar], "graph_1")
+    assert found is not None
+    assert found.without_fix == (
+        "mode=npugraph_ex cannot capture aten._local_scalar_dense (node item) at m.py:3: x.tolist(). "
+        "It says: why. (no)."
     )
-    assert failures.sentence(RuntimeError("ge_converter is not implemented"), GE) is None
+    assert (found.fix, found.graph) == (failures.NUMBERS, "graph_1")
+    assert failures.not_captured(RuntimeError("no"), NPUGRAPH_EX, [], "graph_1") is None
+    overlap = RuntimeError("some elements refer to a single memory location")
+    told = failures.not_captured(overlap, NPUGRAPH_EX, [scalar], "graph_1")
+    assert told is not None
+    assert told.what.startswith("TorchAir's in-place pass")
 
 
 def test_the_in_place_pass_has_its_own_way_out_in_each_captured_mode() -> None:
     error = RuntimeError("\nsome elements refer to a single memory location\nmore")
-    told = {mode: failures.sentence(error, mode) for mode in MODES}
+    told = {mode: failures.failure_of(error, mode) for mode in MODES}
     assert told[GE] is told["eager"] is None
-    assert "Leave the pass out: compiler.npugraph_ex.inplace_pass=false." in (told[NPUGRAPH_EX] or "")
-    assert "compiler.debug.aclgraph.disable_reinplace_inplaceable_ops_pass=true" in (told[ACLGRAPH] or "")
-    assert (told[ACLGRAPH] or "").endswith("It says: some elements refer to a single memory location")
-    assert failures.sentence(RuntimeError("else"), ACLGRAPH) is None
+    fixes = {mode: found.fix or "" for mode, found in told.items() if found is not None}
+    assert fixes[NPUGRAPH_EX].startswith("compiler.npugraph_ex.inplace_pass=false")
+    assert fixes[ACLGRAPH].startswith("compiler.debug.aclgraph.disable_reinplace_inplaceable_ops_pass=true")
+    assert {f.reason for f in told.values() if f} == {"some elements refer to a single memory location"}
+    assert failures.failure_of(RuntimeError("else"), ACLGRAPH) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import fx
 
 from npucompose.errors import CompileError, ConfigError
 from npucompose.schema.compiler import LEAVES
@@ -141,12 +143,52 @@ def test_what_fails_when_a_graph_is_captured_is_told_as_what_fails_while_compili
     def failing(words: str) -> Any:
         raise RuntimeError(words)
 
-    told = of_target._told(failing, Backend(mode=ACLGRAPH))  # type: ignore[arg-type]
+    module = fx.symbolic_trace(lambda x: torch.ops.aten.nonzero.default(x) * 2)
+    made: Any = SimpleNamespace(id="graph_2", graph_module=fx.GraphModule({}, fx.Graph()), failure=None)
+    told = of_target._told(failing, Backend(mode=ACLGRAPH), [made])  # type: ignore[arg-type]
     with pytest.raises(CompileError, match="in-place pass"):
         told("refer to a single memory location")
+    assert made.failure.graph == "graph_2"
     with pytest.raises(RuntimeError, match="else"):
         told("else")
-    assert of_target._told(lambda a, b: a - b, Backend())(5, 3) == 2  # type: ignore[arg-type]
+    refused: Any = SimpleNamespace(id="graph_2", graph_module=module, failure=None)
+    told = of_target._told(failing, Backend(mode=ACLGRAPH), [refused])  # type: ignore[arg-type]
+    with pytest.raises(CompileError, match=r"cannot capture aten\.nonzero \(node nonzero"):
+        told("else")
+    assert refused.failure.operator == "aten.nonzero"
+    assert of_target._told(lambda a, b: a - b, Backend(), [])(5, 3) == 2  # type: ignore[arg-type]
+
+
+def test_the_graph_that_was_not_taken_keeps_the_failure() -> None:
+    earlier, last = SimpleNamespace(id="graph_0", failure=None), SimpleNamespace(id="graph_1", failure=None)
+    backend: Any = Backend(compilations=[earlier])
+
+    def compiled() -> None:
+        with of_target.in_our_words(backend):
+            backend.compilations.append(last)
+            raise RuntimeError(NO_CONVERTER)
+
+    with pytest.raises(CompileError):
+        compiled()
+    assert earlier.failure is None
+    assert (last.failure.graph, last.failure.node) == ("graph_1", "norm_1")  # type: ignore[union-attr]
+
+
+def test_a_graph_that_was_not_taken_keeps_an_error_that_nobody_understands() -> None:
+    last = SimpleNamespace(id="graph_0", failure=None, graph_module=fx.GraphModule({}, fx.Graph()))
+    backend: Any = Backend(mode=ACLGRAPH)
+
+    def compiled() -> None:
+        with of_target.in_our_words(backend):
+            backend.compilations.append(last)
+            raise ValueError("only sym and constant\nand more")
+
+    with pytest.raises(ValueError, match="only sym"):
+        compiled()
+    assert last.failure.words == "TorchAir did not take the graph. It says: ValueError: only sym and constant."  # type: ignore[union-attr]
+    last.graph_module = fx.symbolic_trace(lambda x: torch.ops.aten.nonzero.default(x) * 2)
+    with pytest.raises(CompileError, match=r"cannot capture aten\.nonzero"):
+        compiled()
 
 
 def test_a_graph_goes_through_the_genuine_backend_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from npucompose.compose import sequence
 from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.shapes import is_static
+from npucompose.errors import NpuComposeError
 from npucompose.models.nested import tensors_of
 from npucompose.schema.sequence import Call
-from npucompose.schema.sinking import SinkingFacts
-from npucompose.sinking import Change, Question, diagnose
+from npucompose.schema.sinking import Failure, SinkingFacts
+from npucompose.sinking import Change, Question, diagnose, not_compiled
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -20,13 +23,24 @@ LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
 
 def sinking_of(session: Session) -> SinkingFacts | None:
-    """Verdicts and steps on every graph that the session has compiled so far; None when there is none."""
+    """Verdicts and steps on every graph that the session has compiled so far; None when there is none.
+
+    A graph that the vendor's compiler did not take is among them, with the failure.
+    """
     backend = session.materialised.backend
-    graphs = [c.facts for c in backend.compilations]
+    graphs = [evolve(c.facts, failure=c.failure) for c in backend.compilations]
     if not graphs:
         return None
     target = session.checked.target
     return diagnose(question_of(session), graphs, target.ge_facts(backend), session.checked.operators)
+
+
+def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
+    """The answer where the compilation ended in `error`: the graphs so far, or that torch made none."""
+    facts = sinking_of(session)
+    if facts is None:
+        return not_compiled(question_of(session), str(error))
+    return facts if facts.failure is not None else evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))
 
 
 def question_of(session: Session) -> Question:

@@ -20,7 +20,13 @@ from npucompose.schema.sinking import Blame, Explanation, GraphKind, SinkingFact
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STYLES: Mapping[StepStatus, str] = {"ok": "green", "problem": "bold red", "unknown": "yellow", "skipped": "dim"}
-KINDS: Mapping[GraphKind, str] = {"static": "green", "mixed": "yellow", "dynamic": "red", "unknown": "yellow"}
+KINDS: Mapping[GraphKind, str] = {
+    "static": "green",
+    "mixed": "yellow",
+    "dynamic": "red",
+    "unknown": "yellow",
+    "failed": "red",
+}
 
 
 def render(explanation: Explanation, console: Console) -> None:
@@ -67,13 +73,19 @@ def _title(asked: Mapping[str, str]) -> str:
 
 def _verdicts(facts: SinkingFacts) -> Iterator[tuple[Text, Text, Text]]:
     for name, verdict in facts.verdicts().items():
-        value = Text(f"{verdict.value} · {verdict.certainty}", style=KINDS[verdict.value])
+        value = Text(" · ".join(value_words(verdict)), style=KINDS[verdict.value])
         yield Text(f"  {TITLES[name]}"), value, Text("\n".join(verdict.evidence))
 
 
 def verdict_words(name: str, verdict: Verdict) -> str:
     """`GE build static (derived)`."""
-    return f"{TITLES[name]} {verdict.value} ({verdict.certainty})"
+    value, *certainty = value_words(verdict)
+    return f"{TITLES[name]} {value}{''.join(f' ({words})' for words in certainty)}"
+
+
+def value_words(verdict: Verdict) -> tuple[str, ...]:
+    """Value and certainty; of a graph that does not exist nothing is sure or unsure."""
+    return (verdict.value,) if verdict.value == "failed" else (verdict.value, verdict.certainty)
 
 
 def _blame(blame: tuple[Blame, ...]) -> Iterator[tuple[Text, Text, Text]]:

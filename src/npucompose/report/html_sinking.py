@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npucompose.report.explain import TITLES, path_words
+from npucompose.report.explain import TITLES, path_words, value_words
 from npucompose.report.markup import Html, table, tag
 from npucompose.schema.sinking import Blame, SinkingFacts, Step
 
@@ -22,11 +22,12 @@ def sinking(facts: SinkingFacts) -> Iterator[Html]:
 def _verdicts(facts: SinkingFacts) -> Iterator[Html]:
     for name, verdict in facts.verdicts().items():
         evidence = (tag("li", sentence) for sentence in verdict.evidence)
+        value, *certainty = value_words(verdict)
         yield tag(
             "div",
             tag("span", TITLES[name]),
-            tag("b", verdict.value, class_=f"verdict {verdict.value}"),
-            tag("span", verdict.certainty),
+            tag("b", value, class_=f"verdict {value}"),
+            tag("span", *certainty),
             tag("ul", *evidence) if verdict.evidence else None,
         )
 

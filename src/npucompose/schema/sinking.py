@@ -16,8 +16,9 @@ from attrs import field, frozen
 
 from npucompose.schema.options import option
 
-GraphKind = Literal["static", "mixed", "dynamic", "unknown"]
-"""`mixed`: GE cuts the graph into parts, of which some are static."""
+GraphKind = Literal["static", "mixed", "dynamic", "unknown", "failed"]
+"""`mixed`: GE cuts the graph into parts, of which some are static. `failed`: the graph before it was not taken, and
+there is none."""
 Certainty = Literal["proven", "derived", "unknown"]
 StepId = Literal["S0", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"]
 StepStatus = Literal["ok", "problem", "unknown", "skipped"]
@@ -64,6 +65,38 @@ class Blame:
 
 
 @frozen(kw_only=True)
+class Failure:
+    """A graph that the vendor's compiler did not take: which operator, which line of the model, what it would take."""
+
+    graph: str
+    """Id of the FX graph (report.json's graphs.id)."""
+    what: str
+    """What was tried: `TorchAir has no GE converter for aten._local_scalar_dense`."""
+    operator: str | None = None
+    """`aten._local_scalar_dense.default`; None where the compiler named none."""
+    node: str | None = None
+    source: str | None = None
+    """`model.py:12 in forward: …`."""
+    reason: str = ""
+    """The compiler's own words, their first line."""
+    fix: str | None = None
+    """What it would take in its place."""
+
+    @property
+    def words(self) -> str:
+        """The paragraph that the command line prints."""
+        return f"{self.without_fix} What would be taken: {self.fix}" if self.fix else self.without_fix
+
+    @property
+    def without_fix(self) -> str:
+        """What was tried, on which node, at which line, and the compiler's own words."""
+        node = f" (node {self.node})" if self.node else ""
+        line = f" at {self.source}" if self.source else ""
+        said = f" It says: {self.reason}{'' if self.reason.endswith(('.', '!', '?')) else '.'}" if self.reason else ""
+        return f"{self.what}{node}{line}.{said}"
+
+
+@frozen(kw_only=True)
 class Step:
     """One step of the diagnosis: `Step(id="S1", title="configuration", status="problem", evidence=(…), fix="…")`."""
 
@@ -94,6 +127,8 @@ class SinkingFacts:
     """The product that was asked about (target.soc)."""
     blame: tuple[Blame, ...] = ()
     steps: tuple[Step, ...] = ()
+    failure: Failure | None = None
+    """Why there is no GE graph, or no recording: then nothing here is proven."""
 
     @staticmethod
     def of(
@@ -105,6 +140,7 @@ class SinkingFacts:
         product: str | None = None,
         blame: tuple[Blame, ...] = (),
         steps: tuple[Step, ...] = (),
+        failure: Failure | None = None,
     ) -> SinkingFacts:
         """The report's flat form of three verdicts."""
         verdicts = {"fx_graph": fx_graph, "ge_graph": ge_graph, "ge_build": ge_build}
@@ -118,6 +154,7 @@ class SinkingFacts:
             product=product,
             blame=blame,
             steps=steps,
+            failure=failure,
         )
 
     def verdicts(self) -> Mapping[VerdictName, Verdict]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from attrs import evolve
+
 from npucompose.schema.sinking import (
     KINDS,
     STEP_IDS,
     Blame,
+    Failure,
     GraphKind,
     SinkingFacts,
     Step,
@@ -22,7 +25,7 @@ from npucompose.sinking.steps import TITLES, Case, steps
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.verdicts import BY_PATH, Judged, judged, path
 
-LEAST_STATIC: tuple[GraphKind, ...] = ("dynamic", "mixed", "unknown", "static")
+LEAST_STATIC: tuple[GraphKind, ...] = ("failed", "dynamic", "mixed", "unknown", "static")
 assert set(LEAST_STATIC) == set(KINDS)
 _DATA_DECIDE = re.compile(r"data-dependent", re.I)
 """How torch calls a branch, a size or a guard that only the values of a tensor decide."""
@@ -33,19 +36,24 @@ def diagnose(
 ) -> SinkingFacts:
     """The report's `sinking`: FX graphs in the order of their compilation, beside each the GE graph it became.
 
-    Where the numbers differ nobody knows which belongs to which, and no GE graph counts.
+    A graph that was not taken became none, and beside it nothing is proven. Where the numbers differ nobody knows which
+    belongs to which, and no GE graph counts.
     """
-    paired: Sequence[GeFacts | None] = ge_graphs if len(ge_graphs) == len(graphs) else [None] * len(graphs)
-    found = tuple(judged(graph, ge, question, table) for graph, ge in zip(graphs, paired, strict=True))
+    taken = [graph for graph in graphs if graph.failure is None]
+    paired = dict(zip([graph.id for graph in taken], ge_graphs, strict=True)) if len(ge_graphs) == len(taken) else {}
+    found = tuple(judged(graph, paired.get(graph.id), question, table) for graph in graphs)
     took = path(found, question)
+    failure = next((graph.failure for graph in graphs if graph.failure is not None), None)
+    fx = _least_static(found, "fx_graph")
     return SinkingFacts.of(
         path=took,
-        fx_graph=_least_static(found, "fx_graph"),
+        fx_graph=fx if failure is None else evolve(fx, certainty="derived"),
         ge_graph=_least_static(found, "ge_graph"),
         ge_build=_least_static(found, "ge_build"),
         product=question.product,
         blame=tuple(blame for one in found for blame in one.blame),
         steps=steps(Case(question=question, table=table, graphs=found, path=took)),
+        failure=failure,
     )
 
 
@@ -81,6 +89,7 @@ def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> 
         product=facts.product if facts is not None else None,
         blame=(*(blame for one in told for blame in one.blame), *(facts.blame if facts is not None else ())),
         steps=tuple(found[step_id] for step_id in STEP_IDS if step_id in found),
+        failure=facts.failure if facts is not None else None,
     )
 
 
@@ -110,6 +119,7 @@ def not_compiled(question: Question, error: str) -> SinkingFacts:
         product=question.product,
         blame=(blame,),
         steps=tuple(told),
+        failure=Failure(graph="", what=error.rstrip("."), fix=fix),
     )
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from npucompose.schema.sinking import Failure
+
 ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]
 
 
@@ -67,6 +69,8 @@ class FxFacts:
     ops: tuple[Op, ...] = ()
     symbols: Mapping[str, str | None] = field(factory=dict[str, "str | None"])
     """{symbol: where it comes from}: `key.size()[2]`, `lens[0]`; None where only data decide."""
+    failure: Failure | None = None
+    """Why the vendor's compiler did not take the graph."""
 
 
 @frozen(kw_only=True)

@@ -36,6 +36,20 @@ class Case:
     graphs: tuple[Judged, ...]
     path: int | None
 
+    @property
+    def taken(self) -> tuple[Judged, ...]:
+        """The graphs that the vendor's compiler took."""
+        return tuple(one for one in self.graphs if one.graph.failure is None)
+
+    @property
+    def failed(self) -> tuple[Judged, ...]:
+        return tuple(one for one in self.graphs if one.graph.failure is not None)
+
+    @property
+    def failure_fix(self) -> str | None:
+        """What the compiler would take in place of what it refused."""
+        return next((one.graph.failure.fix for one in self.failed if one.graph.failure is not None), None)
+
 
 def steps(case: Case) -> tuple[Step, ...]:
     """S0 to S8, in order."""
@@ -56,9 +70,9 @@ def _step(step_id: StepId, told: _Told) -> Step:
 
 def _log(case: Case) -> _Told:
     """S0: derived from the verdicts; a log given as a file takes its place."""
-    lines: list[str] = []
-    status: StepStatus = "ok"
-    for one in case.graphs:
+    lines = [f"{one.graph.id}: none: TorchAir raises before it has a GE graph" for one in case.failed]
+    status: StepStatus = "problem" if case.failed else "ok"
+    for one in case.taken:
         build = one.ge_build.value
         if build == "unknown":
             status = "unknown" if status == "ok" else status
@@ -72,6 +86,8 @@ def _log(case: Case) -> _Told:
 
 def _remedy(case: Case) -> str | None:
     """What mends the first of S2 to S4 that has a problem: a step that sees only the outcome has no line of its own."""
+    if case.failed:
+        return case.failure_fix
     told = (act(case) for act in (_sizes, _numbers, _operators))
     return next((one.fix for one in told if one.status == "problem"), None)
 
@@ -85,12 +101,18 @@ def _configuration(case: Case) -> _Told:
     ]
     if question.mode != "max-autotune":
         evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
-    evidence.append(f"path {case.path}" if case.path is not None else "no path of the document: see S4")
+    evidence.append(_path_words(case))
     if question.breaks:
         broken = [f"the graph breaks, so that each part is a graph of its own: {reason}" for reason in question.breaks]
         fix = "compile.fullgraph=true  # the error, or S3, then names the line"
         return _Told(status="problem", evidence=[*evidence, *broken], fix=fix)
     return _Told(status="ok", evidence=evidence)
+
+
+def _path_words(case: Case) -> str:
+    if case.path is not None:
+        return f"path {case.path}"
+    return f"no path of the document: see {'S6' if case.failed else 'S4'}"
 
 
 def _sizes(case: Case) -> _Told:
@@ -148,6 +170,8 @@ def _fixed_size(op: Op, origins: Sequence[str]) -> str:
 
 def _operators(case: Case) -> _Told:
     found = [use for one in case.graphs for use in one.uses]
+    if not found and case.failed:
+        return _Told(status="skipped", evidence=["there is no GE graph, and nothing in it to tile: see S6"])
     if not found:
         return _Told(status="ok", evidence=["no operator of the table, and none that is given numbers which change"])
     evidence = [f"{use.op.name} ({use.op.overload}): {sentence(use, case.question)}{_at(use.op)}" for use in found]
@@ -183,12 +207,17 @@ def _build(case: Case) -> _Told:
         f"{one.graph.id}: {one.ge_build.value}: {line}" for one in case.graphs for line in one.ge_build.evidence
     ]
     values = {one.ge_build.value for one in case.graphs}
-    status: StepStatus = "problem" if values & {"dynamic", "mixed"} else "unknown" if "unknown" in values else "ok"
+    bad = values & {"dynamic", "mixed", "failed"}
+    status: StepStatus = "problem" if bad else "unknown" if "unknown" in values else "ok"
     return _Told(status=status, evidence=evidence, fix=_remedy(case) if status == "problem" else None)
 
 
 def _handed_over(case: Case) -> _Told:
-    """S6: what the genuine package handed over, where that was seen."""
+    """S6: what the genuine package handed over, where that was seen, or why there is nothing."""
+    if case.failed:
+        refused = [one.graph.failure for one in case.failed if one.graph.failure is not None]
+        evidence = [f"{one.graph}: there is none: {one.without_fix}" for one in refused]
+        return _Told(status="problem", evidence=evidence, fix=case.failure_fix)
     seen = [one for one in case.graphs if one.ge is not None]
     if not seen:
         return _Told(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.schema.sinking import Blame, Certainty, GraphKind, Verdict
+from npucompose.schema.sinking import Blame, Certainty, Failure, GraphKind, Verdict
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.values import Use, dynamic_ops, geared, uses
@@ -43,6 +43,8 @@ class Judged:
 
 def judged(graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable) -> Judged:
     """The verdicts on a graph; `ge` is what was handed to GE for it, where somebody saw that."""
+    if graph.failure is not None:
+        return _failed(graph, graph.failure, question)
     build, blame = _ge_build(graph, ge, question, table)
     return Judged(
         graph=graph,
@@ -53,6 +55,21 @@ def judged(graph: FxFacts, ge: GeFacts | None, question: Question, table: Operat
         blame=blame,
         uses=uses(graph, question, table),
     )
+
+
+def _failed(graph: FxFacts, failure: Failure, question: Question) -> Judged:
+    """There is no graph after this one, whatever the rules would have said of it."""
+    where = f" at {failure.source}" if failure.source else ""
+    none = Verdict(value="failed", certainty="unknown", evidence=(f"{failure.what}{where}",))
+    blame = Blame(
+        node=failure.node or graph.id,
+        operator=failure.operator or "TorchAir",
+        reason=f"{failure.what}. {failure.reason}".strip(),
+        source=failure.source,
+        graph=graph.id,
+    )
+    fx = fx_graph(graph, question)
+    return Judged(graph=graph, ge=None, fx_graph=fx, ge_graph=none, ge_build=none, blame=(blame,), uses=())
 
 
 def fx_graph(graph: FxFacts, question: Question) -> Verdict:
@@ -213,7 +230,9 @@ def _parts(parts: Sequence[int], kept: Sequence[int], limit: int) -> str:
 
 
 def path(graphs: Sequence[Judged], question: Question) -> int | None:
-    """Which compile path a run took, by its graphs in the order of their compilation."""
+    """Which compile path a run took, by its graphs in the order of their compilation; none where one was not taken."""
+    if any(one.graph.failure is not None for one in graphs):
+        return None
     reading = [one for one in graphs if one.uses]
     if not reading:
         return None

@@ -26,6 +26,7 @@ from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.partition import Outside, Partial, Partition, npu_words, refused_on_npu
 from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
+from npucompose.schema.sinking import Failure
 from npucompose.schema.streams import Decision, Plan
 from npucompose.streams import decision_of, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders, Partitioned
@@ -72,6 +73,8 @@ class Compilation:
     """How it would be cut, where it is read and not lowered."""
     refused_on_npu: tuple[Outside, ...] = ()
     """What an NPU's compiler takes no graph for, where people try here what is to run there."""
+    failure: Failure | None = None
+    """Why the vendor's compiler did not take the graph."""
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.models.binding import Bound
+    from npucompose.schema.partition import Outside
     from npucompose.schema.record import NpuFacts
     from npucompose.sinking import GeFacts
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.compilation import Backend, Compilation
 
 LOGGERS = ("torchair", "npugraph_ex")
 CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
@@ -187,7 +188,7 @@ class TorchairTarget(Target):
         with in_our_words(backend), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
         backend.charge(known, perf_counter() - begun)
-        return _told(compiled, backend) if backend.mode in CAPTURING else compiled
+        return _told(compiled, backend, backend.compilations[known:]) if backend.mode in CAPTURING else compiled
 
     def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
         """TorchAir's own and `decompose`, as its backend keeps them."""
@@ -299,18 +300,22 @@ def fakes(example_inputs: Sequence[Any]) -> list[Any]:
     return [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
 
 
-def _told(compiled: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+def _told(compiled: Callable[..., Any], backend: Backend, made: Sequence[Compilation]) -> Callable[..., Any]:
     """`compiled`, which captures when it is called; what fails there is told as what fails while compiling."""
-    from npucompose.targets.torchair.failures import sentence
+    from npucompose.targets.torchair.failures import not_captured
+
+    refused = refused_in(made)
 
     def called(*args: Any) -> Any:
         try:
             return compiled(*args)
         except RuntimeError as error:
-            text = sentence(error, backend.mode)
-            if text is None:
+            failure = not_captured(error, backend.mode, refused, made[-1].id if made else "graph_0")
+            if failure is None:
                 raise
-            raise CompileError(text) from error
+            if made:
+                made[-1].failure = failure
+            raise CompileError(failure.words) from error
 
     return called
 
@@ -327,17 +332,31 @@ def _backward_now() -> AbstractContextManager[Any]:
 def in_our_words(backend: Backend) -> Iterator[None]:
     """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line.
 
-    What one of our passes raised comes out as it was, without the traceback that TorchAir puts into its text.
+    The graph keeps the failure, also of an error that is not understood and comes out as it was. So does what one of
+    our passes raised, without the traceback that TorchAir puts into its text.
     """
-    from npucompose.targets.torchair.failures import sentence
+    from npucompose.targets.torchair.failures import failure_of, not_captured, not_understood
 
     backend.refusal = None
+    known = len(backend.compilations)
     try:
         yield
     except Exception as error:
         if backend.refusal is not None:
             raise backend.refusal from None
-        text = sentence(error, backend.mode)
-        if text is None:
+        last = next(iter(backend.compilations[known:][::-1]), None)
+        failure = failure_of(error, backend.mode, last.id if last is not None else "graph_0")
+        if failure is None and last is not None and backend.mode in CAPTURING:
+            failure = not_captured(error, backend.mode, refused_in([last]), last.id)
+        if last is not None:
+            last.failure = failure or not_understood(error, last.id)
+        if failure is None:
             raise
-        raise CompileError(text) from error
+        raise CompileError(failure.words) from error
+
+
+def refused_in(made: Sequence[Compilation]) -> list[Outside]:
+    """What stands in these graphs and no recording can hold."""
+    from npucompose.graphs.recordable import refused_by_torchair
+
+    return [outside for one in made for outside in refused_by_torchair(one.graph_module.graph)]
