@@ -56,7 +56,8 @@ def act(arguments: argparse.Namespace) -> int:
         print(as_json(explanation))
     else:
         render(explanation, console())
-    return CompileError.exit_status if explanation.sinking.failure is not None else 0
+    failure = explanation.sinking.failure
+    return CompileError.exit_status if failure is not None and not failure.foreseen else 0
 
 
 def _options(arguments: argparse.Namespace, console: Console) -> int:

@@ -8,6 +8,7 @@ from attrs import evolve
 
 from npucompose.schema.sinking import Failure
 from npucompose.sinking import Change, GeFacts
+from npucompose.sinking.facts import Argument
 from tests.sinking.made import Asked, about, graph, number, op, own, tensor
 
 SINK = "ge.tiling_schedule_optimize"
@@ -49,6 +50,15 @@ CASES: dict[str, Asked] = {
         )
     ),
     "sink_is_off": about(graph(READS_N, symbols={"n": "lens[0]"}, inputs=KEY[1:]), sink=False),
+    "packed": about(
+        graph(
+            evolve(READS_N, arguments={"lens": Argument(kind="symbols", symbols=("n",), packed=True)}),
+            own("sinks", "b", "attention", lens=("n",)),
+            symbols={"n": "lens[0]"},
+            inputs=KEY[1:],
+        )
+    ),
+    "lengths_are_a_tensor": about(graph(own("sinks", "a", lens="tensor")), sink=False),
     "sink_is_off_in_another_mode": about(graph(READS_N), sink=False, mode="reduce-overhead"),
     "operator_cannot": about(
         graph(READS_N, own("cannot", "b", lens=("n", "m"), more=("n",)), symbols={"n": "lens[0]", "m": None})
@@ -201,7 +211,21 @@ CASES: dict[str, Asked] = {
         graph(READS_N), ge=(evolve(HANDED_OVER, options={"ge.exec.hostSchedulingMaxThreshold": "2"}),)
     ),
     "one_ge_graph_too_few": about(graph(READS_N), graph(op("mm"), id="graph_1"), ge=(HANDED_OVER,)),
+    "handed_over_with_a_forced_node": about(
+        graph(READS_N), ge=(evolve(HANDED_OVER, data={"a": (2, 0)}, forced=("Pack", "Pack_1")),), genuine=True
+    ),
+    "handed_over_with_gears_and_a_forced_node": about(
+        graph(READS_N, UNKNOWN_SIZE, inputs=KEY, symbols=S0),
+        ge=(evolve(HANDED_OVER, forced=("Gather",)),),
+        gears={"key.0": (16, 32)},
+    ),
     # What was not taken.
+    "foreseen_not_to_be_taken": about(
+        graph(READS_N, to_python=(op("item"), op("_local_scalar_dense", source="model.py:4 in forward: x.tolist()")))
+    ),
+    "nothing_is_foreseen_where_it_was_tried": about(
+        graph(READS_N, to_python=(op("_local_scalar_dense"),)), genuine=True
+    ),
     "not_taken": about(graph(READS_N, inputs=KEY, symbols={**S0, "u0": None}, failure=FAILURE), genuine=True),
     "not_taken_and_nobody_knows_where": about(
         graph(op("mm"), failure=Failure(graph="graph_0", what="It was refused", reason="so")), genuine=True

@@ -33,6 +33,7 @@ SMALL = OperatorTable(
         "my::host": Operator(ge="Host", slots=("lens",), host_engine=True, source="row host"),
         "aten::in_table": Operator(ge="InTable", slots=("lens",), sinks=True, source="row in_table"),
     },
+    unconverted={"aten::_local_scalar_dense": "row _local_scalar_dense"},
 )
 """A table of few rows, one of each kind."""
 

@@ -227,3 +227,28 @@ def test_branches_are_read_with_their_place() -> None:
     assert subgraph.id == "graph_0.true_graph_0"
     assert [one.schema for one in subgraph.ops] == ["aten::relu"]
     assert op.unknown_in == (drawn.s,)
+
+
+def test_numbers_that_are_not_all_inputs_are_packed() -> None:
+    drawn = Drawn()
+    for sizes in ([drawn.n], [drawn.n, 3], [4, 3]):
+        drawn.call(aten.new_zeros.default, drawn.weight, sizes)
+    computed = drawn.graph.call_function(operator.add, (drawn.n, 1))
+    computed.meta["val"] = drawn.val(drawn.n) + 1
+    drawn.call(aten.new_zeros.default, drawn.weight, [computed])
+    found = [one.arguments["size"] for one in read(drawn.graph, "graph_0").ops]
+    assert [(one.kind, one.packed) for one in found] == [
+        ("symbols", False), ("symbols", True), ("constant", False), ("symbols", True),
+    ]  # fmt: skip
+
+
+def test_an_operator_that_turns_data_into_a_number_is_told_with_its_line() -> None:
+    drawn = Drawn()
+    item = drawn.graph.call_function(aten._local_scalar_dense.default, (drawn.weight,))
+    item.meta.update(val=drawn.val(drawn.n), stack_trace=TRACE)
+    drawn.call(aten.relu.default, drawn.weight)
+    found = read(drawn.graph, "graph_0")
+    assert [one.overload for one in found.ops] == ["aten.relu.default"]
+    (told,) = found.to_python
+    assert (told.overload, told.schema) == ("aten._local_scalar_dense.default", "aten::_local_scalar_dense")
+    assert told.source == "model.py:7 in forward: return x * 2"

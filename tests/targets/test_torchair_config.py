@@ -15,6 +15,7 @@ from npucompose.schema.adapt import Compose, FillArgs
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.partition import Outside
+from npucompose.sinking import converters
 from npucompose.targets.torchair import attention, config, failures
 from npucompose.targets.torchair.node_filter import node_filter
 from tests.passes.adapted_samples import rules_of
@@ -250,12 +251,12 @@ def test_a_converter_that_raises_is_a_failure_of_the_conversion_and_of_nothing_e
     ],
 )
 def test_what_would_be_taken_instead(operator: str, words: str) -> None:
-    assert failures.taken_instead(operator).startswith(words)
+    assert converters.taken_instead(operator).startswith(words)
 
 
 def test_the_operators_that_adapt_ascend_replaces_are_those_of_its_rules() -> None:
     rules = [rule for rule in rules_of("ascend").rules if isinstance(rule, (Compose, FillArgs))]
-    assert {rule.op for rule in rules} == failures.ADAPTED
+    assert {rule.op for rule in rules} == converters.ADAPTED
 
 
 def test_what_a_capture_cannot_hold_is_the_first_such_operator_of_the_graph() -> None:
@@ -266,7 +267,7 @@ def test_what_a_capture_cannot_hold_is_the_first_such_operator_of_the_graph() ->
         "mode=npugraph_ex cannot capture aten._local_scalar_dense (node item) at m.py:3: x.tolist(). "
         "It says: why. (no)."
     )
-    assert (found.fix, found.graph) == (failures.NUMBERS, "graph_1")
+    assert (found.fix, found.graph) == (converters.NUMBERS, "graph_1")
     assert failures.not_captured(RuntimeError("no"), NPUGRAPH_EX, [], "graph_1") is None
     overlap = RuntimeError("some elements refer to a single memory location")
     told = failures.not_captured(overlap, NPUGRAPH_EX, [scalar], "graph_1")

@@ -84,8 +84,9 @@ def verdict_words(name: str, verdict: Verdict) -> str:
 
 
 def value_words(verdict: Verdict) -> tuple[str, ...]:
-    """Value and certainty; of a graph that does not exist nothing is sure or unsure."""
-    return (verdict.value,) if verdict.value == "failed" else (verdict.value, verdict.certainty)
+    """Value and certainty; of a graph that does not exist nothing is unsure."""
+    seen = verdict.value == "failed" and verdict.certainty == "unknown"
+    return (verdict.value,) if seen else (verdict.value, verdict.certainty)
 
 
 def _blame(blame: tuple[Blame, ...]) -> Iterator[tuple[Text, Text, Text]]:

@@ -81,6 +81,8 @@ class Failure:
     """The compiler's own words, their first line."""
     fix: str | None = None
     """What it would take in its place."""
+    foreseen: bool = False
+    """Concluded from the operator table, on a target that asks no vendor's compiler; what runs there may run."""
 
     @property
     def words(self) -> str:

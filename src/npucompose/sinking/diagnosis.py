@@ -23,7 +23,7 @@ from npucompose.schema.sinking import (
 from npucompose.sinking.facts import FxFacts, GeFacts, Question
 from npucompose.sinking.steps import TITLES, Case, steps
 from npucompose.sinking.table import OperatorTable
-from npucompose.sinking.verdicts import BY_PATH, Judged, judged, path
+from npucompose.sinking.verdicts import BY_PATH, Judged, foreseen, judged, path
 
 LEAST_STATIC: tuple[GraphKind, ...] = ("failed", "dynamic", "mixed", "unknown", "static")
 assert set(LEAST_STATIC) == set(KINDS)
@@ -39,6 +39,7 @@ def diagnose(
     A graph that was not taken became none, and beside it nothing is proven. Where the numbers differ nobody knows which
     belongs to which, and no GE graph counts.
     """
+    graphs = [foreseen(graph, question, table) for graph in graphs]
     taken = [graph for graph in graphs if graph.failure is None]
     paired = dict(zip([graph.id for graph in taken], ge_graphs, strict=True)) if len(ge_graphs) == len(taken) else {}
     found = tuple(judged(graph, paired.get(graph.id), question, table) for graph in graphs)

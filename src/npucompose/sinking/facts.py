@@ -34,6 +34,8 @@ class Argument:
     kind: ArgumentKind
     symbols: tuple[str, ...] = ()
     """Free symbols of the numbers in it."""
+    packed: bool = False
+    """A list in which something other than an input of the graph stands: a constant, or a number that is computed."""
 
 
 @frozen(kw_only=True)
@@ -69,6 +71,8 @@ class FxFacts:
     ops: tuple[Op, ...] = ()
     symbols: Mapping[str, str | None] = field(factory=dict[str, "str | None"])
     """{symbol: where it comes from}: `key.size()[2]`, `lens[0]`; None where only data decide."""
+    to_python: tuple[Op, ...] = ()
+    """Operators that turn data into numbers: `x.item()`, `x.tolist()`."""
     failure: Failure | None = None
     """Why the vendor's compiler did not take the graph."""
 
@@ -83,6 +87,8 @@ class GeFacts:
     inputs: Mapping[str, tuple[str, Mapping[str, str]]] = field(factory=dict[str, "tuple[str, Mapping[str, str]]"])
     """{node: (operator type, {input name: type of the node that feeds it})}."""
     options: Mapping[str, str] = field(factory=dict[str, str])
+    forced: tuple[str, ...] = ()
+    """Nodes that carry `_force_unknown_shape` or `_is_unknown_shape`."""
 
 
 @frozen(kw_only=True)

@@ -41,7 +41,13 @@ def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = ()) -> 
     for node in graph.nodes:
         for number in _numbers(node.meta.get("val")):
             known.update({str(s): _origin(number, s) for s in number.node.expr.free_symbols if str(s) not in known})
-    return FxFacts(id=graph_id, inputs=inputs, ops=tuple(_ops(graph, graph_id)), symbols=known)
+    return FxFacts(
+        id=graph_id,
+        inputs=inputs,
+        ops=tuple(_ops(graph, graph_id)),
+        symbols=known,
+        to_python=tuple(_to_python(graph)),
+    )
 
 
 def _inputs(graph: fx.Graph, sources: Sequence[str | None]) -> Iterator[Input]:
@@ -82,6 +88,14 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
         )
 
 
+def _to_python(graph: fx.Graph) -> Iterator[Op]:
+    for node in graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and torch.Tag.data_dependent_output in target.tags:
+            line = traced_line(node.meta.get("stack_trace") or "")
+            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line)
+
+
 def _computes(node: fx.Node) -> bool:
     picked = node.target is operator.getitem
     return not picked and any(True for _ in tensors_in(node.meta.get("val")))
@@ -112,9 +126,16 @@ def _argument(value: Any) -> Argument:
         return Argument(kind="nothing")
     numbers = [number for node in nodes for number in _numbers_only(node.meta.get("val"))]
     if any(_symbols([number]) for number in numbers):
-        return Argument(kind="symbols", symbols=_symbols(numbers))
+        return Argument(kind="symbols", symbols=_symbols(numbers), packed=_packed(value))
     constant = bool(numbers) or all(node.op == "get_attr" for node in nodes)
     return Argument(kind="constant" if constant else "tensor")
+
+
+def _packed(value: Any) -> bool:
+    """TorchAir hands a list over as one Data node where every number in it is an input, and as a Pack elsewhere."""
+    return isinstance(value, (list, tuple)) and not all(
+        isinstance(number, fx.Node) and number.op == "placeholder" for number in value
+    )
 
 
 def _sizes(value: Any) -> Iterator[torch.SymInt]:

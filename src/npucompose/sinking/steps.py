@@ -112,6 +112,8 @@ def _configuration(case: Case) -> _Told:
 def _path_words(case: Case) -> str:
     if case.path is not None:
         return f"path {case.path}"
+    if any(geared(one.graph, case.question) for one in case.graphs):
+        return "no path of the document: with gears GE builds a graph for each of them"
     return f"no path of the document: see {'S6' if case.failed else 'S4'}"
 
 
@@ -190,6 +192,9 @@ def _sink_fix(use: Use, case: Case) -> str:
         python = "config.experimental_config.tiling_schedule_optimize = True"
         mode = "" if case.question.mode == "max-autotune" else "mode=max-autotune "
         return f"{mode}tiling=sink  # in Python: {python}"
+    if use.sink == "packed":
+        slots = " and ".join(use.changing)
+        return f"give {slots} as the caller's own numbers, each an int of the argument: TorchAir makes one Data of them"
     if use.sink == "operator_cannot":
         sinking = " or ".join(name.partition("::")[2] for name, row in case.table.operators.items() if row.sinks)
         return f"use {sinking} where the model allows; or shapes=static when {' and '.join(use.changing)} do not change"

@@ -39,6 +39,8 @@ class OperatorTable:
     version: int
     products: Mapping[str, Product] = option(factory=dict)
     operators: Mapping[str, Operator] = option(factory=dict)
+    unconverted: Mapping[str, str] = option(factory=dict)
+    """{operator that turns data into a number, and that TorchAir has no converter for: where that stands}."""
 
     @staticmethod
     def own() -> OperatorTable:

@@ -11,7 +11,9 @@ from npucompose.schema.sinking import Blame, Operator
 from npucompose.sinking.facts import FxFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 
-Sink = Literal["constant", "sinks", "switched_off", "operator_cannot", "product_cannot", "product_unknown", "unknown"]
+Sink = Literal[
+    "constant", "sinks", "packed", "switched_off", "operator_cannot", "product_cannot", "product_unknown", "unknown"
+]  # fmt: skip
 TORCH_OWN = ("aten", "prims", "prim", "air", "npugraph_ex", "higher_order", "_c10d_functional")
 """Namespaces whose operators take numbers as attributes, or as inputs that tiling does not read."""
 
@@ -55,7 +57,8 @@ def _use(op: Op, question: Question, table: OperatorTable) -> Use | None:
     if not given:
         return None
     changing = tuple(slot for slot, argument in given.items() if argument.kind != "constant")
-    sink = _sink(row, question, table) if changing else "constant"
+    packed = any(given[slot].packed for slot in changing)
+    sink = "packed" if packed else _sink(row, question, table) if changing else "constant"
     return Use(op=op, row=row, changing=changing, symbols=_symbols(op, changing), sink=sink)
 
 
@@ -137,6 +140,7 @@ def _unknown_shape(graph: FxFacts, op: Op, known: Collection[str]) -> Blame:
 
 SENTENCES: Mapping[Sink, str] = {
     "switched_off": "its tiling reads {slots}, which is no constant, and tiling sink is off",
+    "packed": "some of {slots} are no inputs of the graph: TorchAir makes a Pack of them and forces its shape unknown",
     "operator_cannot": "its tiling reads {slots}, which is no constant, and has no tiling for the device: {source}",
     "product_cannot": "its tiling reads {slots}, which is no constant, and {product} computes no tiling on the device",
     "product_unknown": "its tiling reads {slots}, and whether it sinks depends on the product, which is not named",
@@ -155,7 +159,8 @@ def sentence(use: Use, question: Question) -> str:
 
 def _values(graph: FxFacts, use: Use, question: Question) -> Blame:
     symbol = use.symbols[0] if use.symbols else None
-    return _blame(graph, use.op, "row 5", sentence(use, question), argument=use.changing[0], symbol=symbol)
+    rule = "row 1" if use.sink == "packed" else "row 5"
+    return _blame(graph, use.op, rule, sentence(use, question), argument=use.changing[0], symbol=symbol)
 
 
 def _blame(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.schema.sinking import Blame, Certainty, Failure, GraphKind, Verdict
+from npucompose.sinking.converters import taken_instead
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.values import Use, dynamic_ops, geared, uses
@@ -57,10 +58,29 @@ def judged(graph: FxFacts, ge: GeFacts | None, question: Question, table: Operat
     )
 
 
+def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFacts:
+    """The graph with the failure that TorchAir would end in, where nobody has asked it and the table knows."""
+    op = next((op for op in graph.to_python if op.schema in table.unconverted), None)
+    if graph.failure is not None or question.genuine or op is None:
+        return graph
+    failure = Failure(
+        graph=graph.id,
+        what=f"TorchAir has no GE converter for torch.ops.{op.overload}",
+        operator=op.overload,
+        node=op.name,
+        source=op.source,
+        reason=table.unconverted[op.schema],
+        fix=taken_instead(op.overload),
+        foreseen=True,
+    )
+    return evolve(graph, failure=failure)
+
+
 def _failed(graph: FxFacts, failure: Failure, question: Question) -> Judged:
     """There is no graph after this one, whatever the rules would have said of it."""
     where = f" at {failure.source}" if failure.source else ""
-    none = Verdict(value="failed", certainty="unknown", evidence=(f"{failure.what}{where}",))
+    certainty: Certainty = "derived" if failure.foreseen else "unknown"
+    none = Verdict(value="failed", certainty=certainty, evidence=(f"{failure.what}{where}",))
     blame = Blame(
         node=failure.node or graph.id,
         operator=failure.operator or "TorchAir",
@@ -121,6 +141,9 @@ def _ge_build(
     if host is not None:
         return host, ()
     dynamic, unsure = dynamic_ops(graph, question, table)
+    forced = _forced(graph, ge, question)
+    if forced and not any(one.rule == "row 1" for one in dynamic.values()):
+        return forced, ()
     blame = (*_inputs_to_blame(graph, question), *_roots(graph, dynamic, unsure))
     gears = _gears(graph, question)
     if not dynamic and unsure:
@@ -147,6 +170,14 @@ def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> Verdict | None:
         return None
     sentence = f"row 8: the graph has {len(ge.inputs)} nodes and {HOST_SCHEDULING} is {threshold}"
     return Verdict(value="dynamic", certainty="derived", evidence=(sentence,))
+
+
+def _forced(graph: FxFacts, ge: GeFacts | None, question: Question) -> Verdict | None:
+    """Row 1, where the graph that was handed over shows it. With gears GE knows the sizes before it looks."""
+    if ge is None or not ge.forced or geared(graph, question):
+        return None
+    evidence = tuple(f"row 1: {name}: TorchAir has forced its shape to be unknown" for name in ge.forced)
+    return Verdict(value="dynamic", certainty="derived", evidence=short(evidence))
 
 
 def _gears(graph: FxFacts, question: Question) -> str | None:
@@ -230,18 +261,24 @@ def _parts(parts: Sequence[int], kept: Sequence[int], limit: int) -> str:
 
 
 def path(graphs: Sequence[Judged], question: Question) -> int | None:
-    """Which compile path a run took, by its graphs in the order of their compilation; none where one was not taken."""
+    """Which compile path a run took, by its graphs in the order of their compilation.
+
+    None where one was not taken, and where the document does not speak of it: with gears the graph that is handed over
+    is dynamic and GE's are not; with lengths as a tensor the FX graph is static.
+    """
     if any(one.graph.failure is not None for one in graphs):
         return None
     reading = [one for one in graphs if one.uses]
-    if not reading:
+    if not reading or any(geared(one.graph, question) for one in reading):
         return None
-    dynamic = [one for one in reading if one.ge_graph.value == "dynamic" and not geared(one.graph, question)]
+    dynamic = [one for one in reading if one.ge_graph.value == "dynamic"]
     if dynamic:
         return 2 if reading[0] in dynamic else 6
     changing = [use for one in reading for use in one.uses if use.sink != "constant"]
     if not changing:
         return 1
+    if not any(use.symbols for use in changing):
+        return None
     if not question.sink:
         return 3
     if any(use.static is None for use in changing):

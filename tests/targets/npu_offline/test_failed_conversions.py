@@ -68,3 +68,16 @@ def test_the_report_of_a_run_says_the_same(mode: str, tmp_path: Path) -> None:
     assert "lengths.py:8" in error
     assert set(report["sinking"]["certainty"].values()) <= {"derived", "unknown"}
     assert (report["sinking"]["ge_graph"], report["sinking"]["path"]) == ("failed", None)
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_a_target_that_asks_nobody_foresees_the_same_and_ends_as_its_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lengths.py").write_text(TOLIST)
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", "--json", "target=cpu", "mode=max-autotune", "tiling=sink", *CHOSEN]) == 0
+    found = json.loads(capsys.readouterr().out)["sinking"]
+    assert (found["ge_graph"], found["certainty"]["ge_graph"], found["path"]) == ("failed", "derived", None)
+    assert (found["failure"]["operator"], found["failure"]["foreseen"]) == (OPERATOR, True)
+    assert found["failure"]["source"].startswith(LINE)

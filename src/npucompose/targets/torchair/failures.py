@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from attrs import evolve
+
 from npucompose.errors import traced_line
 from npucompose.schema.leaf import GE
 from npucompose.schema.partition import Outside
 from npucompose.schema.sinking import Failure
+from npucompose.sinking.converters import NUMBERS, is_scalar, taken_instead
 
 _OVERLAP = "refer to a single memory location"
 _IN_PLACE = {
@@ -22,22 +25,6 @@ _NO_CONVERTER = (
     "auto-generated converter",
 )
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
-ADAPTED = frozenset(
-    f"aten.{name}"
-    for name in (
-        "all.dim", "amax.default", "amin.default", "clamp_max.default", "count_nonzero.dim_IntList", "dot.default",
-        "erfc.default", "exp2.default", "frac.default", "hardshrink.default", "index_copy.default", "index_put.default",
-        "isnan.default", "isneginf.default", "isposinf.default", "logical_xor.default", "mv.default",
-        "silu_backward.default", "softplus.default", "trunc.default",
-    )
-)  # fmt: skip
-"""Operators without a converter that adapt=ascend replaces; a test compares it with that file."""
-SCALAR = ("aten._local_scalar_dense.default", "aten.item.default")
-ON_DEVICE = "torchair.ops.npu_fused_infer_attention_score, which takes them as a tensor"
-NUMBERS = (
-    "numbers that the caller gives: a list[int] as an argument of forward, which shapes=dynamic makes symbols; "
-    f"for attention also {ON_DEVICE}"
-)
 
 
 def failure_of(error: BaseException, mode: str, graph: str = "graph_0") -> Failure | None:
@@ -49,7 +36,8 @@ def failure_of(error: BaseException, mode: str, graph: str = "graph_0") -> Failu
             graph=graph,
             what=(
                 "TorchAir's in-place pass lets an operator write its result over an argument whose memory another "
-                "argument of it reads too (x[1:] - x[:-1], for example); the operator refuses that, on a device as here"
+                "argument of it reads too (x[1:] - x[:-1], for example); the operator refuses that, on a device as "
+                "here (op-plugin: its in-place kernels call check_memory)"
             ),
             reason=_first(text),
             fix=f"{_IN_PLACE[mode]}  # it leaves the pass out",
@@ -72,20 +60,28 @@ def failure_of(error: BaseException, mode: str, graph: str = "graph_0") -> Failu
     )
 
 
-def not_captured(error: BaseException, mode: str, refused: Iterable[Outside], graph: str) -> Failure | None:
-    """The failure behind what a capture raised: the first operator of the graph that none can hold, if there is one."""
+def not_captured(
+    error: BaseException, mode: str, refused: Iterable[Outside], graph: str, overlaps: Iterable[Outside] = ()
+) -> Failure | None:
+    """The failure behind what a capture raised: the first operator of the graph that none can hold, if there is one.
+
+    `overlaps` are those that could not be done in place.
+    """
     known = failure_of(error, mode, graph)
+    if known is not None:
+        at = next(iter(overlaps), None)
+        return known if at is None else evolve(known, operator=at.operator, node=at.node, source=_place(at))
     first = next(iter(refused), None)
-    if known is not None or first is None:
-        return known
+    if first is None:
+        return None
     return Failure(
         graph=graph,
         what=f"mode={mode} cannot capture {first.operator}",
         operator=first.operator,
         node=first.node,
-        source=first.source or None,
+        source=_place(first),
         reason=f"{first.reason} ({_first(str(error))})",
-        fix=NUMBERS if _is_scalar(first.operator) else None,
+        fix=NUMBERS if is_scalar(first.operator) else None,
     )
 
 
@@ -96,25 +92,10 @@ def not_understood(error: BaseException, graph: str) -> Failure:
     )
 
 
-def taken_instead(operator: str) -> str:
-    """What TorchAir converts in place of `aten.softplus.default`, as far as that is known."""
-    if _is_scalar(operator):
-        return NUMBERS
-    if operator in ADAPTED:
-        return f"adapt=ascend  # its rules make operators with a converter of {operator.rpartition('.')[0]}"
-    name = operator.rpartition(".")[0]
-    ways = "mode=npugraph_ex, which captures operators and converts none"
-    return f"target.decompose=[{name}]  # torch takes it apart; or {ways}" if _decomposes(operator) else ways
-
-
-def _is_scalar(operator: str) -> bool:
-    return any(operator in (full, full.removesuffix(".default")) for full in SCALAR)
-
-
-def _decomposes(operator: str) -> bool:
-    from torch._decomp import decomposition_table
-
-    return any(str(known) == operator for known in decomposition_table)
+def _place(outside: Outside) -> str | None:
+    """`model.py:3: x.tolist()`, without the folders."""
+    where, colon, code = outside.source.partition(": ")
+    return f"{where.rpartition('/')[2]}{colon}{code}" or None
 
 
 def _first(text: str) -> str:

@@ -14,6 +14,8 @@ INPUTS = ("Data", "RefData")
 STREAM, CUBE, VECTOR, SUPER = "_user_stream_label", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope"
 SHOWN = (STREAM, "_user_stream_priority", CUBE, VECTOR, SUPER, "_super_kernel_options")
 """Attributes that say where and on how many cores a node runs."""
+FORCED = ("_force_unknown_shape", "_is_unknown_shape")
+"""Attributes by which GE schedules a node from the host, whatever its sizes are."""
 UNKNOWN = (-1, -2)
 """An unknown dimension, and an unknown number of dimensions."""
 
@@ -51,6 +53,7 @@ def ge_facts(loaded: Loaded) -> GeFacts:
         data={op.name: tuple(op.output_desc[0].shape.dim) for op in _inputs(operators)},
         inputs={op.name: (op.type, dict(_feeders(op, types))) for op in operators},
         options=dict(loaded.options),
+        forced=tuple(op.name for op in operators if any(name in op.attr and op.attr[name].b for name in FORCED)),
     )
 
 

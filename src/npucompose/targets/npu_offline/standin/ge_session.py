@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from npucompose.targets.npu_offline.standin.graph_only import GraphOnly
+
 if TYPE_CHECKING:
     from npucompose.targets.npu_offline.standin.device import Device
 
@@ -66,7 +68,7 @@ class TorchNpuGraphBase:
         self.runs += 1
         self.device.ledger.note("ge_run", self._name)
         concrete = self.programs[self._name]
-        with torch.no_grad():
+        with torch.no_grad(), GraphOnly():
             results = concrete._fx_graph(*_fx_arguments(concrete, inputs))
         outputs = list(assigned) if assigned else [None] * len(concrete.graph.attr["_output_dtypes"].list.i)
         for fx_index, ge_index in concrete._fx_outputs_mapping.items():
