@@ -18,6 +18,7 @@ from airflow_free.assemble import (
     _latest,
     _memory,
     _numerics,
+    _sinking,
     _stages,
     _status,
     _streams,
@@ -41,9 +42,22 @@ from npucompose.schema.record import (
     Recompile,
     StreamFacts,
 )
+from npucompose.schema.sinking import Failure, SinkingFacts
 
 PASSED = {"reference": "eager", "max_abs_err": 0.0, "bitwise": True, "passed": True, "compared": 1, "note": "first"}
 PLAN = StreamFacts(streams=3, events=2, nodes={"mm": "default", "add": "s1"}, predicted_us=1500.0, serial_us=2000.0)
+
+
+# Sinking.
+
+
+def test_what_the_stage_that_failed_knows_of_sinking_comes_before_what_was_known() -> None:
+    earlier, failed = SinkingFacts(path=4), SinkingFacts(failure=Failure(graph="graph_1", what="it was refused"))
+    facts = {"compile": {"sinking": facts_of(earlier)}}
+    outcome = Outcome(status="failed", facts={"sinking": facts_of(failed)})
+    assert _sinking(facts, None) == earlier == _sinking(facts, Outcome(status="failed"))
+    assert _sinking(facts, outcome) == failed == _sinking({}, outcome)
+    assert _sinking({}, None) is None
 
 
 # Streams.

@@ -403,7 +403,7 @@ def test_an_error_travels_in_words_and_its_traceback_goes_to_the_log(
     def entry(payload: Any, tell: Any) -> Any:
         raise error
 
-    assert said(entry) == [{"word": "error", **told}]
+    assert said(entry) == [{"word": "error", "facts": {}, **told}]
     assert "in entry" in capsys.readouterr().err
 
 
@@ -415,8 +415,19 @@ def test_what_a_stage_rejected_travels_with_its_failure() -> None:
     stranger: Any = ValueError("x")
     stranger.problems, stranger.rejected, stranger.exit_status = ("p",), ("r",), 0
     assert inside._error_words(stranger) == {
-        "type": "ValueError", "message": "ValueError: x", "exit_status": 3, "problems": [], "rejected": [],
+        "type": "ValueError", "message": "ValueError: x", "exit_status": 3, "problems": [], "rejected": [], "facts": {},
     }  # fmt: skip
+
+
+def test_what_a_stage_that_failed_knows_travels_with_its_failure_and_no_stranger_s() -> None:
+    from airflow_free.runner import StageFailed
+
+    failed = StageFailed("compile", NpuComposeError("a"))
+    failed.facts = {"sinking": {"path": None}}
+    assert inside._error_words(failed)["facts"] == {"sinking": {"path": None}}
+    stranger: Any = ValueError("x")
+    stranger.facts = {"sinking": 1}
+    assert inside._error_words(stranger)["facts"] == {}
 
 
 def test_a_result_that_is_no_json_is_an_error_and_nothing_of_it_is_sent(
