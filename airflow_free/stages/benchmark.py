@@ -33,7 +33,7 @@ class Benchmark(Stage["Session"]):
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
             "recordings": live.checked.target.recordings(live.materialised.backend),
             "benchmark": facts_of(_benchmark_facts(samples)),
-            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes())),
+            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes(), **live.checked.target.device_memory())),
         }
 
 

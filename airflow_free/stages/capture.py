@@ -23,10 +23,11 @@ class Capture(Stage["Session"]):
         live.compiled  # noqa: B018  the first call records
         recordings = live.checked.target.recordings(live.materialised.backend)
         handle = live.detached
+        device = live.checked.target.device_memory()
         facts: dict[str, Any] = {
             "recordings": recordings,
             "capture": None,
-            "memory": facts_of(Memory()),
+            "memory": facts_of(Memory(**device)),
         }
         if recordings:
             facts["capture"] = facts_of(
@@ -47,6 +48,7 @@ class Capture(Stage["Session"]):
                     shared_pool_bytes=_shared(recordings),
                     unplanned_bytes=_summed(recordings, "unplanned_bytes"),
                     live_bytes=_summed(recordings, "live_bytes"),
+                    **device,
                 )
             )
         return facts

@@ -33,12 +33,14 @@ def test_what_recordings_say_is_added_up_or_unknown() -> None:
     assert _named(named, "y") is None
 
 
-def session(recordings: list[Any], handle: Any = "handle", why: str = "") -> Any:
+def session(recordings: list[Any], handle: Any = "handle", why: str = "", device: Any = None) -> Any:
     statistics = SimpleNamespace(if_any=lambda: None)
     return SimpleNamespace(
         compiled=None, detached=handle, why_attached=why,
         materialised=SimpleNamespace(backend=SimpleNamespace(statistics=statistics)),
-        checked=SimpleNamespace(target=SimpleNamespace(recordings=lambda backend: recordings)),
+        checked=SimpleNamespace(target=SimpleNamespace(
+            recordings=lambda backend: recordings, device_memory=lambda: dict(device or {}),
+        )),
     )  # fmt: skip
 
 
@@ -55,6 +57,14 @@ def test_the_stage_capture_tells_of_all_recordings() -> None:
     assert (attached["capture"]["detached"], attached["capture"]["why_attached"]) == (False, "it grows")
     nothing = Capture().run(session([]), lambda done: None)
     assert nothing == {"recordings": [], "capture": None, "memory": facts_of(Memory())}
+
+
+def test_the_memory_of_the_device_is_told_with_and_without_a_recording() -> None:
+    device = {"device_peak_bytes": 7, "device_reserved_peak_bytes": 8, "device_total_bytes": 9}
+    one = {"seconds": 0.5, "kernels": 3, "pool_bytes": 10, "unplanned_bytes": 20, "live_bytes": 5}
+    for recordings in ([], [one]):
+        found: Any = Capture().run(session(recordings, device=device), lambda done: None)
+        assert {name: found["memory"][name] for name in device} == device
 
 
 # benchmark

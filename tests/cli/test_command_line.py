@@ -71,6 +71,15 @@ def test_a_mistake_of_ours_and_ctrl_c_are_no_tracebacks_either(
     assert "Traceback" not in told
 
 
+def test_the_package_is_the_command_of_its_python() -> None:
+    told = [
+        subprocess.run([sys.executable, *given], capture_output=True, text=True, check=False)
+        for given in (("-m", "npucompose", "--version"), ("-m", "npucompose", "list", "nothing"))
+    ]
+    assert (told[0].returncode, told[0].stdout.split()[0]) == (0, "npucompose")
+    assert (told[1].returncode, told[1].stderr.splitlines()[0][:12]) == (2, "npucompose: ")
+
+
 def test_a_reader_that_has_enough_ends_it_quietly() -> None:
     code = "import sys; from npucompose.cli import main; sys.exit(main(['list', 'keys', '--json'] ))"
     with subprocess.Popen(

@@ -82,6 +82,14 @@ def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_ta
     assert "share" not in told(None)
 
 
+def test_the_memory_of_a_device_stands_beside_the_process() -> None:
+    device = Memory(device_peak_bytes=2 << 20, device_reserved_peak_bytes=4 << 20, device_total_bytes=1 << 36)
+    report = evolve(FULL, memory=device)
+    assert "device peak 2.0 MiB (4.0 MiB reserved, 64.0 GiB there)" in shown(report, width=120)
+    assert "device peak" in html.render(report)
+    assert "device peak" not in shown(FULL, width=120) + html.render(FULL)
+
+
 def test_a_comparison_that_ended_early_has_a_line_that_says_where_and_why() -> None:
     ended = "at step 1 of 3: captured for (int 3), got (int 4)"
     assert "ended at step" not in shown(FULL, width=200) + html.render(FULL)

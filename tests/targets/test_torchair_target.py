@@ -16,7 +16,9 @@ from torch import fx
 from npucompose.errors import CompileError, ConfigError
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.schema.record import Memory
 from npucompose.targets.npu import NpuTarget
+from npucompose.targets.npu_offline import NpuOfflineTarget
 from npucompose.targets.torchair import config, features, listing, observe
 from npucompose.targets.torchair import target as of_target
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
@@ -52,6 +54,23 @@ def test_each_mode_can_what_torchair_can_in_it() -> None:
     assert target().environment().items() >= {("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")}
     assert len(target().environment()) > 1
     assert (NpuTarget.detaches, NpuTarget.modes_share_a_process) == (False, False)
+
+
+def test_the_memory_of_the_device_is_that_of_its_own_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the stage's own record, so that a name that `Memory` has not is noticed."""
+    import torch
+
+    asked: list[int] = []
+    npu = SimpleNamespace(
+        max_memory_allocated=lambda index: asked.append(index) or 7,
+        max_memory_reserved=lambda index: asked.append(index) or 8,
+        get_device_properties=lambda index: SimpleNamespace(total_memory=9),
+    )
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    memory = Memory(**target(index=3).device_memory())
+    assert (memory.device_peak_bytes, memory.device_reserved_peak_bytes, memory.device_total_bytes) == (7, 8, 9)
+    assert asked == [3, 3]
+    assert NpuOfflineTarget().device_memory() == {}
 
 
 def test_what_torchair_says_of_a_mode_and_of_patches_is_a_warning() -> None:

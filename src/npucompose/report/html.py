@@ -153,6 +153,8 @@ def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
         yield f"{label}, {as_bytes(without)} without reuse" if without else label, as_bytes(taken)
     if figures.peak_rss_bytes is not None:
         yield "process peak", as_bytes(figures.peak_rss_bytes)
+    if report.memory is not None and report.memory.device_peak_bytes is not None:
+        yield "device peak", as_bytes(report.memory.device_peak_bytes)
     if figures.compile_s is not None:
         yield "compile", as_time(figures.compile_s * 1e6)
 

@@ -38,7 +38,7 @@ from npucompose.report.words import (
     why_untimed,
 )
 from npucompose.schema.partition import npu_words
-from npucompose.schema.record import BenchmarkFacts, Report
+from npucompose.schema.record import BenchmarkFacts, Memory, Report
 from npucompose.schema.timing import Timing
 
 OPTIONS_SHOWN = 4
@@ -267,8 +267,17 @@ def _memory(report: Report) -> Iterator[Row]:
         words.append(f"{pool} ({', '.join(beside)})" if beside else pool)
     if memory.peak_rss_bytes is not None:
         words.append(f"process peak {as_bytes(memory.peak_rss_bytes)}")
+    if memory.device_peak_bytes is not None:
+        beside = [f"{as_bytes(n)} {what}" for n, what in _of_device(memory) if n is not None]
+        words.append(
+            f"device peak {as_bytes(memory.device_peak_bytes)}" + (f" ({', '.join(beside)})" if beside else "")
+        )
     if words:
         yield "memory", Text(" · ".join(words))
+
+
+def _of_device(memory: Memory) -> tuple[tuple[int | None, str], ...]:
+    return (memory.device_reserved_peak_bytes, "reserved"), (memory.device_total_bytes, "there")
 
 
 def _stages(report: Report) -> Iterator[Row]:

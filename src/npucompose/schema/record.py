@@ -289,6 +289,12 @@ class Memory:
     live_bytes: int | None = None
     """The most that lives at one time: no plan can do with less."""
     peak_rss_bytes: int | None = None
+    device_peak_bytes: int | None = None
+    """The most that tensors had on the device at one time, by its allocator."""
+    device_reserved_peak_bytes: int | None = None
+    """The most that the allocator had taken from the device, pools of captured graphs among it."""
+    device_total_bytes: int | None = None
+    """Of the device."""
 
     @property
     def taken_bytes(self) -> int | None:

@@ -216,6 +216,11 @@ class Target(ABC):
         """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
         return [g.facts() for c in backend.compilations if c.lowered is not None for g in _recordings(c.lowered)]
 
+    def device_memory(self) -> Mapping[str, int]:
+        """What the device's allocator says so far, by the names of `Memory`: `device_peak_bytes`, …; {} where the
+        device is the process's own, or says nothing."""
+        return {}
+
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         """{graph: how its streams run}, measured on replays of its own; {} where nobody can look into a replay."""
         return {}

@@ -91,6 +91,17 @@ class NpuTarget(TorchairTarget):
 
         return evolve(built, module=built.module.to(device), inputs=moved)
 
+    def device_memory(self) -> Mapping[str, int]:
+        """By torch_npu's caching allocator, which counts since the process began."""
+        import torch
+
+        npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
+        return {
+            "device_peak_bytes": int(npu.max_memory_allocated(self.index)),
+            "device_reserved_peak_bytes": int(npu.max_memory_reserved(self.index)),
+            "device_total_bytes": int(npu.get_device_properties(self.index).total_memory),
+        }
+
     def synchronize(self) -> None:
         import torch
 
