@@ -114,7 +114,7 @@ def _declare_list(listing: argparse.ArgumentParser) -> None:
     from npucompose.report.listing import kinds
 
     listing.add_argument(
-        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's)"
+        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's); socs"
     )
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")

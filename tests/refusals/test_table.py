@@ -40,6 +40,7 @@ NO_STRANGERS = {
     "npucompose.targets.cpu.native.build": "a folder of the user's own: tests/targets/cpu/native/test_build.py",
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.memory": "the kernel's files",
+    "npucompose.schema.soc": "the package's own table",
     "npucompose.sinking.table": "the package's own table",
     "airflow_free.pool": "what our own process is given",
     "airflow_free.forkserver": "what our own process is given",

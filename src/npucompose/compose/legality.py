@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from attrs import asdict
 
 from npucompose.compose.legality_compile import compile_keys
+from npucompose.compose.legality_device import device_limits
 from npucompose.compose.legality_inductor import inductor_options
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
@@ -38,6 +39,7 @@ def effective_options(
         *_eager(experiment, passes),
         *_fused(experiment, target, passes),
         *_idle(experiment, target, passes),
+        *device_limits(experiment, target, passes),
         *compile_keys(experiment, target),
         *inductor_options(experiment, target),
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
+from npucompose.errors import PlanError
 from npucompose.passes.base import Pass
 from npucompose.passes.regions import OnNoMatch, Run, enclose, runs
 from npucompose.schema.capabilities import Capabilities
@@ -40,6 +41,9 @@ class CoreLimit(Pass):
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
         if not can.core_limits:
             return 0
+        beyond = [why for region in self.regions if (why := can.device_model.lacks(region.aicore, region.vectorcore))]
+        if beyond:
+            raise PlanError("cores", f"passes.core_limit.regions: {beyond[0]}, and a region asks for more.")
         matches = [region.match for region in self.regions]
         found = runs(graph, matches, where="passes.core_limit.regions", on_no_match=self.on_no_match)
         return enclose(graph, found, self._attributes, can)

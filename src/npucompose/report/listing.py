@@ -13,7 +13,8 @@ from attrs import asdict, frozen
 from npucompose.compose.conf import files_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema import inductor
+from npucompose.report.words import as_bytes
+from npucompose.schema import inductor, soc
 from npucompose.schema.compiler import LEAVES, VERSION
 from npucompose.schema.leaf import Leaf, shown
 from npucompose.schema.versions import known, tree_of
@@ -22,7 +23,7 @@ from npucompose.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-OPTIONS, KEYS = "options", "keys"
+OPTIONS, KEYS, SOCS = "options", "keys", "socs"
 MOST_READ, MOST_SHOWN = 4096, 300
 """Bytes of a file in which its comment is looked for, and letters of it that are shown: the file may be anybody's."""
 KINDS: Mapping[str, str] = {
@@ -57,7 +58,7 @@ class Entry:
 
 def kinds() -> tuple[str, ...]:
     """What `list` takes: the plural, or the group's own name as it stands before the `=`."""
-    return tuple(dict.fromkeys((*KINDS, OPTIONS, KEYS, *KINDS.values())))
+    return tuple(dict.fromkeys((*KINDS, OPTIONS, KEYS, SOCS, *KINDS.values())))
 
 
 def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
@@ -67,7 +68,7 @@ def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
     """
     folder = KINDS.get(kind, kind)
     if folder not in KINDS.values():
-        raise ConfigError(unknown("list", kind, (*KINDS, OPTIONS, KEYS)))
+        raise ConfigError(unknown("list", kind, (*KINDS, OPTIONS, KEYS, SOCS)))
     files = [file for root in reversed(conf) for file in files_of(root / folder)]
     found = {file.stem: Entry(name=file.stem, doc=first_comment(file), file=str(file)) for file in files}
     return tuple(found[name] for name in sorted(found))
@@ -135,6 +136,8 @@ def show(
         _print_table(("option", "takes", "default", "acts in", "meaning"), [_option_cells(row) for row in rows])
     elif kind == KEYS:
         _print_table(("key", "takes", "default", "of", "meaning"), [_key_cells(row) for row in rows])
+    elif kind == SOCS:
+        _print_table(SOC_HEAD, [_soc_cells(row) for row in rows])
     else:
         _print_table((KINDS.get(kind, kind), "meaning"), [(row["name"], row["doc"]) for row in rows])
 
@@ -146,7 +149,35 @@ def _rows(kind: str, conf: Sequence[Path], under: str, version: str | None) -> t
         from npucompose.report.keys import keys
 
         return keys()
+    if kind == SOCS:
+        return socs()
     return tuple(asdict(entry) for entry in choices(kind, conf))
+
+
+SOC_HEAD = ("soc", "family", "cube", "vector", "memory", "L2", "MHz", "streams × depth", "tiling sink", "captures")
+
+
+def socs() -> tuple[dict[str, Any], ...]:
+    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody tells."""
+    known = soc.table()
+    return tuple(
+        {
+            "soc": name,
+            **asdict(row),
+            "title": known.families[row.family].title,
+            "sinks": known.families[row.family].sinks,
+            "captures": known.families[row.family].captures,
+            "source": known.families[row.family].source,
+        }
+        for name, row in known.socs.items()
+    )
+
+
+def _soc_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    said = {True: "yes", False: "no", None: "unknown"}
+    memory = "unknown" if row["memory"] is None else as_bytes(row["memory"])
+    sizes = (row["cube"], row["vector"], memory, as_bytes(row["l2"]), row["mhz"], f"{row['streams']} × {row['depth']}")
+    return row["soc"], row["family"], *map(str, sizes), said[row["sinks"]], said[row["captures"]]
 
 
 def yaml_of(under: str = "", version: str | None = None) -> str:

@@ -36,6 +36,13 @@ class DeviceModel:
     """What it costs to spread one kernel over the threads that torch gives it when no streams are in use; None where a
     kernel takes all the cores that it can by itself."""
 
+    def lacks(self, aicore: int, vectorcore: int) -> str | None:
+        """`Atlas A2, nominal has 24 cube and 48 vector cores` where that many are not there."""
+        if aicore <= (self.cube or self.vector) and vectorcore <= self.vector:
+            return None
+        cores = f"{self.cube} cube and {self.vector} vector cores" if self.cube else f"{self.vector} cores of one kind"
+        return f"{self.name} has {cores}"
+
 
 ATLAS_A2 = DeviceModel(
     name="Atlas A2, nominal",

@@ -101,6 +101,9 @@ def _configuration(case: Case) -> _Told:
     ]
     if question.mode != "max-autotune":
         evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
+    product = case.table.products[question.product] if question.product is not None else None
+    if question.sink and product is not None and product.sinks is False:
+        evidence.append(f"{question.product} ({product.title}) computes no tiling on the device: {product.source}")
     evidence.append(_path_words(case))
     if question.breaks:
         broken = [f"the graph breaks, so that each part is a graph of its own: {reason}" for reason in question.breaks]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -13,8 +12,10 @@ import yaml
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.schema import soc
 from npucompose.schema.options import option
 from npucompose.schema.sinking import Operator
+from npucompose.schema.soc import Product
 from npucompose.schema.structure import structure
 
 _NAME = re.compile(r"\w+::\w+")
@@ -22,19 +23,8 @@ FILE = Path(__file__).with_name("operators.yaml")
 
 
 @frozen(kw_only=True)
-class Product:
-    """A family of devices: `sinks` is None where no document tells."""
-
-    title: str
-    names: tuple[str, ...]
-    """Globs on the lower-case name."""
-    sinks: bool | None = None
-    source: str
-
-
-@frozen(kw_only=True)
 class OperatorTable:
-    """The rows of operators.yaml and those that an experiment adds."""
+    """The rows of operators.yaml and those that an experiment adds, with the families of socs.yaml."""
 
     version: int
     products: Mapping[str, Product] = option(factory=dict)
@@ -72,15 +62,9 @@ class OperatorTable:
         """The first row whose GE operator this is."""
         return next((row for row in self.operators.values() if row.ge == ge_type), None)
 
-    def product(self, soc: str | None) -> str | None:
+    def product(self, name: str | None) -> str | None:
         """The family of a device's name: `product("Ascend910B3")` is "ascend910b"; ConfigError for an unknown name."""
-        if soc is None:
-            return None
-        name = soc.lower()
-        for family, product in self.products.items():
-            if name == family or any(fnmatch.fnmatchcase(name, pattern) for pattern in product.names):
-                return family
-        raise ConfigError(unknown("product", soc, tuple(self.products), "target.soc"))
+        return soc.SocTable(families=self.products).family(name)
 
     def sinks(self, row: Operator, family: str | None) -> bool | None:
         """Whether this operator's tiling sinks on this product; None where nobody can tell."""
@@ -97,4 +81,5 @@ class OperatorTable:
 @cache
 def _own() -> OperatorTable:
     data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return structure(OperatorTable, data, "sinking/operators.yaml")
+    made = structure(OperatorTable, data, "sinking/operators.yaml")
+    return evolve(made, products=soc.table().families)

@@ -78,11 +78,12 @@ def cores(wanted: Streams, model: DeviceModel) -> Mapping[str, Cores]:
     found = _of_each_stream(wanted, "cores", lambda entry: entry.cores, _told)
     for number, entry in enumerate(wanted.plan):
         limit = entry.cores
-        if limit is not None and (limit.aicore > model.cube or limit.vectorcore > model.vector):
+        lacking = model.lacks(limit.aicore, limit.vectorcore) if limit is not None else None
+        if lacking is not None:
             raise PlanError(
                 "cores",
-                f"streams.plan[{number}].cores asks for {_told(limit)}; {model.name} has {model.cube} cube and "
-                f"{model.vector} vector cores (streams.device.cube and .vector say otherwise).",
+                f"streams.plan[{number}].cores asks for {_told(limit)}; {lacking} (streams.device.cube and .vector say "
+                "otherwise).",
             )
     return {stream: limit for stream, limit in found.items() if limit is not None}
 

@@ -12,9 +12,11 @@ from attrs import frozen
 from npucompose.errors import ConfigError
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.device_model import ATLAS_A2, DeviceModel
 from npucompose.schema.effective import Effective
 from npucompose.schema.options import option
 from npucompose.schema.partition import Partial, Partition
+from npucompose.schema.soc import soc_of
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -123,12 +125,19 @@ class Target(ABC):
     modes_share_a_process: ClassVar[bool] = True
     """Whether a model can be compiled in one mode and then in another."""
 
-    soc: str | None = option(None, "the product that is asked about when it comes to sinking: ascend910b, …")
+    soc: str | None = option(
+        None, "the device that is asked about (`npucompose list socs`): Ascend910B4, or a family such as ascend910b"
+    )
 
     device_variable: ClassVar[str | None] = None
     """The environment variable that says which devices a process may see; None where there is but one."""
     loaded: ClassVar[tuple[str, ...]] = ("torch",)
     """Modules that a fork server loads before it forks workers for this target; no device is touched by that."""
+
+    def simulated(self) -> DeviceModel:
+        """What plans for an NPU are simulated on: the SoC that is asked about, else an Atlas A2."""
+        soc = soc_of(self.soc)
+        return ATLAS_A2 if soc is None else soc.model()
 
     @property
     def device_index(self) -> int:

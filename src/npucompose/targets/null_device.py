@@ -54,7 +54,8 @@ class NullDevice(Target):
     executes: ClassVar[bool] = False
 
     def capabilities(self, mode: str) -> Capabilities:
-        return Capabilities(target=self.name, mode=mode, captures=mode in ("reduce-overhead", "npugraph_ex"))
+        captures = mode in ("reduce-overhead", "npugraph_ex")
+        return Capabilities(target=self.name, mode=mode, captures=captures, device_model=self.simulated())
 
     def honours(self, mode: str) -> frozenset[str]:
         return frozenset()

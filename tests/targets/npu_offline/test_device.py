@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
+from npucompose.schema.soc import device_of
 from npucompose.targets.npu_offline.standin import graphs
-from npucompose.targets.npu_offline.standin.device import Device
+from npucompose.targets.npu_offline.standin.device import RESERVED_TASKS, Device
 from npucompose.targets.npu_offline.standin.graphs import (
     NPUGraph,
     graph,
@@ -21,7 +23,7 @@ from npucompose.targets.npu_offline.standin.graphs import (
     task_update_end,
 )
 from npucompose.targets.npu_offline.standin.recorder import Call, tensors
-from npucompose.targets.npu_offline.standin.streams import CORES, DEVICE_TYPE, Event, ExternalEvent, Stream
+from npucompose.targets.npu_offline.standin.streams import DEVICE_TYPE, Event, ExternalEvent, Stream
 
 aten = torch.ops.aten
 
@@ -99,12 +101,32 @@ def test_a_limit_is_the_streams_own(device: Device) -> None:
     first, second = Stream(), Stream()
     device.limit(first, 8, 16)
     assert first.limit == {"cube_core_num": 8, "vector_core_num": 16}
-    assert second.limit == CORES == {"cube_core_num": 24, "vector_core_num": 48}
+    assert second.limit == device.cores == {"cube_core_num": 24, "vector_core_num": 48}
     assert device.ledger.counts == {"stream_limit": 1}
     recording = NPUGraph()
     with graph(recording):
         device.limit(second, 4, 8)
     assert recording.told == [f"limit stream {second.stream_id} to 4 cube and 8 vector cores"]
+
+
+def test_more_cores_than_the_soc_has_are_refused_and_the_soc_is_named(device: Device) -> None:
+    device.soc = device_of("Ascend910B4")
+    with pytest.raises(RuntimeError, match="Ascend910B4, nominal has 20 cube and 40 vector cores"):
+        device.limit(Stream(), 24, 40)
+    assert Stream().limit == {"cube_core_num": 20, "vector_core_num": 40}
+
+
+def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_are_given_up(device: Device) -> None:
+    device.soc = evolve(device.soc, streams=4, depth=RESERVED_TASKS + 2)
+    first, second = captured()[0], captured()[0]
+    assert device.captured_streams == 2, "two kernels each fill one queue"
+    assert device.hold_streams([3]) == 2, "the third task goes on in a further stream"
+    with pytest.raises(RuntimeError, match=r"207008.*hold 4 streams, this one needs 1, and Ascend910B1 has 4"):
+        captured()
+    first.reset()
+    assert device.captured_streams == 3
+    captured()
+    assert second.kernels == 2
 
 
 # Captures and replays.

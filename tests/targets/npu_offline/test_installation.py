@@ -47,16 +47,17 @@ def found(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def test_torch_npu_answers_as_a_device_with_one_ascend_910b3(installed: Device, tmp_path: Path) -> None:
+def test_torch_npu_answers_as_a_device_with_one_ascend_910b1(installed: Device, tmp_path: Path) -> None:
     assert sys.path[0] == str(tmp_path / "dynamo")
     npu: Any = found("torch_npu.npu")
     assert npu is torch.npu is sys.modules["torch.npu"]  # type: ignore[attr-defined]
     assert torch.ones(1).is_npu is True  # type: ignore[attr-defined]
     assert (npu.is_available(), npu.is_initialized(), npu._is_in_bad_fork()) == (True, True, False)
     assert (npu.device_count(), npu.current_device(), npu._get_deterministic_level()) == (1, 0, 0)
-    assert npu.get_device_name() == npu.get_device_name(0) == "Ascend910B3"
-    assert npu.get_device_limit() == streams.CORES
-    assert npu.get_device_limit() is not streams.CORES
+    assert npu.get_device_name() == npu.get_device_name(0) == "Ascend910B1"
+    assert npu.get_device_limit() == {"cube_core_num": 24, "vector_core_num": 48}
+    properties = npu.get_device_properties(0)
+    assert (properties.name, properties.total_memory, properties.cube_core_num) == ("Ascend910B1", 64 << 30, 24)
     assert (npu.matmul.allow_hf32, npu.conv.allow_hf32) == (False, True)
     assert npu.default_generators == [torch.default_generator]
     assert npu.memory_snapshot() == []
@@ -98,7 +99,7 @@ def test_the_compiled_modules_are_there(installed: Device, tmp_path: Path, monke
     assert compiled._construct_NPU_Tensor_From_Storage_And_Metadata is modules._tensor_over
     assert compiled._aclop_start_dump("a") is compiled._npu_setCheckpointPoolState() is None
     core: Any = found("torchair.core._torchair")
-    assert core.GetSocName() == "Ascend910B3"
+    assert core.GetSocName() == "Ascend910B1"
     assert core.TorchNpuGraphBase.device is installed
     assert found("torchair.core._npu_graph_executor").GetNpuStorageSizes(x) == [2, 3]
     assert type(found("torchair.core._npu_graph_executor").GetNpuStorageSizes(x)) is list
@@ -110,7 +111,7 @@ def test_the_compiled_modules_are_there(installed: Device, tmp_path: Path, monke
     assert found("torch_npu.npu.npu_config").set_stream_limit is npu.set_stream_limit
     kinds: Any = found("torch_npu.npu.streams")
     assert (kinds.Stream, kinds.Event, kinds.ExternalStream) == (streams.Stream, streams.Event, streams.Stream)
-    assert found("torch_npu.npu._backends").get_soc_version() == 224
+    assert found("torch_npu.npu._backends").get_soc_version() == 220
     assert found("torch_npu.distributed")._is_support_hccl_comm_name() is True
     assert package.npu is npu
     with pytest.raises(RuntimeError, match="torch_npu is imported in this process already"):

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npucompose.errors import ConfigError
+from npucompose.schema.soc import device_of
 from npucompose.targets.npu_offline import placement, standin
 from npucompose.targets.npu_offline.standin import ge_session, modules, operators
 from npucompose.targets.npu_offline.standin.ge_session import TorchDataType, TorchNpuGraphBase
@@ -49,7 +50,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    device: Any = SimpleNamespace(ledger=Ledger(), ge_sessions=[])
+    device: Any = SimpleNamespace(ledger=Ledger(), ge_sessions=[], soc=device_of(None))
     monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
     return {"device": device, **ge_session.attributes(device)}
 
@@ -133,7 +134,7 @@ def test_the_engine_notes_what_it_is_told_and_answers(session: dict[str, Any]) -
     assert session["device"].ledger.lines == ["ge_initialize", "ge_finalize", "as_torch_tensors"]
     assert session["StupidRepeat"]("ab", 2) == "abab"
     assert session["CheckAclnnAvaliable"]("Add") is True
-    assert session["GetSocName"]() == "Ascend910B3"
+    assert session["GetSocName"]() == "Ascend910B1"
     assert session["check_cann_compat"]("8", "9") == ""
     assert session["get_registered_ir_def"]("Add") == ("None", [], [], [])
     assert len({int(getattr(TorchDataType, name)) for name in ge_session.DTYPES}) == len(ge_session.DTYPES) == 16

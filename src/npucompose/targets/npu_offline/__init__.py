@@ -59,7 +59,7 @@ class NpuOfflineTarget(TorchairTarget):
     def load_platform(self, mode: str) -> None:
         from npucompose.targets.npu_offline.standin import install
 
-        install(wheel.locate())
+        install(wheel.locate(), self.soc)
 
     def prepare(self, mode: str) -> None:
         super().prepare(mode)

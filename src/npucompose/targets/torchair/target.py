@@ -92,6 +92,7 @@ class TorchairTarget(Target):
             constants=False,
             core_limits=mode != "eager",
             super_kernels=mode == GE,
+            device_model=self.simulated(),
         )
 
     def honours(self, mode: str) -> frozenset[str]:

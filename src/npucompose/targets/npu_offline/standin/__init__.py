@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from npucompose.errors import ConfigError
+from npucompose.schema.soc import device_of
 from npucompose.targets.npu_offline.standin.device import Device
 
 ALLOWED = "NPUCOMPOSE_STANDIN"
@@ -17,8 +18,9 @@ ALLOWED = "NPUCOMPOSE_STANDIN"
 _INSTALLED: list[Device] = []
 
 
-def install(tree: Path) -> Device:
-    """Turn this process into a device without CANN; `tree` holds `torch_npu/`. The second call returns the first's."""
+def install(tree: Path, soc: str | None = None) -> Device:
+    """Turn this process into a device without CANN, the SoC of that name; `tree` holds `torch_npu/`. The second call
+    returns the first's."""
     if _INSTALLED:
         return _INSTALLED[0]
     if os.environ.get(ALLOWED) != "1":
@@ -28,7 +30,7 @@ def install(tree: Path) -> Device:
         )
     from npucompose.targets.npu_offline.standin import modules, operators
 
-    device = Device()
+    device = Device(device_of(soc))
     modules.install(device, tree / "torch_npu")
     operators.define(tree / "torch_npu")
     _INSTALLED.append(device)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from npucompose.schema.soc import Soc, device_of
 from npucompose.targets.npu_offline.standin.ledger import Ledger
 from npucompose.targets.npu_offline.standin.streams import Event, ExternalEvent, Stream
 
 if TYPE_CHECKING:
     from npucompose.targets.npu_offline.standin.graphs import NPUGraph
 
+RESERVED_TASKS = 32
+"""A capture leaves a stream when its queue has no more room than this (hicann/runtime 681ef761, feature/aclgraph)."""
+
 
 class Device:
     """Everything that the stand-in's modules share."""
 
-    def __init__(self) -> None:
+    def __init__(self, soc: Soc | None = None) -> None:
+        self.soc = soc or device_of(None)
+        self.captured_streams = 0
+        """What the captured graphs hold of the `soc.streams` that there are."""
         self.ledger = Ledger()
         self.graphs: list[NPUGraph] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
@@ -31,6 +39,26 @@ class Device:
         Stream.device_of = Event.device_of = self
         self.default_stream = Stream()
         self._stack = [self.default_stream]
+
+    @property
+    def cores(self) -> dict[str, int]:
+        """As torch_npu tells the limits of a device and of a stream."""
+        return {"cube_core_num": self.soc.cube, "vector_core_num": self.soc.vector}
+
+    def hold_streams(self, tasks: Iterable[int]) -> int:
+        """How many streams a captured graph with so many tasks on each of its own holds from now on.
+
+        One whose queue would be full goes on in a further stream (the runtime's cascade). RuntimeError where the SoC
+        has no more; `captured_streams` goes down when a graph is given up.
+        """
+        held = sum(math.ceil(count / (self.soc.depth - RESERVED_TASKS)) for count in tasks if count)
+        if self.captured_streams + held > self.soc.streams:
+            raise RuntimeError(
+                f"stand-in: resources exhausted (207008): the captured graphs hold {self.captured_streams} streams, "
+                f"this one needs {held}, and {self.soc.name} has {self.soc.streams}."
+            )
+        self.captured_streams += held
+        return held
 
     def new_stream(self) -> int:
         return next(self._stream_numbers)
@@ -82,6 +110,8 @@ class Device:
             event.signalled = False
 
     def limit(self, stream: Stream, cube: int, vector: int) -> None:
+        if lacking := self.soc.model().lacks(cube, vector):
+            raise RuntimeError(f"stand-in: set_stream_limit({cube}, {vector}): {lacking}.")
         stream.limit = {"cube_core_num": cube, "vector_core_num": vector}
         line = f"stream {stream.stream_id} to {cube} cube and {vector} vector cores"
         self.ledger.note("stream_limit", line)

@@ -17,7 +17,6 @@ from npucompose.targets.npu_offline.standin.graph_only import GraphOnly
 if TYPE_CHECKING:
     from npucompose.targets.npu_offline.standin.device import Device
 
-SOC = "Ascend910B3"
 DTYPES = (
     "BOOL", "UINT8", "INT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BF16", "FLOAT16", "FLOAT32",
     "FLOAT64", "COMPLEX32", "COMPLEX64", "COMPLEX128",
@@ -123,7 +122,7 @@ def attributes(device: Device) -> dict[str, Any]:
         "StupidRepeat": lambda word, times: word * times,
         "export": noted("ge_export"),
         "CheckAclnnAvaliable": lambda name: True,
-        "GetSocName": lambda: SOC,
+        "GetSocName": lambda: device.soc.name,
         "AclopStartDumpArgs": noted("dump_args_start"),
         "AclopStopDumpArgs": noted("dump_args_stop"),
         "AclmdlSetDump": noted("set_dump"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ class NPUGraph:
         self._recorder: Recorder | None = None
         self._groups: list[int] = []
         self._pool: Any = None
+        self._streams = 0
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if self.device.capturing is not None:
@@ -75,9 +77,14 @@ class NPUGraph:
         recorder.undo()
         self.seconds = perf_counter() - self._begun
         if self.tape:
+            self._streams = self.device.hold_streams(self._tasks().values())
             LIVE.add(self)
             self.device.graphs.append(self)
             self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self._pool}")
+
+    def _tasks(self) -> Counter[int]:
+        """{stream: kernels on it}."""
+        return Counter(entry.stream for entry in self.tape if isinstance(entry, Call) and entry.computes)
 
     @property
     def kernels(self) -> int:
@@ -109,6 +116,8 @@ class NPUGraph:
         """Give the recording up; its memory lives on in the tensors that were handed out."""
         self.tape.clear()
         self.blocks.clear()
+        self.device.captured_streams -= self._streams
+        self._streams = 0
 
     def pool(self) -> Any:
         return self._pool

@@ -23,8 +23,6 @@ ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
 CANN = "9.0.0"
 """The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
-SOC_VERSION = 224
-"""torch_npu's number of an Ascend 910B3."""
 
 
 def module(name: str, **attributes: Any) -> ModuleType:
@@ -109,8 +107,9 @@ def _npu(device: Device) -> ModuleType:
         _is_in_bad_fork=lambda: False,
         device_count=lambda: 1,
         current_device=lambda: 0,
-        get_device_name=lambda index=0: ge_session.SOC,
-        get_device_limit=lambda index=0: dict(streams.CORES),
+        get_device_name=lambda index=0: device.soc.name,
+        get_device_properties=lambda device_name=None: _properties(device),
+        get_device_limit=lambda index=0: device.cores,
         manual_seed=_nothing,
         manual_seed_all=_nothing,
         default_generators=[torch.default_generator],
@@ -144,12 +143,18 @@ def _small_modules(device: Device) -> None:
     limits = {name: getattr(npu, name) for name in ("get_stream_limit", "set_stream_limit")}
     module("torch_npu.npu.npu_config", **limits)
     module("torch_npu.npu.streams", Stream=streams.Stream, Event=streams.Event, ExternalStream=streams.Stream)
-    module("torch_npu.npu._backends", get_soc_version=lambda: SOC_VERSION)
+    module("torch_npu.npu._backends", get_soc_version=lambda: device.soc.number)
     module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Memory pools, dumps and seeds of a device that has none."""
+
+
+def _properties(device: Device) -> SimpleNamespace:
+    """By the names of torch_npu's own object; memory is 0 where no document tells."""
+    soc = device.soc
+    return SimpleNamespace(name=soc.name, total_memory=soc.memory or 0, L2_cache_size=soc.l2, **device.cores)
 
 
 def _stream_limit(stream: streams.Stream) -> dict[str, int]:

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
 DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""
-CORES = {"cube_core_num": 24, "vector_core_num": 48}
-"""Cores of an Ascend 910B3, which is what the stand-in says it is."""
 
 
 class Stream:
@@ -30,7 +28,7 @@ class Stream:
     ) -> None:
         self.stream_id = self.device_of.new_stream() if stream_id is None else stream_id
         self.device_index, self.device_type, self.priority = device_index, device_type, priority
-        self.limit = dict(CORES)
+        self.limit = self.device_of.cores
 
     def record_event(self, event: Event | None = None) -> Event:
         event = Event() if event is None else event
