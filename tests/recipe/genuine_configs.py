@@ -3,7 +3,8 @@
 Only the classes are loaded (option_trees.load_configs), so that CANN is not asked for and any version's wheel will do.
 Reads `{"tree": folder of torch_npu/, "version": its version, "scripts": [[package, script, mode, {path: value}], …]}`
 from stdin, writes one entry for each script: {leaves: {attribute path: value}, tree: what `of_config` makes of the
-object, as_dict: the object's own, as_dict_by_yaml: that of an object with the options of the mapping set on it}.
+object, as_dict: the object's own, as_dict_by_yaml and leaves_by_yaml: those of an object with the options of the
+mapping set on it, as the engine sets them}.
 """
 
 from __future__ import annotations
@@ -52,12 +53,18 @@ def one(
         ex._process_kwargs_options(config, {"options": names["options"]() if "options" in names else {}})
     paths = {leaf.genuine_path for leaf in attributes(package, version).values()}
     unread: list[Any] = []
+    engine = by_yaml(classes[package](), version, mode, options)
+
+    def leaves(of: Any) -> dict[str, Any]:
+        return {path: value(of, path) for path in sorted(paths) if not path.startswith("post_grad")}
+
     return {
-        "leaves": {path: value(config, path) for path in sorted(paths) if not path.startswith("post_grad")},
+        "leaves": leaves(config),
+        "leaves_by_yaml": leaves(engine),
         "tree": of_config(config, unread, torch_npu_version=version),
         "unread": [line.code.partition(" ")[0] for line in unread],
         "as_dict": as_dict(config),
-        "as_dict_by_yaml": as_dict(by_yaml(classes[package](), version, mode, options)),
+        "as_dict_by_yaml": as_dict(engine),
     }
 
 

@@ -60,7 +60,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
     known = [leaf for leaf in LEAVES.values() if leaf.set_by == "compiler" and mode in leaf.modes]
     chosen = draw(st.lists(st.sampled_from(known), unique_by=lambda leaf: leaf.path, max_size=8))
     dynamic = draw(st.sampled_from([True, False, None]))
-    sizes = st.lists(st.integers(1, 99), min_size=2, max_size=4).map(tuple)
+    sizes = st.lists(st.integers(2, 99), min_size=2, max_size=4).map(tuple)
     gears = st.dictionaries(st.sampled_from(["x.0", "x.1", "long_name.3"]), sizes, max_size=3)
     chosen_gears = draw(gears) if dynamic and mode == "max-autotune" else {}
     return Experiment(

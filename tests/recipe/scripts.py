@@ -428,7 +428,7 @@ SCRIPTS: dict[str, str] = {
         …
         def step(x, y):
             torchair.inference.set_dim_gears(x, {0: [32, 64], 1: (1, 2)})
-            torchair.inference.set_dim_gears(t=y, dim_gears={2: [1, 2]})
+            torchair.inference.set_dim_gears(t=y, dim_gears={2: [2, 4]})
             torchair.inference.set_dim_gears(z, {0: [3, 4]})
             torchair.inference.set_dim_gears(x)
             torchair.inference.set_dim_gears(x, {})
@@ -436,10 +436,10 @@ SCRIPTS: dict[str, str] = {
             torchair.inference.set_dim_gears(x, {0: [0, 1]})
             torchair.inference.set_dim_gears(x, {0: [2]})
             torchair.inference.set_dim_gears(x, {0: [True, 2]})
-            torchair.inference.set_dim_gears(x, {0: [1, 2], "a": [1, 2]})
-            torchair.inference.set_dim_gears(x, {0: [1, 2], 1: [1]})
+            torchair.inference.set_dim_gears(x, {0: [2, 4], "a": [2, 4]})
+            torchair.inference.set_dim_gears(x, {0: [2, 4], 1: [1]})
             for n in range(2):
-                torchair.inference.set_dim_gears(x, {0: [1, 2]})
+                torchair.inference.set_dim_gears(x, {0: [2, 4]})
     """,
     "calls of TorchAir and of others": """
         …

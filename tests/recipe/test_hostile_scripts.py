@@ -71,7 +71,7 @@ def parts(experiment: Experiment, said: Callable[[str], str]) -> Parts:
         experiment=experiment,
         recipe={"model": {"name": said("model"), said("key"): [said("value"), {said("in"): said("it")}]}},
         marks=(Mark(argument=said("x")), Mark(argument=said("y"), dims=(0,), nested=True)),
-        gears={said("z"): {0: [1, 2]}},
+        gears={said("z"): {0: [2, 4]}},
         graphs={"pre": (frozen,), "post": (frozen,)},
     )
 

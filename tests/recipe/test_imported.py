@@ -45,12 +45,12 @@ SCRIPTS: dict[str, str] = {
     "marks": script(
         marks="""torch._dynamo.mark_static(x); torch._dynamo.mark_static(x)
     torch._dynamo.mark_dynamic(y, [0, 1]); torch._dynamo.mark_dynamic(y, [1, 2])
-    torchair.inference.set_dim_gears(x, {0: [1, 2]})""",
+    torchair.inference.set_dim_gears(x, {0: [2, 4]})""",
         dynamic="True",
     ),
-    "gears without dynamic sizes": script(marks="torchair.inference.set_dim_gears(x, {0: [1, 2]})", dynamic="None"),
+    "gears without dynamic sizes": script(marks="torchair.inference.set_dim_gears(x, {0: [2, 4]})", dynamic="None"),
     "gears outside GE": script(
-        "config.mode = 'reduce-overhead'", "torchair.inference.set_dim_gears(x, {0: [1, 2]})", "True"
+        "config.mode = 'reduce-overhead'", "torchair.inference.set_dim_gears(x, {0: [2, 4]})", "True"
     ),
     "sinking of the tiling": script("config.experimental_config.tiling_schedule_optimize = True"),
     "sinking of the tiling with a recipe": script(
@@ -76,9 +76,9 @@ SCRIPTS: dict[str, str] = {
         recipe={**SAME, "shapes": {**MARKED, "mark_static": ["x", "z"]}},
     ),
     "gears of a recipe that differ": script(
-        marks="torchair.inference.set_dim_gears(x, {0: [1, 2]})",
+        marks="torchair.inference.set_dim_gears(x, {0: [2, 4]})",
         dynamic="True",
-        recipe={**SAME, "shapes": {**STATIC, "dynamic": True, "gears": {"x.0": [1, 3]}}},
+        recipe={**SAME, "shapes": {**STATIC, "dynamic": True, "gears": {"x.0": [2, 6]}}},
     ),
     "passes of a recipe whose hooks are there": script(
         "config.post_grad_custom_pre_pass = pre", recipe={**SAME, "passes": PLAN, "streams": {"max_streams": 2}}

@@ -17,7 +17,8 @@ config = torchair.CompilerConfig()
 """
 BACKEND = CONFIG + "backend = torchair.get_npu_backend(compiler_config=config)\n"
 HOOK = CONFIG + "config.post_grad_custom_pre_pass = mine\n"
-GEARS = "torchair.inference.set_dim_gears(x, {0: [1, 2]})\n"
+GEARS = "torchair.inference.set_dim_gears(x, {0: [2, 4]})\n"
+CACHED = "torchair.inference.cache_compile(m.forward, config=config"
 DEEP = CONFIG + "config.mode = a" + ".b" * 900 + "\n"
 CALLS = "def f0(c):\n    c.mode\n" + "".join(f"def f{n}(c):\n    f{n - 1}(c)\n    f{n - 1}(c)\n" for n in range(1, 9))
 NOT_READ = "it is not known which configuration this is"
@@ -53,6 +54,7 @@ def option(attribute: str, value: Any) -> Callable[[Path], Any]:
 
 HOOKED = SimpleNamespace(ge_config=None, post_grad_custom_pre_pass=print)
 HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.imported", "npucompose.recipe.reader"
+COMPILED, BESIDE = "npucompose.recipe.compile_calls", "npucompose.recipe.beside_calls"
 CALLED, ARITHMETIC, OPTIONS = "npucompose.recipe.calls", "npucompose.recipe.arithmetic", "npucompose.recipe.genuine"
 CASES = (
     Case(HEADER, "does not follow", with_recipe("mode: {}", end=""), "'# end of recipe' does not follow", "ValueError"),
@@ -90,12 +92,17 @@ CASES = (
     Case(CALLED, "{name}'", script(CONFIG + "torchair.use_everything(1)\n"), "no YAML is known for torchair.use_every"),
     Case(CALLED, "is handed to code", script(CONFIG + "theirs.tune(config)\n"), "a configuration is handed to code"),
     Case(
-        CALLED,
+        COMPILED,
         "of get_npu_backend",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=config, x=1)\n"),
         "x of get_npu_backend",
     ),
-    Case(CALLED, "_backend :: which", script(CONFIG + "torchair.get_npu_backend(compiler_config=theirs)\n"), NOT_READ),
+    Case(
+        COMPILED,
+        "backend :: which configuration",
+        script(CONFIG + "torchair.get_npu_backend(compiler_config=theirs)\n"),
+        NOT_READ,
+    ),
     Case(
         CALLED,
         "_set_dim_gears :: reader.doubt",
@@ -105,7 +112,7 @@ CASES = (
     Case(
         CALLED,
         "_set_dim_gears :: which",
-        script(CONFIG + "torchair.inference.set_dim_gears(f(), {0: [1, 2]})\n"),
+        script(CONFIG + "torchair.inference.set_dim_gears(f(), {0: [2, 4]})\n"),
         "it is not known which input this is",
     ),
     Case(
@@ -115,28 +122,31 @@ CASES = (
         "YAML takes 2 to 100 constant sizes",
     ),
     Case(
-        CALLED,
+        COMPILED,
         "its backend",
         script(CONFIG + "torch.compile(m, backend='inductor')\n"),
         "its backend, 'inductor', is none",
     ),
     Case(
-        CALLED, "which backend", script(CONFIG + "torch.compile(m, backend=theirs)\n"), "it is not known which backend"
+        COMPILED,
+        "which backend",
+        script(CONFIG + "torch.compile(m, backend=theirs)\n"),
+        "it is not known which backend",
     ),
     Case(
-        CALLED,
+        COMPILED,
         "of torch.compile",
         script(BACKEND + "torch.compile(m, backend=backend, mode='x')\n"),
         "no YAML is known for mode of torch.compile",
     ),
     Case(
-        CALLED,
+        COMPILED,
         "{name} is not a constant",
         script(BACKEND + "torch.compile(m, backend=backend, dynamic=theirs)\n"),
         "dynamic is not a constant",
     ),
     Case(
-        CALLED,
+        COMPILED,
         "its options are not",
         script("import torch\ntorch.compile(m, backend='npu', options=theirs)\n"),
         "its options are not a dict",
@@ -170,6 +180,45 @@ CASES = (
         "only turn",
         script(CONFIG + "torch._logging.set_logs(graph_code=False)\n"),
         "YAML can only turn graph_code on",
+    ),
+    Case(
+        CALLED,
+        "torch makes a size",
+        script(CONFIG + "def f(x):\n    torchair.inference.set_dim_gears(x, {0: [1, 2, 4]})\n"),
+        "torch makes a size of 1 a constant",
+    ),
+    Case(
+        COMPILED,
+        "cache_compile :: which configuration",
+        script(CONFIG + CACHED.replace("=config", "=theirs") + ")\n"),
+        NOT_READ,
+    ),
+    Case(COMPILED, "of cache_compile", script(CONFIG + CACHED + ", tp_rank=1)\n"), "tp_rank of cache_compile"),
+    Case(COMPILED, "as a whole", script(CONFIG + CACHED + ", fullgraph=False)\n"), "takes the graph as a whole"),
+    Case(
+        COMPILED,
+        "traced elsewhere",
+        script("import torch\ntorch.npu.npugraph_ex.compile_fx(gm, inputs, {})\n"),
+        "the graph is traced elsewhere",
+    ),
+    Case(COMPILED, "read as if", script(CONFIG + "if theirs:\n    " + CACHED + ")\n"), "it depends on a condition"),
+    Case(
+        BESIDE,
+        "a replacement is Python",
+        script(CONFIG + "torchair.register_replacement(a, b)\n"),
+        "a replacement is Python (a by b)",
+    ),
+    Case(
+        BESIDE,
+        "outside of a graph",
+        script(CONFIG + "torch.npu.set_compile_mode(jit_compile=True)\n"),
+        "jit_compile=True is about operators outside of a graph",
+    ),
+    Case(
+        READER,
+        "sets no environment",
+        script(CONFIG + "import os\nos.environ['HCCL_BUFFSIZE'] = '1'\n"),
+        "YAML sets no environment",
     ),
     Case(CALLED, "option's name", script(CONFIG + "setattr(config, name, 1)\n"), "the option's name is not a constant"),
     Case(

@@ -6,13 +6,14 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from npucompose.recipe import beside_calls, compile_calls
 from npucompose.recipe.values import (
     Argument,
     At,
     Backend,
-    Compile,
     Config,
     Const,
+    Dotted,
     GearsCall,
     Items,
     Logger,
@@ -30,50 +31,54 @@ if TYPE_CHECKING:
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]
+LEAST_GEAR = 2
+SPELLINGS = (
+    ("torch_npu.npu", "torch.npu"),
+    ("torch_npu.dynamo.torchair", "torchair"),
+    ("torch_npu.dynamo.npugraph_ex", "npugraph_ex"),
+    ("torch.npu.npugraph_ex", "npugraph_ex"),
+)
+"""(a package, where the same functions lie too), in torch_npu 2.13.0."""
 SILENT = ("scope", "ops", "ge", "core")
 """Parts of torchair and npugraph_ex that a model or a converter calls, and that configure no compilation."""
 
 
 def called(reader: _Reader, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """What a call of `name` gives, and what it says about compiling."""
-    name = name.replace("torch_npu.dynamo.torchair", "torchair").replace("torch_npu.dynamo.npugraph_ex", "npugraph_ex")
+    name = shortest(name)
     last, top = name.rpartition(".")[2], name.partition(".")[0]
     vendor = top in ("torchair", "npugraph_ex")
     if vendor and last in VENDOR:
         return VENDOR[last](reader, "npugraph_ex" if top == "npugraph_ex" else "torchair", e, args, keywords)
     if name in KNOWN:
         return KNOWN[name](reader, e, args, keywords)
+    if last == "compile" and _is_ours(keywords.get("backend")):  # torch.nn.Module.compile takes the same keywords
+        return compile_calls.compile(reader, e, args, keywords)
     if last == "graph_pool_handle":
         return Pool()
     parts = name.split(".")
     inner = vendor and ((parts[1:2] and parts[1] in SILENT) or any(part.startswith("_") for part in parts))
+    if inner and parts[1] in ("scope", "ops"):
+        beside_calls.in_a_model(reader, last, e)
     if (vendor and not inner) or name.startswith(("torch._dynamo.mark", "torch._dynamo.maybe_mark")):
         reader.unread(e, f"no YAML is known for {name}")
-    passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At))]
+    passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, Backend))]
     if passed_on and not vendor:
-        reader.unread(e, "a configuration is handed to code that is not in this script")
-    return Unknown(why=f"{name or reader.code(e.func)}() is known only when the script runs")
+        what = "backend" if isinstance(passed_on[0], Backend) else "configuration"
+        reader.unread(e, f"a {what} is handed to code that is not in this script")
+    said = name if "." in name or isinstance(e.func, ast.Name) else reader.code(e.func)
+    return Unknown(why=f"{said}() is known only when the script runs")
 
 
-def _config(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    config = Config(package=package, line=e.lineno)
-    reader.facts.configs.append(config)
-    return config
+def shortest(name: str) -> str:
+    """One name for each of the ways to one function: `torch_npu.dynamo.torchair.x` is torchair.x."""
+    for long, short in SPELLINGS:
+        name = short + name.removeprefix(long) if name.startswith(long) else name
+    return name
 
 
-def _backend(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    given = keywords.get("compiler_config", args[0] if args else Const(value=None))
-    for name in keywords:
-        if name != "compiler_config":
-            reader.unread(e, f"no YAML is known for {name} of get_npu_backend")
-    if isinstance(given, Const) and given.value is None:
-        given = _config(reader, package, e, (), {})
-    if not isinstance(given, Config):
-        reader.unread(e, "it is not known which configuration this is")
-        return Unknown(why="a backend of an unknown configuration")
-    backend = Backend(config=given)
-    reader.facts.backends.append(backend)
-    return backend
+def _is_ours(backend: Value | None) -> bool:
+    return isinstance(backend, Backend) or (isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex"))
 
 
 def _set_dim_gears(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -90,7 +95,11 @@ def _set_dim_gears(reader: _Reader, package: Any, e: ast.Call, args: Args, keywo
     elif not gears or len(gears) < len(items) or not all(map(_are_gears, gears.values())):
         reader.unread(e, "YAML takes 2 to 100 constant sizes, of at least 1, for each dimension")
     else:
-        reader.facts.gears.append(GearsCall(argument=name, gears={dim: tuple(s) for dim, s in gears.items()}))
+        kept = {dim: tuple(size for size in sizes if size >= LEAST_GEAR) for dim, sizes in gears.items()}
+        if kept != {dim: tuple(sizes) for dim, sizes in gears.items()}:
+            reader.unread(e, "torch makes a size of 1 a constant: YAML takes two gears of at least 2, without the 1")
+        if all(len(sizes) > 1 for sizes in kept.values()):
+            reader.facts.gears.append(GearsCall(argument=name, gears=kept))
     return Const(value=None)
 
 
@@ -99,54 +108,14 @@ def _are_gears(sizes: Any) -> bool:
 
 
 VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
-    "CompilerConfig": _config,
-    "get_npu_backend": _backend,
+    "CompilerConfig": compile_calls.config,
+    "get_npu_backend": compile_calls.backend,
+    "cache_compile": compile_calls.cache_compile,
+    "compile_fx": compile_calls.compile_fx,
     "set_dim_gears": _set_dim_gears,
+    "patch_for_hcom": beside_calls.patch_for_hcom,
+    "register_replacement": beside_calls.register_replacement,
 }
-
-
-def _compile(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """torch.compile(model, backend=…, dynamic=…, fullgraph=…, options=…)."""
-    backend = keywords.get("backend")
-    if isinstance(backend, Backend):
-        config = backend.config
-    elif isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex"):
-        config = Config(package="npugraph_ex" if backend.value == "npugraph_ex" else "torchair", line=e.lineno)
-        reader.facts.configs.append(config)
-        _options(reader, config, e, keywords.get("options"))
-    else:
-        if backend is None or (isinstance(backend, Const) and isinstance(backend.value, str)):
-            said = repr(backend.value) if isinstance(backend, Const) else "torch's own"
-            reader.unread(e, f"its backend, {said}, is none of TorchAir's")
-        else:
-            reader.unread(e, "it is not known which backend this is")
-        return Unknown(why="a model compiled otherwise")
-    given = {name: _keyword(reader, e, keywords, name) for name in ("dynamic", "fullgraph")}
-    for name in keywords:
-        if name not in ("backend", "dynamic", "fullgraph", "options"):
-            reader.unread(e, f"no YAML is known for {name} of torch.compile")
-    compiled = Compile(config=config, dynamic=given["dynamic"], fullgraph=bool(given["fullgraph"]), node=e)
-    reader.facts.compiles.append(compiled)
-    return Unknown(why="a compiled model")
-
-
-def _keyword(reader: _Reader, e: ast.Call, keywords: Keywords, name: str) -> bool | None:
-    value = keywords.get(name, Const(value=None))
-    if isinstance(value, Const) and value.value in (True, False, None):
-        return value.value
-    reader.unread(e, f"{name} is not a constant")
-    return None
-
-
-def _options(reader: _Reader, config: Config, e: ast.Call, options: Value | None) -> None:
-    if options is None or (isinstance(options, Const) and options.value is None):
-        return
-    if not isinstance(options, Items):
-        reader.unread(e, "its options are not a dict of this script")
-        return
-    for name, value in options.items.items():
-        line = ast.parse(f"options[{name!r}]").body[0]
-        reader.option(config, name, value, ast.copy_location(line, e))
 
 
 def _mark_static(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -219,11 +188,23 @@ def _getattr(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Va
 
 
 def _dict(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    return Items(items={**(spread(args[0]) if args else {}), **with_keywords(keywords)})
+    return Items(items={**(spread(args[0]) if args else {}), **with_keywords(keywords)}, branch=reader.branch)
+
+
+def _partial(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """functools.partial(torch.compile, backend=…) says all that the call will say; the model comes later."""
+    if args and isinstance(args[0], Dotted):
+        return called(reader, args[0].name, e, args[1:], keywords)
+    return Unknown(why="functools.partial() is known only when the script runs")
 
 
 KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
-    "torch.compile": _compile,
+    "torch.compile": compile_calls.compile,
+    "torch.npu.set_compile_mode": beside_calls.set_compile_mode,
+    "os.getenv": beside_calls.getenv,
+    "os.environ.get": beside_calls.getenv,
+    "types.SimpleNamespace": beside_calls.namespace,
+    "argparse.Namespace": beside_calls.namespace,
     "torch._dynamo.mark_static": _mark_static,
     "torch._dynamo.mark_dynamic": _mark_dynamic,
     "torch._logging.set_logs": _set_logs,
@@ -232,4 +213,6 @@ KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
     "setattr": _setattr,
     "getattr": _getattr,
     "dict": _dict,
+    "functools.partial": _partial,
+    **dict.fromkeys(("int", "bool", "str", "float"), beside_calls.converted),
 }

@@ -39,7 +39,7 @@ CARRIED: Mapping[type[Any], frozenset[str]] = {
         "retry",
     },
     Shapes: frozenset({"name", "dynamic", "mark_static", "mark_dynamic", "gears"}),
-    CompileKeywords: frozenset({"fullgraph", "partial"}),
+    CompileKeywords: frozenset({"fullgraph", "partial", "cache"}),
 }
 """Fields that a script says, or that have no place in one; any other field is refused when it is set."""
 
@@ -106,11 +106,8 @@ def _refuse(experiment: Experiment) -> None:
     ]
     if experiment.shapes.gears and mode != GE:
         problems.append(f"shapes.gears cannot be ejected for mode={mode}: only GE takes gears. Remove it.")
-    problems += [
-        f"target.{name} cannot be ejected: no line of a script is known for it. Remove it."
-        for name in ("decompose", "patch_for_hcom")
-        if experiment.target.options.get(name)
-    ]
+    if experiment.target.options.get("decompose"):
+        problems.append("target.decompose cannot be ejected: no line of a script is known for it. Remove it.")
     for where, value in (("", experiment), ("shapes.", experiment.shapes), ("compile.", experiment.compile)):
         problems += [
             f"{where}{field.name} cannot be ejected: no line of a script is known for it. Remove it."

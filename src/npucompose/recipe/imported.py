@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import yaml
 from attrs import frozen
 
@@ -14,20 +15,22 @@ from npucompose.compose.conf import choices_of
 from npucompose.compose.shapes import matches
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.recipe import header
+from npucompose.recipe import dialects, header
+from npucompose.recipe.beside_calls import INSTEAD
 from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import Facts, TooLong, read
 from npucompose.recipe.values import Compile, Config
 from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
-from npucompose.schema.leaf import GE
-from npucompose.schema.legality import illegal_in_mode
+from npucompose.schema.leaf import GE, shown
+from npucompose.schema.legality import illegal_in_mode, waiting
 from npucompose.schema.structure import structure
 from npucompose.schema.versions import REFERENCE, known
-from npucompose.untrusted import read_text
+from npucompose.untrusted import plain_yaml, read_text
 
 MOST_BYTES = 2 * 2**20
 """Of a script."""
+ANOTHER = "the script compiles with another configuration first"
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
 CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
@@ -49,7 +52,20 @@ class Imported:
 
 def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Imported:
     """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python."""
-    return import_script(read_text(Path(path), MOST_BYTES), name=str(path), torch_npu_version=torch_npu_version)
+    text = read_text(Path(path), MOST_BYTES)
+    if Path(path).suffix in (".yaml", ".yml", ".json"):
+        return import_settings(text, name=str(path))
+    return import_script(text, name=str(path), torch_npu_version=torch_npu_version)
+
+
+def import_settings(text: str, *, name: str = "the file") -> Imported:
+    """Read the YAML or JSON of a public inference repository: see `dialects`."""
+    found = dialects.read(plain_yaml(text, name), name)
+    if found.eager:
+        notes = (*found.notes, "nothing is compiled: mode=eager")
+        return Imported(tree={"mode": {"name": "eager"}}, unread=tuple(found.facts.unread), notes=notes)
+    joined = _joined(_Said.of(found.facts, None), None, found.facts)
+    return attrs.evolve(joined, notes=(*joined.notes, *found.notes))
 
 
 def import_script(source: str, *, name: str = "the script", torch_npu_version: str | None = None) -> Imported:
@@ -78,7 +94,7 @@ def import_script(source: str, *, name: str = "the script", torch_npu_version: s
     if not facts.configs:
         raise ConfigError(
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
-            'torch.compile(backend="npugraph_ex" | "npu").'
+            'torch.compile(backend="npugraph_ex" | "npu") and cache_compile of either.'
         )
     return _joined(_Said.of(facts, version), recipe, facts)
 
@@ -98,6 +114,7 @@ class _Said:
     options: CompilerOptions
     dynamic: bool | None
     fullgraph: bool
+    cached: bool
     hooks: Mapping[str, ast.AST]
     unread: tuple[Unread, ...]
 
@@ -105,15 +122,16 @@ class _Said:
     def of(cls, facts: Facts, version: str | None) -> _Said:
         compiled, config = _chosen(facts)
         unread = [
-            Unread(line=other.line, code="CompilerConfig()", why="the script compiles with another configuration first")
+            Unread(line=other.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {_listed(other)}")
             for other in facts.configs
             if other is not config and other.values
         ]
         unread += [
-            Unread(line=other.node.lineno, code="torch.compile(…)", why="only one of several compilations can be told")
+            Unread(line=other.node.lineno, code=_called(other), why="only one of several compilations can be told")
             for other in facts.compiles
             if compiled is not None
-            and (other.config, other.dynamic, other.fullgraph) != (config, compiled.dynamic, compiled.fullgraph)
+            and (other.config, other.dynamic, other.fullgraph, other.cached)
+            != (config, compiled.dynamic, compiled.fullgraph, compiled.cached)
         ]
         values = config.options
         if config.package == "torchair" and config.mode == "npugraph_ex":
@@ -124,9 +142,19 @@ class _Said:
             options=CompilerOptions(values=values, torch_npu_version=version),
             dynamic=compiled.dynamic if compiled is not None else None,
             fullgraph=compiled.fullgraph if compiled is not None else False,
+            cached=compiled is not None and compiled.cached,
             hooks=config.hooks,
             unread=tuple(unread),
         )
+
+
+def _listed(config: Config) -> str:
+    return ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
+
+
+def _called(compiled: Compile) -> str:
+    name = "cache_compile" if compiled.cached else "torch.compile"
+    return f"{name}(…, dynamic={compiled.dynamic}, fullgraph={compiled.fullgraph})"
 
 
 def _chosen(facts: Facts) -> tuple[Compile | None, Config]:
@@ -145,13 +173,14 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
         notes.append(f"mode is {said.mode} in the code and not what the recipe in its header says: the code counts")
     tree |= _shapes(said, wrote, facts, notes)
     tree |= _options(said, wrote, notes)
-    tree["compile"] = {"fullgraph": said.fullgraph}
+    tree["compile"] = {"fullgraph": said.fullgraph, **({"cache": True} if said.cached else {})}
     logs = {"artifacts": list(facts.artifacts), "levels": dict(facts.levels)}
     if any(logs.values()):
         tree["logs"] = logs
     tree |= {name: wrote[name] for name in ("streams", "adapt", "target", "model", "seed", "strict") if name in wrote}
     hooks = sorted(said.hooks)
-    unread = [*facts.unread, *said.unread]
+    unread = [*facts.unread, *said.unread, *_collectives(said.mode, tree, facts)]
+    notes += _in_models(facts)
     if tree["shapes"].get("gears") and said.dynamic is not True:
         del tree["shapes"]["gears"]
         unread.append(Unread(line=0, code="set_dim_gears(…)", why="gears need torch.compile(dynamic=True)"))
@@ -164,12 +193,37 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
         unread += [_hook(stage, said.hooks[stage]) for stage in hooks]
         if wrote.get("passes"):
             notes.append("the recipe names passes and the code sets no hook: the code counts, and there are none")
-    idle = illegal_in_mode(said.options, said.mode) or (tree["shapes"].get("gears") and said.mode != GE)
+    idle = [*illegal_in_mode(said.options, said.mode).values()]
+    if tree["shapes"].get("gears") and said.mode != GE:
+        idle.append(f"gears do not act in mode={said.mode}; they act in: {GE}.")
+    notes += [*idle, *waiting(said.options, said.mode).values()]
     if "strict" not in tree and idle:
         tree["strict"] = "off"
         notes.append("strict is off: the script sets options that do not act in its mode")
     _checked(tree)
     return Imported(tree=tree, unread=tuple(sorted(dict.fromkeys(unread), key=lambda u: u.line)), notes=tuple(notes))
+
+
+def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
+    """patch_for_hcom as the option of the target that it is, where its mode takes it; else its lines."""
+    certain = [line for line, _, doubt in facts.hcom if not doubt]
+    if mode == GE and certain:
+        there = tree.get("target") or {}
+        kept = there if there.get("name") in ("npu", "npu_offline") else {"name": "npu"}
+        tree["target"] = {**kept, "patch_for_hcom": True}
+        return []
+    why = f"it does not act in mode={mode}; it acts in: {GE}"
+    return [Unread(line=line, code=code, why=doubt if mode == GE else why) for line, code, doubt in facts.hcom]
+
+
+def _in_models(facts: Facts) -> list[str]:
+    """One note for each thing that the model's own code decides: it stays where it is."""
+    notes: list[str] = []
+    for kind, calls in facts.in_models.items():
+        where = ", ".join(f"{name} (line {', '.join(map(str, at))})" if at else name for name, at in calls.items())
+        instead = f"; {INSTEAD[kind]}" if kind in INSTEAD else ""
+        notes.append(f"{kind}: the model's own code does it, {where}, and goes on doing so{instead}")
+    return notes
 
 
 def _hook(stage: str, node: ast.AST) -> Unread:

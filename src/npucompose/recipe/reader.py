@@ -8,13 +8,17 @@ it is listed. Everything that has nothing to do with TorchAir is passed over in 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeGuard
 
 from attrs import define, field
 
 from npucompose.recipe.arithmetic import computed
+from npucompose.recipe.beside_calls import PATCHING_MODULE
+from npucompose.recipe.environment import from_environment
+from npucompose.recipe.expressions import DICT_METHODS, composed, why_unknown
 from npucompose.recipe.genuine import HOOKS, Unread, attributes, group_of, set_option
 from npucompose.recipe.node_filters import is_node_filter
 from npucompose.recipe.values import (
@@ -26,6 +30,7 @@ from npucompose.recipe.values import (
     Const,
     Def,
     Dotted,
+    Doubt,
     Filter,
     GearsCall,
     Items,
@@ -33,17 +38,24 @@ from npucompose.recipe.values import (
     MarkCall,
     Object,
     Pool,
+    Rounds,
     Unknown,
     Value,
     plain,
     spread,
+    unknown_in,
     where_of,
-    with_keywords,
 )
 from npucompose.schema.versions import REFERENCE
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
-OURS = ("torchair", "npugraph_ex", "torch_npu.dynamo")
+SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
+"""Modules whose settings decide what is compiled: an assignment to one is never passed over."""
+VENDOR_ENVIRONMENT = (
+    "ASCEND", "ACL", "ATB", "CANN", "GE_", "HCCL", "NPU", "PYTORCH_NPU", "TASK_QUEUE", "TNG_", "TORCHAIR",
+    "TORCH_COMPILE",
+)  # fmt: skip
+"""How the names of variables begin that torch_npu, TorchAir and CANN read."""
 TOO_MANY = "it holds too many values"
 LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
 DEEPEST = 20
@@ -68,13 +80,18 @@ class Facts:
     gears: list[GearsCall] = field(factory=list)
     levels: dict[str, str] = field(factory=dict)
     artifacts: list[str] = field(factory=list)
+    hcom: list[tuple[int, str, str]] = field(factory=list)
+    """(line, code, why it may not be called) of each patch_for_hcom."""
+    in_models: dict[str, dict[str, list[int]]] = field(factory=dict)
+    """{what is decided: {function: lines}} of the scopes and events in a model's own code."""
     unread: list[Unread] = field(factory=list)
 
 
 def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
     """The facts of a whole script for that torch_npu; functions that nobody calls are read too, after all else."""
     nodes = list(ast.walk(tree))
-    reader = _Reader(torch_npu, MOST_STEPS + 3 * len(nodes))
+    stores = Counter(n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    reader = _Reader(torch_npu, MOST_STEPS + 3 * len(nodes), stores)
     scope: dict[str, Value] = {}
     reader.block(tree.body, scope)
     reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in nodes if _is_use(n)})
@@ -83,16 +100,32 @@ def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
 
 
 class _Reader:
-    def __init__(self, torch_npu: str, steps: int) -> None:
+    def __init__(self, torch_npu: str, steps: int, stores: Mapping[str, int] | None = None) -> None:
         self.torch_npu = torch_npu
+        self.stores = stores if stores is not None else Counter[str]()
+        """How often the script sets an attribute of each name."""
         self.facts = Facts()
         self.steps_left = steps
         self.depth = 0
-        self.doubt = ""
-        """Why an assignment at this place may not happen; empty where it certainly does."""
+        self.rounds_deep = 0
+        """How many loops are read round for round at this place."""
+        self.set_by: dict[tuple[int, str], ast.AST] = {}
+        """{(configuration, path): the statement in a round that set it last}."""
+        self.branch: tuple[Doubt, ...] = ()
+        """The branches and loops that this place lies in; empty where an assignment certainly happens."""
         self.defs: list[Def] = []
         self.seen: set[ast.AST] = set()
         self.returned: Value | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Why an assignment at this place may not happen; empty where it certainly does."""
+        return self.branch[-1].why if self.branch else ""
+
+    def doubt_of(self, made: Config | Items) -> str:
+        """Why an option of a configuration, or a key, may not be set at this place although the object is made."""
+        shared = sum(1 for one, other in zip(self.branch, made.branch, strict=False) if one is other)
+        return self.branch[-1].why if len(self.branch) > shared else ""
 
     def step(self, count: int = 1) -> None:
         self.steps_left -= count
@@ -140,11 +173,7 @@ class _Reader:
         if isinstance(s, ast.If):
             self._if(s, scope)
         elif isinstance(s, (ast.For, ast.AsyncFor)):
-            over = self.value(s.iter, scope)
-            if isinstance(s.target, ast.Name):
-                scope[s.target.id] = over if isinstance(over, Argument) else Unknown(why=LOOP)
-            with self._doubting(LOOP):
-                self.block([*s.body, *s.orelse], scope)
+            self._for(s, scope)
         elif isinstance(s, ast.While):
             with self._doubting(LOOP):
                 self.block([*s.body, *s.orelse], scope)
@@ -158,21 +187,50 @@ class _Reader:
                 self.block([statement for handler in s.handlers for statement in handler.body], scope)
             self.block([*s.orelse, *s.finalbody], scope)
         elif isinstance(s, ast.Match):
-            with self._doubting(CONDITION):
-                self.block([statement for case in s.cases for statement in case.body], scope)
+            for case in s.cases:
+                with self._doubting(CONDITION):
+                    self.block(case.body, scope)
+
+    def _for(self, s: ast.For | ast.AsyncFor, scope: dict[str, Value]) -> None:
+        """Over a constant list or the items of a dict of the script: round for round; else its body may not be run."""
+        over = _rounds(self.value(s.iter, scope))
+        if isinstance(over, Rounds) and not any(isinstance(n, (ast.Break, ast.Continue)) for n in ast.walk(s)):
+            for values in over.rounds:
+                targets = s.target.elts if isinstance(s.target, ast.Tuple) else [s.target]
+                for target, value in zip(targets, values, strict=False):
+                    self.assign(target, value, scope, s)
+                with self._one_round():
+                    self.block(s.body, scope)
+            self.block(s.orelse, scope)
+            return
+        if isinstance(s.target, ast.Name):
+            scope[s.target.id] = over if isinstance(over, Argument) else Unknown(why=LOOP)
+        with self._doubting(LOOP):
+            self.block([*s.body, *s.orelse], scope)
 
     def _if(self, s: ast.If, scope: dict[str, Value]) -> None:
         test_code = self.code(s.test)
         if test_code == "__name__ == '__main__'":
             self.block(s.body, scope)
             return
-        test = self.value(s.test, scope)
+        test = self.decided(s.test, scope)
         if isinstance(test, Const):
             self.block(s.body if test.value else s.orelse, scope)
             return
-        tensors_only = isinstance(s.test, ast.Call) and test_code.startswith("isinstance(")
-        with self._doubting(self.doubt if tensors_only else CONDITION):
+        if isinstance(s.test, ast.Call) and test_code.startswith("isinstance("):  # of a tensor, or it marks nothing
             self.block([*s.body, *s.orelse], scope)
+            return
+        for branch in (s.body, s.orelse):
+            with self._doubting(CONDITION):
+                self.block(branch, scope)
+
+    @contextmanager
+    def _one_round(self) -> Iterator[None]:
+        self.rounds_deep += 1
+        try:
+            yield
+        finally:
+            self.rounds_deep -= 1
 
     def _return(self, value: Value) -> None:
         """The first counts; a constant that may not be returned is not known, an object that is returned else is."""
@@ -181,13 +239,15 @@ class _Reader:
 
     @contextmanager
     def _doubting(self, why: str) -> Iterator[None]:
-        before, self.doubt = self.doubt, why
+        before, self.branch = self.branch, (*self.branch, Doubt(why=why))
         try:
             yield
         finally:
-            self.doubt = before
+            self.branch = before
 
     def _import(self, s: ast.Import | ast.ImportFrom, scope: dict[str, Value]) -> None:
+        if PATCHING_MODULE in self.code(s):
+            self.facts.hcom.append((s.lineno, self.code(s), self.doubt))
         for alias in s.names:
             if isinstance(s, ast.Import):
                 top = alias.name.partition(".")[0]
@@ -202,10 +262,11 @@ class _Reader:
                 for decorator in statement.decorator_list:
                     self._decorator(decorator, scope)
                 made.attributes[statement.name] = self._def(Def(node=statement, scope=scope, owner=made))
-            elif isinstance(statement, ast.Assign):
-                for target in statement.targets:
+            elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for target in targets:
                     if isinstance(target, ast.Name):
-                        made.attributes[target.id] = self.value(statement.value, scope)
+                        made.attributes[target.id] = self.value(statement.value, {**scope, **made.attributes})
         return made
 
     def _def(self, made: Def) -> Def:
@@ -239,14 +300,16 @@ class _Reader:
                 self.option(base, target.attr, value, s)
             elif isinstance(base, Object):
                 base.attributes[target.attr] = _named(value, target.attr)
-            elif isinstance(base, Dotted) and base.name.startswith((*OURS, "torch._dynamo")):
+            elif isinstance(base, Dotted) and base.name.startswith(SETTINGS):
                 self.unread(s, "no YAML is known for it")
             elif isinstance(base, (Argument, Unknown)) and _looks_like_an_option(self.code(target)):
                 self.unread(s, "it is not known which configuration this is")
         elif isinstance(target, ast.Subscript):
             base, key = self.value(target.value, scope), self.value(target.slice, scope)
             if isinstance(base, Items):
-                base.items.update(_items([(key, Unknown(why=self.doubt) if self.doubt else value)]))
+                base.items.update(_items([(key, self.certain(value, base))]))
+            elif isinstance(base, Dotted) and base.name == "os.environ" and _of_the_vendor(key):
+                self.unread(s, "YAML sets no environment: set it where npucompose runs, or hydra.job.env_set")
 
     def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
         config, path = where_of(base, name)
@@ -256,19 +319,37 @@ class _Reader:
         if group_of(config.package, path, self.torch_npu):
             self.unread(s, "a whole sub-configuration is replaced")
             return
-        why = self.doubt or (value.why if isinstance(value, Unknown) else "")
+        why = self.doubt_of(config) or (value.why if isinstance(value, Unknown) else "")
         kept = plain(value)
         leaf = attributes(config.package, self.torch_npu).get(path)
         takes_function = leaf is not None and leaf.kind == "names" and kept is not None
         if not why and takes_function != isinstance(value, Filter):
             why = "it takes a function of nodes" if takes_function else "it is a function"
         if not why and kept is None and not isinstance(value, Const):
-            why = "its value is not a constant"
+            why = unknown_in(value) or ""
         self.step(size := _size(kept))
         why = why or (TOO_MANY if size > MOST_ITEMS else "")
+        why = why or self._again(config, path, s) or ""
         why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
         if why:
             self.unread(s, why)
+
+    def _again(self, config: Config, path: str, s: ast.AST) -> str | None:
+        """One statement that sets one option in several rounds tries values: which one is meant is not known."""
+        if not self.rounds_deep:
+            return None
+        if self.set_by.setdefault((id(config), path), s) is not s:
+            self.set_by[id(config), path] = s
+        elif path in config.rounds_set:
+            config.values.pop(path, None)
+            return LOOP
+        config.rounds_set.add(path)
+        return None
+
+    def certain(self, value: Value, made: Items) -> Value:
+        """What a key of a dict may hold after an assignment at this place."""
+        why = self.doubt_of(made)
+        return Unknown(why=why) if why else value
 
     def unread(self, s: ast.AST, why: str) -> None:
         code = " ".join(self.code(s).split())
@@ -290,7 +371,7 @@ class _Reader:
         if isinstance(e, ast.Dict):
             keys = [self.value(key, scope) if key else None for key in e.keys]
             values = [self.value(v, scope) for v in e.values]
-            return Items(items=_items(zip(keys, values, strict=True)))
+            return Items(items=_items(zip(keys, values, strict=True)), branch=self.branch)
         if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
             items = [self.value(item, scope) for item in e.elts]
             return self._list(items)
@@ -298,11 +379,33 @@ class _Reader:
             return self._call(e, scope)
         if isinstance(e, ast.Lambda):
             return Unknown(why="it is a function")
-        return computed(e)
+        return composed(self, e, scope) or computed(e)
+
+    def decided(self, test: ast.expr, scope: Mapping[str, Value]) -> Value:
+        """A condition; not known in a loop or by an attribute that is set more than once, which may have changed."""
+        value = self.value(test, scope)
+        changing = any(isinstance(n, ast.Attribute) and self.stores[n.attr] > 1 for n in ast.walk(test))
+        looped = any(doubt.why == LOOP for doubt in self.branch) and not isinstance(test, ast.Constant)
+        return Unknown(why=CONDITION) if isinstance(value, Const) and (changing or looped) else value
+
+    def conditional(self) -> AbstractContextManager[None]:
+        return self._doubting(CONDITION)
+
+    def comprehension(self, e: Any, scope: Mapping[str, Value]) -> Value:
+        """What it calls is in a loop."""
+        inner = dict(scope)
+        for generator in e.generators:
+            self.value(generator.iter, inner)
+            names = [n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)]
+            inner.update({name: Unknown(why=LOOP) for name in names})
+        with self._doubting(LOOP):
+            for part in (e.key, e.value) if isinstance(e, ast.DictComp) else (e.elt,):
+                self.value(part, inner)
+        return Unknown(why=LOOP)
 
     def _list(self, items: Sequence[Value]) -> Value:
-        if not all(isinstance(item, Const) for item in items):
-            return Unknown(why="its value is not a constant")
+        if any(unknown_in(item) for item in items):
+            return why_unknown(items)
         made = [plain(item) for item in items]
         self.step(size := _size(made))
         return Const(value=made) if size <= MOST_ITEMS else Unknown(why=TOO_MANY)
@@ -315,6 +418,9 @@ class _Reader:
             config, path = where_of(base, e.attr)
             return At(config=config, path=path)
         if isinstance(base, Object):
+            found = base.attributes.get(e.attr)
+            if isinstance(found, Def) and _is_property(found.node):
+                return self.call(found, [], {})
             return base.attributes.get(e.attr, Unknown(why=f"'{self.code(e)}' is not set in this script", name=e.attr))
         return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
 
@@ -322,6 +428,10 @@ class _Reader:
         base, key = self.value(e.value, scope), self.value(e.slice, scope)
         if isinstance(base, Items) and isinstance(key, Const) and str(key.value) in base.items:
             return base.items[str(key.value)]
+        if isinstance(base, Dotted) and base.name == "os.environ":
+            return from_environment([key])
+        if isinstance(base, Items) and isinstance(key, Const):
+            return base.items.get("**", Unknown(why=f"'{self.code(e)}' is not set in this script"))
         if isinstance(key, Const) and isinstance(key.value, str):
             return Argument(name=key.value)
         return Unknown(why=f"'{self.code(e)}' is known only when the script runs")
@@ -339,11 +449,8 @@ class _Reader:
                 if e.func.attr == "setLevel":
                     self._level(on, args, e)
                 return Const(value=None)
-            if isinstance(on, Items) and e.func.attr == "update":
-                given = {name: value for other in args for name, value in spread(other).items()}
-                given |= with_keywords(keywords)
-                on.items.update(dict.fromkeys(given, Unknown(why=self.doubt)) if self.doubt else given)
-                return Const(value=None)
+            if isinstance(on, Items) and e.func.attr in DICT_METHODS:
+                return DICT_METHODS[e.func.attr](self, on, args, keywords)
         function = self.value(e.func, scope)
         if isinstance(function, Def) and is_node_filter(function.node):
             return _filter(args)
@@ -353,6 +460,8 @@ class _Reader:
             initial = function.attributes.get("__init__")
             if isinstance(initial, Def):
                 self.call(initial, args, keywords)
+            else:
+                _constructed(function, keywords)
             return function
         name = function.name if isinstance(function, (Dotted, Unknown)) else ""
         return called(self, name, e, args, keywords)
@@ -397,7 +506,7 @@ class _Reader:
             defaults = [*zip(reversed(names), reversed(spec.defaults), strict=False)]
             defaults += [(a.arg, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
             bound.update({name: self.value(default, made.scope) for name, default in defaults})
-        given = [made.owner, *args] if made.owner is not None else list(args)
+        given = [made.owner, *args] if made.owner is not None and not _is_static(made.node) else list(args)
         bound.update({name: value for name, value in zip(names, given, strict=False) if not isinstance(value, Unknown)})
         return bound | {k: v for k, v in keywords.items() if k in bound and not isinstance(v, Unknown)}
 
@@ -411,6 +520,46 @@ def _items(pairs: Iterable[tuple[Value | None, Value]]) -> dict[str, Value]:
         else:
             found |= spread(value if key is None else key)
     return found
+
+
+def _rounds(over: Value) -> Value:
+    """A constant list as rounds; a pair in it is shared out among two targets."""
+    if isinstance(over, Items):
+        return Rounds(rounds=tuple((Const(value=key),) for key in over.items)) if "**" not in over.items else over
+    if not isinstance(over, Const) or not isinstance(over.value, list):
+        return over
+    items: list[Any] = over.value
+    return Rounds(
+        rounds=tuple(tuple(map(_constant, item)) if isinstance(item, list) else (_constant(item),) for item in items)
+    )
+
+
+def _constant(value: Any) -> Value:
+    if isinstance(value, dict):
+        return Items(items={str(key): _constant(item) for key, item in value.items()})
+    return Const(value=value)
+
+
+def _constructed(made: Object, keywords: Mapping[str, Value]) -> None:
+    """The fields of a class without __init__, as a dataclass takes them."""
+    for name, value in keywords.items():
+        before = made.attributes.get(name)
+        other = name in made.given and (not isinstance(before, Const) or plain(before) != plain(value))
+        made.attributes[name] = Unknown(why=f"instances of {made.name} have several values of it") if other else value
+        made.given.add(name)
+
+
+def _is_static(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
+
+
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = [d.id if isinstance(d, ast.Name) else getattr(d, "attr", "") for d in node.decorator_list]
+    return not {"property", "cached_property"}.isdisjoint(names)
+
+
+def _of_the_vendor(key: Value) -> bool:
+    return isinstance(key, Const) and str(key.value).startswith(VENDOR_ENVIRONMENT)
 
 
 def _size(value: Any) -> int:

@@ -282,22 +282,40 @@ def _mark(mark: Mark) -> list[ast.stmt]:
 
 def _compiled(parts: Parts) -> Function:
     experiment = parts.experiment
-    made = call(f"{_package(parts)}.get_npu_backend", compiler_config=call("compiler_config"))
-    keywords: dict[str, Any] = {
-        "backend": NPUGRAPH_EX if _flat(parts) else dotted("backend"),
-        "dynamic": experiment.shapes.dynamic,
-        "fullgraph": experiment.compile.fullgraph,
-    }
-    if _flat(parts) and (parts.graphs or options_of(experiment)):
-        keywords["options"] = call("options")
+    lines: list[Part] = [said_alone(call("mark", dotted("inputs")))] if _marks_inputs(parts) else []
+    if experiment.target.options.get("patch_for_hcom"):
+        lines.insert(0, said_alone(call("torchair.patch_for_hcom")))
+    lines += _cached(parts) if experiment.compile.cache else _not_cached(parts)
     return Function(
         "compiled",
         "model: Any, inputs: dict[str, Any]",
         "Any",
         "Your model goes here, in eval mode and on the device, with the inputs of the first call.",
-        [
-            *([said_alone(call("mark", dotted("inputs")))] if _marks_inputs(parts) else []),
-            *([] if _flat(parts) else [assigned("backend", made)]),
-            ast.Return(call("torch.compile", dotted("model"), **keywords)),
-        ],
+        lines,
     )
+
+
+def _not_cached(parts: Parts) -> list[Part]:
+    made = call(f"{_package(parts)}.get_npu_backend", compiler_config=call("compiler_config"))
+    keywords: dict[str, Any] = {
+        "backend": NPUGRAPH_EX if _flat(parts) else dotted("backend"),
+        "dynamic": parts.experiment.shapes.dynamic,
+        "fullgraph": parts.experiment.compile.fullgraph,
+        **_flat_options(parts),
+    }
+    compiled = ast.Return(call("torch.compile", dotted("model"), **keywords))
+    return [compiled] if _flat(parts) else [assigned("backend", made), compiled]
+
+
+def _cached(parts: Parts) -> list[Part]:
+    """cache_compile, which keeps graphs in .torchair_cache or where TORCHAIR_CACHE_HOME says (torch_npu 2.13.0)."""
+    given: dict[str, Any] = _flat_options(parts) if _flat(parts) else {"config": call("compiler_config")}
+    package = "torch.npu.npugraph_ex" if _flat(parts) else _package(parts)
+    dynamic = bool(parts.experiment.shapes.dynamic)
+    return [ast.Return(call(f"{package}.inference.cache_compile", dotted("model.forward"), dynamic=dynamic, **given))]
+
+
+def _flat_options(parts: Parts) -> dict[str, Any]:
+    """The keyword with npugraph_ex's options, where there are any."""
+    asked = _flat(parts) and (parts.graphs or options_of(parts.experiment))
+    return {"options": call("options")} if asked else {}

@@ -38,6 +38,13 @@ class Dotted:
     name: str
 
 
+@frozen(kw_only=True, eq=False)
+class Doubt:
+    """A branch or a loop that may not be run: `Doubt(why="it depends on a condition")`."""
+
+    why: str
+
+
 @define(kw_only=True, eq=False)
 class Config:
     """One CompilerConfig; every alias of it is this same object."""
@@ -47,6 +54,10 @@ class Config:
     values: dict[str, Any] = field(factory=dict[str, Any])
     """{YAML path: value}, `mode` included."""
     hooks: dict[str, ast.AST] = field(factory=dict[str, ast.AST])
+    rounds_set: set[str] = field(factory=set[str])
+    """Attribute paths that were set in a round of a loop."""
+    branch: tuple[Doubt, ...] = ()
+    """The branches in which it was made: what is set in the same branches is as certain as it is."""
 
     @property
     def mode(self) -> str:
@@ -94,6 +105,21 @@ class Items:
     """A dict with text keys; what only running the script would put into it is under `**`."""
 
     items: dict[str, Value] = field(factory=dict)
+    branch: tuple[Doubt, ...] = ()
+    """The branches in which it was made."""
+
+    def rounds(self) -> Rounds | Unknown:
+        """What a loop over its items sees, one after the other."""
+        if "**" in self.items:
+            return Unknown(why="some of its keys are not constants")
+        return Rounds(rounds=tuple((Const(value=key), value) for key, value in self.items.items()))
+
+
+@frozen(kw_only=True, eq=False)
+class Rounds:
+    """What a loop goes through: the values of its targets, round for round."""
+
+    rounds: tuple[tuple[Value, ...], ...]
 
 
 @define(kw_only=True, eq=False)
@@ -102,6 +128,8 @@ class Object:
 
     name: str
     attributes: dict[str, Value] = field(factory=dict)
+    given: set[str] = field(factory=set[str])
+    """Fields that a constructor was given by keyword: where a second one gives another value, none is known."""
 
 
 @define(kw_only=True, eq=False)
@@ -115,9 +143,8 @@ class Def:
     """It is being read: a call of it from inside itself is not followed."""
 
 
-Value: TypeAlias = (
-    "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Filter | Logger | Items | Object | Def"
-)
+Held: TypeAlias = "Items | Rounds | Object | Def"
+Value: TypeAlias = "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Filter | Logger | Held"
 
 
 @frozen(kw_only=True)
@@ -138,12 +165,14 @@ class GearsCall:
 
 @frozen(kw_only=True, eq=False)
 class Compile:
-    """One torch.compile; a keyword that was not given has torch's own default."""
+    """One torch.compile or cache_compile; a keyword that was not given has that function's own default."""
 
     config: Config
     dynamic: bool | None
     fullgraph: bool
     node: ast.Call
+    cached: bool = False
+    """It is TorchAir's cache_compile."""
 
 
 def plain(value: Value) -> Any:
@@ -154,9 +183,16 @@ def plain(value: Value) -> Any:
         return value.name or "pool"
     if isinstance(value, Filter):
         return list(value.patterns)
-    if isinstance(value, Items) and all(isinstance(item, Const) for item in value.items.values()):
+    if isinstance(value, Items) and unknown_in(value) is None:
         return {key: plain(item) for key, item in value.items.items()}
     return None
+
+
+def unknown_in(value: Value) -> str | None:
+    """Why a value is no plain one, dicts looked through; None where it is."""
+    if isinstance(value, Items):
+        return next((why for item in value.items.values() if (why := unknown_in(item))), None)
+    return None if isinstance(value, Const) else getattr(value, "why", "its value is not a constant")
 
 
 def spread(value: Value) -> dict[str, Value]:

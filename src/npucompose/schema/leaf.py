@@ -173,12 +173,21 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 
 def _dict(value: Any) -> dict[str, Any] | None:
-    """A mapping of names to plain values, so that it can be written as JSON."""
+    """A mapping of names to plain values, lists and mappings of them, so that it can be written as JSON."""
     if not isinstance(value, Mapping):
         return None
     pairs = cast("Mapping[Any, Any]", value).items()
-    plain = all(isinstance(k, str) and (v is None or isinstance(v, (str, int, float, bool))) for k, v in pairs)
+    plain = all(isinstance(k, str) and _is_plain(v) for k, v in pairs)
     return dict(sorted(pairs)) if plain else None
+
+
+def _is_plain(value: Any) -> bool:
+    """What JSON can say; super_kernel_optimize_options holds lists: {dcci_disable_on_kernel: ['.*']}."""
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and _is_plain(v) for k, v in cast("Mapping[Any, Any]", value).items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, cast("Iterable[Any]", value)))
+    return value is None or isinstance(value, (str, int, float, bool))
 
 
 def _code(value: Any) -> None:
