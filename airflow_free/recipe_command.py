@@ -41,7 +41,11 @@ def _declare_locks(actions: Any) -> None:
     locked.set_defaults(act=_lock)
     shown = actions.add_parser("show", help="what a recipe.lock.yaml says")
     verified = actions.add_parser("verify", help="run a recipe.lock.yaml here: what differs, does the result hold?")
-    verified.add_argument("--against", metavar="LOCK", help="compare with this recipe and run nothing")
+    verified.add_argument(
+        "--against",
+        metavar="FILE",
+        help="run nothing: compare with this recipe, or refuse what this result file of a device refutes",
+    )
     verified.add_argument(
         "--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"
     )
@@ -77,6 +81,19 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _against_a_device(locked: Any, file: Path, *, trust: bool) -> int:
+    """Exit status 2 with every refuted claim that the recipe rests on; else what was proven, and 0."""
+    from airflow_free.verify import job_of
+    from npucompose.schema import premises
+    from npucompose.untrusted import read_text
+
+    results = premises.read(file, read_text(file))
+    experiment = job_of(locked, trust=trust).checked.experiment
+    premises.refuse(experiment, results)
+    print(premises.judged(experiment, results), end="")
+    return 0
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     from airflow_free.lock import read
     from airflow_free.lock_text import judged
@@ -85,6 +102,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.tolerance < 1:
         raise ConfigError(f"--tolerance must be at least 0 and below 1: {arguments.tolerance}.")
     locked = read(arguments.lock)
+    if arguments.against and Path(arguments.against).suffix == ".json":
+        return _against_a_device(locked, Path(arguments.against), trust=arguments.trust)
     here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
     verdict = compared(locked, here, tolerance=arguments.tolerance)
     print(judged(verdict, locked, here), end="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 
 from tests.npu.claims import CLAIMS, Claim
 from tests.npu.place import Place, Where, missing
-from tests.npu.results import FOUND, device
+from tests.npu.results import FOUND, device, visible
 
 
 @pytest.fixture(scope="session")
 def target(request: pytest.FixtureRequest) -> Where:
-    """The target that was asked for; claims are skipped, with the reason, where it cannot run."""
+    """The target that was asked for; claims are skipped, with the reason, where it cannot run, and the whole session
+    ends red where a device is there to be asked.
+    """
     name: Where = request.config.getoption("--npu-target")
     why = missing(name)
     if why is None and name == "npu":
@@ -24,6 +27,8 @@ def target(request: pytest.FixtureRequest) -> Where:
             device(name)
         except (AssertionError, subprocess.SubprocessError) as error:
             why = f"torch_npu is installed and finds no device: {str(error).strip().splitlines()[-1]}"
+    if why is not None and (seen := visible()) is not None and name == "npu":
+        pytest.exit(f"a device is visible ({seen}) and {sys.executable} cannot use it: {why}", returncode=1)
     if why is not None:
         pytest.skip(why)
     return name

@@ -48,7 +48,9 @@ def test_a_claim_that_does_not_hold_is_written_with_its_evidence(
     data = json.loads((tmp_path / "there" / "result.json").read_text())
     assert (data["held"], data["failed"], data["complete"]) == (1, [second], False)
     assert data["missing"] == [claim.name for claim in CLAIMS[2:]]
-    assert [claim["passed"] for claim in data["claims"]] == [True, False]
+    assert [claim["verdict"] for claim in data["claims"]] == ["proven", "refuted", *["not run"] * (len(CLAIMS) - 2)]
+    assert data["verdicts"] == {"proven": 1, "refuted": 1, "not run": len(CLAIMS) - 2}
+    assert data["claims"][2] == {"name": CLAIMS[2].name, "says": CLAIMS[2].says, "verdict": "not run"}
     assert data["claims"][1] == {
         "name": second,
         "says": "…",
@@ -56,7 +58,40 @@ def test_a_claim_that_does_not_hold_is_written_with_its_evidence(
         "passed": False,
         "error": "1 != 2",
         "seconds": 1.5,
+        "verdict": "refuted",
     }
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever host the tests of this file run on."""
+    monkeypatch.setattr("tests.npu.results.visible", lambda: None)
+
+
+def test_where_a_device_is_visible_and_nothing_ran_every_claim_is_not_run_and_the_session_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.npu.results.visible", lambda: "/dev/davinci0")
+    options = {"--npu-target": "npu", "--npu-result": str(tmp_path / "result.json")}
+    results = Results(SimpleNamespace(getoption=options.get))  # type: ignore[arg-type]
+    results.pytest_collection_modifyitems([SimpleNamespace(nodeid=f"{TESTS}::test_claim[x]")])  # type: ignore[list-item]
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    results.pytest_sessionfinish(session)
+    lines: list[str] = []
+    results.pytest_terminal_summary(SimpleNamespace(write_line=lambda line, **_: lines.append(line)))
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    assert lines[0] == "npu: a device is visible (/dev/davinci0) and nothing ran"
+    assert data["verdicts"] == {"proven": 0, "refuted": 0, "not run": len(CLAIMS)}
+    assert data["device"]["visible"] == "/dev/davinci0"
+
+
+def test_a_session_that_left_the_claims_out_is_not_asked_for_them(tmp_path: Path) -> None:
+    results = plugin(tmp_path)
+    item: Any = SimpleNamespace(nodeid=f"{TESTS}::test_claim[x]")
+    results.pytest_collection_modifyitems([item])
+    results.pytest_deselected([item])
+    assert not results.asked_for_claims
 
 
 def test_where_nothing_was_proven_nothing_is_written_and_the_reason_is_told(tmp_path: Path) -> None:

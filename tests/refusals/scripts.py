@@ -184,7 +184,11 @@ CASES = (
     Case(
         CALLED,
         "torch makes a size",
-        script(CONFIG + "def f(x):\n    torchair.inference.set_dim_gears(x, {0: [1, 2, 4]})\n"),
+        script(
+            BACKEND
+            + "torch.compile(m, backend=backend, dynamic=True)\n"
+            + "def f(x):\n    torchair.inference.set_dim_gears(x, {0: [1, 2, 4]})\n"
+        ),
         "torch makes a size of 1 a constant",
     ),
     Case(
