@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from airflow_free import expectations, tracking
+from airflow_free import device_verdicts, expectations, tracking
 from airflow_free.assemble import assembled
 from airflow_free.keys import Ingredients, code_digests, plain
 from airflow_free.lock import Locked
@@ -117,6 +117,7 @@ class Job:
             device=around.device(target),
             code=_code(checked, around.code),
         )
+        device_verdicts.check(experiment, ingredients.values)
         return Job(
             composed=composed,
             checked=checked,

@@ -83,13 +83,16 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _against_a_device(locked: Any, file: Path, *, trust: bool) -> int:
     """Exit status 2 with every refuted claim that the recipe rests on; else what was proven, and 0."""
+    from airflow_free.device_verdicts import own_claims, recipe_key
     from airflow_free.verify import job_of
     from npucompose.schema import premises
     from npucompose.untrusted import read_text
 
     results = premises.read(file, read_text(file))
-    experiment = job_of(locked, trust=trust).checked.experiment
-    premises.refuse(experiment, results)
+    job = job_of(locked, trust=trust)
+    experiment, key = job.checked.experiment, recipe_key(job.ingredients.values)
+    if problems := premises.refuted(experiment, results, own_claims(results, key)):
+        raise ConfigError(*problems)
     print(premises.judged(experiment, results), end="")
     return 0
 

@@ -1,4 +1,4 @@
-"""npucompose run, explain, report, recipe, bisect, list, doctor, fetch, completion.
+"""npucompose run, explain, report, recipe, device-kit, bisect, list, doctor, fetch, completion.
 
 Errors are one paragraph on stderr, by status:
 
@@ -102,6 +102,11 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     shells = commands.add_parser("completion", help="what a shell needs to complete commands, groups, choices, keys")
     shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
     shells.set_defaults(act=_completion)
+    kit = commands.add_parser("device-kit", help="plain scripts that prove a recipe on an NPU; read what came back")
+    if asked == "device-kit":
+        from airflow_free import device_kit_command
+
+        device_kit_command.declare(kit)
     recipe = commands.add_parser("recipe", help="an experiment out of npucompose, and in again")
     if asked == "recipe":
         from airflow_free import recipe_command

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from npucompose.compose.check import check
+from npucompose.compose.check import Checked, check
 from npucompose.compose.shapes import gears_of
-from npucompose.compose.tree import compose
+from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
@@ -74,10 +74,14 @@ def eject(*overrides: str, config_dirs: Sequence[str] = (), config_name: str = "
     `eject("mode=reduce-overhead", "model=mm_abs_sub", "passes=stream_plan")`. With passes, the model is built and
     compiled here (on the null device: nothing is executed), because the edits of a pass are those of one graph.
     """
+    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name)
+    return script_of(composed, check(composed))
+
+
+def script_of(composed: Composed, checked: Checked) -> str:
+    """The script of an experiment that is composed and checked already."""
     from npucompose.recipe.script import text
 
-    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name)
-    checked = check(composed)
     _refuse(checked.experiment)
     recipe = header.of_tree(composed.tree)
     parts = Parts(experiment=checked.experiment, recipe=recipe, torch_npu=checked.torch_npu.version)

@@ -171,14 +171,6 @@ def refuted(experiment: Experiment, results: Results, also: Sequence[str] = ()) 
     return tuple(sentences)
 
 
-def refuse(experiment: Experiment, results: Results) -> None:
-    """ConfigError with every refuted claim that the experiment rests on."""
-    own = [name for name in results.claims if name.startswith("kit")]
-    sentences = refuted(experiment, results, own)
-    if sentences:
-        raise ConfigError(*sentences)
-
-
 def judged(experiment: Experiment, results: Results) -> str:
     """Each claim that the experiment rests on, with what came of it; the count last."""
     names = rests_on(experiment)

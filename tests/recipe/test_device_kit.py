@@ -1,0 +1,204 @@
+"""A kit, from the recipe to what the engine makes of its result file; what ran in between knows no npucompose."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from targets.npu_offline.needs import offline
+
+from npucompose.cli import main
+from npucompose.targets.npu_offline.standin import ALLOWED
+
+STANDIN = Path(__file__).parent / "standin"
+MODEL = """
+import torch
+
+class Mine(torch.nn.Module):
+    def forward(self, x):
+        return torch.abs(x) - torch.mm(x, x)
+
+def make():
+    return Mine().eval(), {"x": torch.arange(16.0).reshape(4, 4) / 16}
+"""
+RECIPE = """# @package _global_
+defaults:
+  - override /mode: reduce-overhead
+compiler:
+  debug:
+    aclgraph:
+      enable_output_clone: true
+"""
+IDLE = """  ge_config:
+    oo_level: O1
+strict: 'off'
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPUCOMPOSE_STORE", str(tmp_path / "store"))
+    return tmp_path
+
+
+def run_there(kit: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+    """`python run_kit.py`, with the stand-in where the host has its torch_npu."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(STANDIN), *filter(None, sys.path)]),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        ALLOWED: "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "run_kit.py", "--device", "cpu", *words],
+        cwd=kit, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    file = kit / "results.json"
+    return done.returncode, json.loads(file.read_text()) if file.is_file() else {}, done.stdout + done.stderr
+
+
+def verdicts(results: dict[str, Any]) -> dict[str, str]:
+    return {claim["name"]: claim["verdict"] for claim in results["claims"]}
+
+
+def test_the_files_of_a_kit_import_nothing_of_ours(here: Path) -> None:
+    for file in ("run_kit.py", "my_model.py"):
+        tree = ast.parse((files("npucompose.recipe.kit_files") / file).read_text("utf-8"))
+        names = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in ast.walk(tree)
+                 if isinstance(n, (ast.Import, ast.ImportFrom))}  # fmt: skip
+        theirs = {"torch", "torch_npu", "torchair", "compiled", "my_model"}
+        assert {str(name).partition(".")[0] for name in names} <= set(sys.stdlib_module_names) | theirs
+
+
+@pytest.mark.slow
+@offline
+def test_an_option_without_effect_is_told_from_one_that_acts(here: Path) -> None:
+    (here / "mine.yaml").write_text(RECIPE + IDLE)
+    assert main(["device-kit", "mine.yaml", "target=npu_offline", "--out", "kit"]) == 0
+    (here / "kit" / "my_model.py").write_text(MODEL)
+    _, results, _ = run_there(here / "kit")
+    acted = {row["option"]: row["acted"] for row in results["options"]}
+    assert acted == {"debug.aclgraph.enable_output_clone": "seen", "ge_config.oo_level": "not seen"}
+    (here / "results.json").write_text(json.dumps(results))
+    assert main(["device-kit", "read", "results.json"]) == 0
+
+
+@offline
+def test_from_a_recipe_to_a_host_and_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.yaml").write_text(RECIPE)
+    assert main(["device-kit", "mine.yaml", "target=npu_offline", "--out", "kit"]) == 0
+    assert "python3 kit/run_kit.py" in capsys.readouterr().out
+    kit = here / "kit"
+    assert sorted(path.name for path in kit.iterdir()) == [
+        "README.txt", "compiled.py", "kit.json", "my_model.py", "run_kit.py"
+    ]  # fmt: skip
+    assert "npucompose" not in "".join(
+        line for line in (kit / "run_kit.py").read_text().splitlines() if "import" in line
+    )
+
+    (kit / "my_model.py").write_text(MODEL)
+    status, results, output = run_there(kit)
+    assert status == 0, output
+    assert set(verdicts(results).values()) == {"proven"}, output
+    assert [row["acted"] for row in results["options"]] == ["seen"]
+    assert results["times_us"] == {}, "a stand-in has no speed"
+
+    assert main(["device-kit", "read", str(kit / "results.json")]) == 0
+    told = capsys.readouterr().out
+    assert "proven   kit[equals eager]" in told
+    assert "debug.aclgraph.enable_output_clone=true: acted (outputs_reused)" in told
+    assert "times    not run" in told
+    (kept,) = (here / "store" / "device").iterdir()
+    assert {path.name for path in kept.iterdir()} == {"verdicts.json", "report.txt"}
+
+
+@pytest.mark.slow
+@offline
+def test_streams_of_a_plan_are_seen_where_they_act_and_refuted_where_they_do_not(here: Path) -> None:
+    (here / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /mode: reduce-overhead\n")
+    chosen = ["model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub", "target=npu_offline"]
+    assert main(["device-kit", "mine.yaml", *chosen, "--out", "kit"]) == 0
+    kit = here / "kit"
+    about = json.loads((kit / "kit.json").read_text())
+    assert (about["frozen"], about["events"] >= 1) == (True, True)
+    (kit / "my_model.py").write_text(
+        "from npucompose import api\nfrom npucompose.compose.session import Session\n\n"
+        "def make():\n    session = Session(api.checked(['model=mm_abs_sub', 'target=cpu']))\n"
+        "    return session.built.module, dict(session.built.inputs(0))\n"
+    )
+    status, results, output = run_there(kit, "--no-options")
+    assert (status, verdicts(results)["kit[streams]"]) == (0, "proven"), output
+    assert results["streams"]["ordered"] >= about["events"]
+
+    (kit / "kit.json").write_text(json.dumps({**about, "events": about["events"] + 40}))
+    status, results, _ = run_there(kit, "--no-options")
+    assert (status, verdicts(results)["kit[streams]"]) == (1, "refuted")
+
+
+@pytest.mark.slow
+@offline
+def test_another_model_than_a_frozen_plan_s_is_refused_and_said(here: Path) -> None:
+    (here / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /mode: reduce-overhead\n")
+    chosen = ["model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub", "target=npu_offline"]
+    assert main(["device-kit", "mine.yaml", *chosen, "--out", "kit"]) == 0
+    (here / "kit" / "my_model.py").write_text(MODEL)
+    status, results, output = run_there(here / "kit", "--no-options")
+    assert status == 1
+    assert verdicts(results) == {"kit[compiles]": "refuted"}
+    assert "were frozen for the graph" in output
+
+
+def result_file(folder: Path, **changes: Any) -> Path:
+    data = {
+        "schema": 2,
+        "device": {"soc": "Ascend910B4", "torch_npu": "2.13.0", "torch": "2.13.0", "cann": "8.5.0"},
+        "claims": [{"name": "kit[equals eager]", "says": "two calls give eager's values", "verdict": "proven"}],
+        "times_us": {"eager": [30.0, 20.0, 25.0], "compiled": [10.0, 5.0, 11.0]},
+        "costs": {"launch_us": 3.5, "gbytes_s": 750.0, "matmul_gflops": 200_000.0},
+        "kernels": {"MatMul": {"calls": 1, "us": 4.0, "streams": ["2"]}},
+        **changes,
+    }
+    file = folder / "results.json"
+    file.write_text(json.dumps(data))
+    return file
+
+
+def test_what_was_measured_becomes_costs_that_a_plan_takes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from npucompose import api
+
+    assert main(["device-kit", "read", str(result_file(here))]) == 0
+    told = capsys.readouterr().out
+    assert "eager 25.0 µs, compiled 10.0 µs: 2.50 x" in told
+    assert "kernel   MatMul: 1 calls, 4.0 µs" in told
+    conf = here / "store" / "device" / "Ascend910B4" / "conf"
+    device = api.checked(["streams=Ascend910B4", "target=cpu"], config_dirs=[str(conf)]).experiment.streams.device
+    assert (device.launch_us, device.gbytes_s, device.event_us) == (3.5, 750.0, None)
+
+
+@offline
+def test_a_refuted_claim_that_was_read_is_an_error_of_every_later_run(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claims = [{"name": "ge[sink]", "says": "tiling reaches GE", "verdict": "refuted", "error": "'0' != '1'"}]
+    assert main(["device-kit", "read", str(result_file(here, claims=claims))]) == 1
+    capsys.readouterr()
+    chosen = ["model=linear_scalar", "mode=max-autotune", "target=npu_offline"]
+    assert main(["run", *chosen, "tiling=sink"]) == 2
+    assert "refuted on Ascend910B4" in capsys.readouterr().err
+    assert main(["device-kit", "read", str(result_file(here))]) == 0
+    assert main(["recipe", "lock", "model=add", "mode=eager", "target=cpu", "pipeline=check"]) == 0
+
+
+def test_a_folder_with_files_in_it_is_no_place_for_a_kit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /mode: reduce-overhead\n")
+    assert main(["device-kit", "mine.yaml", "--out", str(here)]) == 2
+    assert "is there and not empty" in capsys.readouterr().err
