@@ -16,12 +16,12 @@ import pytest
 
 import airflow_free
 import npucompose
-from tests.refusals import artefacts, foreign, records, scripts, texts
+from tests.refusals import artefacts, devices, foreign, records, scripts, texts
 from tests.refusals.case import ACCEPTED, Case
 from tests.refusals.limits import TooMuch, limited
 from tests.refusals.rules import rules_of, without
 
-CASES = (*texts.CASES, *foreign.CASES, *scripts.CASES, *artefacts.CASES, *records.CASES)
+CASES = (*texts.CASES, *foreign.CASES, *scripts.CASES, *artefacts.CASES, *records.CASES, *devices.CASES)
 TABLE = dict.fromkeys(case.module for case in CASES)
 READS = re.compile(
     r"(?<!_)json\.loads?\(|yaml\.safe_load|yaml\.parse|\.read_(text|bytes)\(|\bread_text\(|sqlite3\.connect|ast\.parse"
@@ -32,6 +32,11 @@ NO_STRANGERS = {
     "npucompose.report.doctor": "what our own process answers",
     "npucompose.recipe.node_filters": "our own source",
     "npucompose.recipe.script": "what is written, and not read",
+    "npucompose.recipe.device_kit": "our own files, which a kit is copied from",
+    "npucompose.recipe.kit_files.run_kit": "its own kit, on another host",
+    "airflow_free.device_kit_command": "a text for schema.premises",
+    "airflow_free.device_verdicts": "a text for schema.premises",
+    "airflow_free.recipe_command": "a text for schema.premises",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.fetch": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
