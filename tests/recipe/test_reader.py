@@ -11,7 +11,8 @@ import pytest
 
 from npucompose.recipe import node_filters
 from npucompose.recipe.arithmetic import computed
-from npucompose.recipe.reader import MOST_ITEMS, MOST_STEPS, Facts, TooLong, _Reader, _size, read
+from npucompose.recipe.held import MOST_ITEMS, size
+from npucompose.recipe.reader import MOST_STEPS, Facts, TooLong, _Reader, read
 from npucompose.recipe.values import Config, Const, Unknown
 from npucompose.schema.versions import REFERENCE
 from tests.recipe.scripts import CONFIG, SCRIPTS
@@ -81,16 +82,16 @@ def test_a_constant_may_hold_ten_thousand_values_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "size"),
+    ("value", "count"),
     [(1, 1), (None, 1), ([], 1), ([1, 2], 3), ({"a": 1, "b": [1, 2]}, 5), ([[1], [2, 3]], 6), ((1, 2), 1)],
 )
-def test_a_list_counts_itself_and_what_is_in_it(value: Any, size: int) -> None:
-    assert _size(value) == size
+def test_a_list_counts_itself_and_what_is_in_it(value: Any, count: int) -> None:
+    assert size(value) == count
 
 
 def test_counting_ends_where_there_are_too_many() -> None:
     same = [1] * 5000
-    assert _size([same] * 1000) == 1 + 2 * 5001
+    assert size([same] * 1000) == 1 + 2 * 5001
 
 
 def test_a_reader_ends_at_its_last_step() -> None:

@@ -97,7 +97,9 @@ def _set_dim_gears(reader: _Reader, package: Any, e: ast.Call, args: Args, keywo
     else:
         kept = {dim: tuple(size for size in sizes if size >= LEAST_GEAR) for dim, sizes in gears.items()}
         if kept != {dim: tuple(sizes) for dim, sizes in gears.items()}:
-            reader.unread(e, "torch makes a size of 1 a constant: YAML takes two gears of at least 2, without the 1")
+            reader.unread(
+                e, "torch makes a size of 1 a constant: YAML takes two or more gears of at least 2, without it"
+            )
         if all(len(sizes) > 1 for sizes in kept.values()):
             reader.facts.gears.append(GearsCall(argument=name, gears=kept))
     return Const(value=None)

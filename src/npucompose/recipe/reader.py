@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeGuard
 
@@ -20,6 +20,18 @@ from npucompose.recipe.beside_calls import PATCHING_MODULE
 from npucompose.recipe.environment import from_environment
 from npucompose.recipe.expressions import DICT_METHODS, composed, why_unknown
 from npucompose.recipe.genuine import HOOKS, Unread, attributes, group_of, set_option
+from npucompose.recipe.held import (
+    MOST_ITEMS,
+    constructed,
+    filter_of,
+    is_property,
+    is_static,
+    items_of,
+    module,
+    named,
+    rounds_of,
+    size,
+)
 from npucompose.recipe.node_filters import is_node_filter
 from npucompose.recipe.values import (
     Argument,
@@ -37,12 +49,10 @@ from npucompose.recipe.values import (
     Logger,
     MarkCall,
     Object,
-    Pool,
     Rounds,
     Unknown,
     Value,
     plain,
-    spread,
     unknown_in,
     where_of,
 )
@@ -57,12 +67,9 @@ VENDOR_ENVIRONMENT = (
 )  # fmt: skip
 """How the names of variables begin that torch_npu, TorchAir and CANN read."""
 TOO_MANY = "it holds too many values"
-LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
 DEEPEST = 20
 MOST_STEPS = 300_000
 """Statements and expressions, each counted as often as a call leads to it, beside those of the script itself."""
-MOST_ITEMS = 10_000
-"""Of a constant list or dict, what is in its lists counted too."""
 
 
 class TooLong(Exception):
@@ -193,7 +200,7 @@ class _Reader:
 
     def _for(self, s: ast.For | ast.AsyncFor, scope: dict[str, Value]) -> None:
         """Over a constant list or the items of a dict of the script: round for round; else its body may not be run."""
-        over = _rounds(self.value(s.iter, scope))
+        over = rounds_of(self.value(s.iter, scope))
         if isinstance(over, Rounds) and not any(isinstance(n, (ast.Break, ast.Continue)) for n in ast.walk(s)):
             for values in over.rounds:
                 targets = s.target.elts if isinstance(s.target, ast.Tuple) else [s.target]
@@ -253,7 +260,7 @@ class _Reader:
                 top = alias.name.partition(".")[0]
                 scope[alias.asname or top] = Dotted(name=alias.name if alias.asname else top)
             else:
-                scope[alias.asname or alias.name] = _module(f"{s.module or ''}.{alias.name}")
+                scope[alias.asname or alias.name] = module(f"{s.module or ''}.{alias.name}")
 
     def _class(self, s: ast.ClassDef, scope: dict[str, Value]) -> Value:
         made = Object(name=s.name)
@@ -285,7 +292,7 @@ class _Reader:
     def assign(self, target: ast.expr, value: Value, scope: dict[str, Value], s: ast.stmt) -> None:
         if isinstance(target, ast.Name):
             doubtful = self.doubt and isinstance(value, Const)
-            scope[target.id] = Unknown(why=self.doubt) if doubtful else _named(value, target.id)
+            scope[target.id] = Unknown(why=self.doubt) if doubtful else named(value, target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
             parts = value.value if isinstance(value, Const) and isinstance(value.value, list) else None
             for index, item in enumerate(target.elts):
@@ -299,7 +306,7 @@ class _Reader:
             if isinstance(base, (Config, At)):
                 self.option(base, target.attr, value, s)
             elif isinstance(base, Object):
-                base.attributes[target.attr] = _named(value, target.attr)
+                base.attributes[target.attr] = named(value, target.attr)
             elif isinstance(base, Dotted) and base.name.startswith(SETTINGS):
                 self.unread(s, "no YAML is known for it")
             elif isinstance(base, (Argument, Unknown)) and _looks_like_an_option(self.code(target)):
@@ -307,7 +314,7 @@ class _Reader:
         elif isinstance(target, ast.Subscript):
             base, key = self.value(target.value, scope), self.value(target.slice, scope)
             if isinstance(base, Items):
-                base.items.update(_items([(key, self.certain(value, base))]))
+                base.items.update(items_of([(key, self.certain(value, base))]))
             elif isinstance(base, Dotted) and base.name == "os.environ" and _of_the_vendor(key):
                 self.unread(s, "YAML sets no environment: set it where npucompose runs, or hydra.job.env_set")
 
@@ -327,8 +334,8 @@ class _Reader:
             why = "it takes a function of nodes" if takes_function else "it is a function"
         if not why and kept is None and not isinstance(value, Const):
             why = unknown_in(value) or ""
-        self.step(size := _size(kept))
-        why = why or (TOO_MANY if size > MOST_ITEMS else "")
+        self.step(count := size(kept))
+        why = why or (TOO_MANY if count > MOST_ITEMS else "")
         why = why or self._again(config, path, s) or ""
         why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
         if why:
@@ -371,7 +378,7 @@ class _Reader:
         if isinstance(e, ast.Dict):
             keys = [self.value(key, scope) if key else None for key in e.keys]
             values = [self.value(v, scope) for v in e.values]
-            return Items(items=_items(zip(keys, values, strict=True)), branch=self.branch)
+            return Items(items=items_of(zip(keys, values, strict=True)), branch=self.branch)
         if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
             items = [self.value(item, scope) for item in e.elts]
             return self._list(items)
@@ -407,19 +414,19 @@ class _Reader:
         if any(unknown_in(item) for item in items):
             return why_unknown(items)
         made = [plain(item) for item in items]
-        self.step(size := _size(made))
-        return Const(value=made) if size <= MOST_ITEMS else Unknown(why=TOO_MANY)
+        self.step(count := size(made))
+        return Const(value=made) if count <= MOST_ITEMS else Unknown(why=TOO_MANY)
 
     def _attribute(self, e: ast.Attribute, scope: Mapping[str, Value]) -> Value:
         base = self.value(e.value, scope)
         if isinstance(base, Dotted):
-            return _module(f"{base.name}.{e.attr}")
+            return module(f"{base.name}.{e.attr}")
         if isinstance(base, (Config, At)):
             config, path = where_of(base, e.attr)
             return At(config=config, path=path)
         if isinstance(base, Object):
             found = base.attributes.get(e.attr)
-            if isinstance(found, Def) and _is_property(found.node):
+            if isinstance(found, Def) and is_property(found.node):
                 return self.call(found, [], {})
             return base.attributes.get(e.attr, Unknown(why=f"'{self.code(e)}' is not set in this script", name=e.attr))
         return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
@@ -453,7 +460,7 @@ class _Reader:
                 return DICT_METHODS[e.func.attr](self, on, args, keywords)
         function = self.value(e.func, scope)
         if isinstance(function, Def) and is_node_filter(function.node):
-            return _filter(args)
+            return filter_of(args)
         if isinstance(function, Def):
             return self.call(function, args, keywords)
         if isinstance(function, Object):  # a class of the script: its one instance is the class itself
@@ -461,7 +468,7 @@ class _Reader:
             if isinstance(initial, Def):
                 self.call(initial, args, keywords)
             else:
-                _constructed(function, keywords)
+                constructed(function, keywords)
             return function
         name = function.name if isinstance(function, (Dotted, Unknown)) else ""
         return called(self, name, e, args, keywords)
@@ -506,95 +513,17 @@ class _Reader:
             defaults = [*zip(reversed(names), reversed(spec.defaults), strict=False)]
             defaults += [(a.arg, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
             bound.update({name: self.value(default, made.scope) for name, default in defaults})
-        given = [made.owner, *args] if made.owner is not None and not _is_static(made.node) else list(args)
+        given = [made.owner, *args] if made.owner is not None and not is_static(made.node) else list(args)
         bound.update({name: value for name, value in zip(names, given, strict=False) if not isinstance(value, Unknown)})
         return bound | {k: v for k, v in keywords.items() if k in bound and not isinstance(v, Unknown)}
-
-
-def _items(pairs: Iterable[tuple[Value | None, Value]]) -> dict[str, Value]:
-    """The entries of a dict, `**other` as (None, other)."""
-    found: dict[str, Value] = {}
-    for key, value in pairs:
-        if isinstance(key, Const):
-            found[str(key.value)] = _named(value, str(key.value))
-        else:
-            found |= spread(value if key is None else key)
-    return found
-
-
-def _rounds(over: Value) -> Value:
-    """A constant list as rounds; a pair in it is shared out among two targets."""
-    if isinstance(over, Items):
-        return Rounds(rounds=tuple((Const(value=key),) for key in over.items)) if "**" not in over.items else over
-    if not isinstance(over, Const) or not isinstance(over.value, list):
-        return over
-    items: list[Any] = over.value
-    return Rounds(
-        rounds=tuple(tuple(map(_constant, item)) if isinstance(item, list) else (_constant(item),) for item in items)
-    )
-
-
-def _constant(value: Any) -> Value:
-    if isinstance(value, dict):
-        return Items(items={str(key): _constant(item) for key, item in value.items()})
-    return Const(value=value)
-
-
-def _constructed(made: Object, keywords: Mapping[str, Value]) -> None:
-    """The fields of a class without __init__, as a dataclass takes them."""
-    for name, value in keywords.items():
-        before = made.attributes.get(name)
-        other = name in made.given and (not isinstance(before, Const) or plain(before) != plain(value))
-        made.attributes[name] = Unknown(why=f"instances of {made.name} have several values of it") if other else value
-        made.given.add(name)
-
-
-def _is_static(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
-
-
-def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    names = [d.id if isinstance(d, ast.Name) else getattr(d, "attr", "") for d in node.decorator_list]
-    return not {"property", "cached_property"}.isdisjoint(names)
 
 
 def _of_the_vendor(key: Value) -> bool:
     return isinstance(key, Const) and str(key.value).startswith(VENDOR_ENVIRONMENT)
 
 
-def _size(value: Any) -> int:
-    """How many values it holds; counts no further than needed, for lists may hold the same one again and again."""
-    inside: Sequence[Any] = (
-        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
-    total = 1
-    for item in inside:
-        total += _size(item)
-        if total > MOST_ITEMS:
-            break
-    return total
-
-
-def _module(name: str) -> Value:
-    """Something of a module; TorchAir's logger goes by the name that Python's logging knows it by."""
-    top = name.partition(".")[0]
-    return Logger(name=top) if name in LOGGERS else Dotted(name=name)
-
-
-def _filter(args: Sequence[Value]) -> Value:
-    patterns = plain(args[0]) if args else None
-    if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
-        return Filter(patterns=tuple(patterns))
-    return Unknown(why="the patterns of the filter are not constants")
-
-
 def _is_use(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
     return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
-
-
-def _named(value: Value, name: str) -> Value:
-    """A pool takes the name of the first variable, attribute or key that holds it."""
-    return Pool(name=name) if isinstance(value, Pool) and not value.name else value
 
 
 def _looks_like_an_option(text: str) -> bool:
