@@ -202,3 +202,42 @@ def test_a_folder_with_files_in_it_is_no_place_for_a_kit(here: Path, capsys: pyt
     (here / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /mode: reduce-overhead\n")
     assert main(["device-kit", "mine.yaml", "--out", str(here)]) == 2
     assert "is there and not empty" in capsys.readouterr().err
+
+
+def test_a_locked_recipe_becomes_a_kit_and_takes_no_other_options(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["model=add", "mode=reduce-overhead", "target=cpu", "pipeline=check"]
+    assert main(["recipe", "lock", *chosen]) == 0
+    assert main(["device-kit", "recipe.lock.yaml", "mode=eager"]) == 2
+    assert "is locked: it takes no key=value" in capsys.readouterr().err
+    assert main(["device-kit", "recipe.lock.yaml"]) == 0
+    assert json.loads((here / "device_kit" / "kit.json").read_text())["mode"] == "reduce-overhead"
+
+
+@offline
+def test_an_imported_script_for_an_npu_becomes_a_kit_without_one(here: Path) -> None:
+    script = "import torchair as tng\ntng.patch_for_hcom()\nc = tng.CompilerConfig()\n"
+    script += "f = tng.inference.cache_compile(m.forward, config=c, dynamic=False)\n"
+    (here / "serve.py").write_text(script)
+    assert main(["recipe", "import", "serve.py", "--out", "serve.yaml"]) == 0
+    assert "override /target: npu" in (here / "serve.yaml").read_text()
+    assert main(["device-kit", "serve.yaml"]) == 0
+    compiled = (here / "device_kit" / "compiled.py").read_text()
+    assert "torchair.patch_for_hcom()" in compiled
+    assert "torchair.inference.cache_compile(model.forward, dynamic=False" in compiled
+
+
+@offline
+def test_a_kit_s_claims_about_itself_count_for_its_own_recipe_alone(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.yaml").write_text(RECIPE)
+    assert main(["device-kit", "mine.yaml", "target=npu_offline"]) == 0
+    key = json.loads((here / "device_kit" / "kit.json").read_text())["recipe"]
+    claims = [{"name": "kit[equals eager]", "says": "eager's values", "verdict": "refuted", "error": "0.5"}]
+    assert main(["device-kit", "read", str(result_file(here, claims=claims, recipe=key))]) == 1
+    capsys.readouterr()
+    assert main(["device-kit", "mine.yaml", "target=npu_offline", "--out", "again"]) == 2
+    assert "kit[equals eager]: eager's values: 0.5" in capsys.readouterr().err
+    assert main(["device-kit", "mine.yaml", "target=npu_offline", "seed=3", "--out", "other"]) == 0

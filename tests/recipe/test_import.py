@@ -213,6 +213,31 @@ def test_a_line_that_says_more_is_listed(line: str, why: str) -> None:
     assert compiler(imported) == {}
 
 
+@pytest.mark.parametrize(
+    ("brought", "call", "mode"),
+    [
+        ("import torchair", "torchair.inference.cache_compile", "max-autotune"),
+        ("import torchair as tng", "tng.inference.cache_compile", "max-autotune"),
+        ("from torchair import inference", "inference.cache_compile", "max-autotune"),
+        ("from torchair.inference import cache_compile as cc", "cc", "max-autotune"),
+        ("from torchair.inference._cache_compiler import cache_compile", "cache_compile", "max-autotune"),
+        ("from torch_npu.dynamo import torchair", "torchair.inference.cache_compile", "max-autotune"),
+        ("import torch_npu", "torch_npu.dynamo.torchair.inference.cache_compile", "max-autotune"),
+        ("import npugraph_ex", "npugraph_ex.inference.cache_compile", "npugraph_ex"),
+        ("import torch", "torch.npu.npugraph_ex.inference.cache_compile", "npugraph_ex"),
+        ("import torch_npu", "torch_npu.npu.npugraph_ex.inference.cache_compile", "npugraph_ex"),
+        ("from torch_npu.npu.npugraph_ex import inference as i", "i.cache_compile", "npugraph_ex"),
+        ("from torch_npu.dynamo import npugraph_ex as ex", "ex.inference.cache_compile", "npugraph_ex"),
+    ],
+)
+def test_every_spelling_of_cache_compile_is_one(brought: str, call: str, mode: str) -> None:
+    imported = import_script(f"{brought}\nf = {call}(model.forward, dynamic=False, fullgraph=True)\n")
+    assert imported.tree["mode"] == {"name": mode}
+    assert imported.tree["compile"] == {"fullgraph": True, "cache": True}
+    assert imported.tree["shapes"]["dynamic"] is False
+    assert imported.unread == ()
+
+
 def test_npugraph_ex_is_read_from_the_options_of_torch_compile() -> None:
     imported = read(
         """
