@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,12 @@ def act(arguments: argparse.Namespace) -> int:
     file, *overrides = arguments.words
     job = _job(Path(file), overrides, arguments.config_dir, trust=arguments.trust)
     from airflow_free.device_verdicts import recipe_key
-    from npucompose.recipe.device_kit import write
+    from npucompose.recipe.device_kit import texts
 
     folder = Path(arguments.out or OUT)
-    for path in write(folder, job.composed, job.checked, recipe_key(job.ingredients.values)):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--out {folder} is there and not empty: name a new folder for the kit.")
+    for path in _written(folder, texts(job.composed, job.checked, recipe_key(job.ingredients.values))):
         print(path)
     print(f"put a model into {folder / 'my_model.py'}, then on the host: python3 {folder.name}/run_kit.py")
     return 0
@@ -75,7 +77,7 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
 
 def _read(words: Sequence[str], out: str | None) -> int:
     from airflow_free.device_verdicts import folder_of
-    from npucompose.recipe.device_kit import Read, device_name, keep
+    from npucompose.recipe.device_kit import Read, device_name, kept
     from npucompose.schema import premises
     from npucompose.untrusted import read_text
 
@@ -84,6 +86,18 @@ def _read(words: Sequence[str], out: str | None) -> int:
     file = Path(words[0])
     read = Read(results=premises.read(file, read_text(file)))
     print("\n".join(read.lines()))
-    for path in keep(read, Path(out) if out else folder_of(device_name(read.results))):
+    for path in _written(Path(out) if out else folder_of(device_name(read.results)), kept(read)):
         print(f"written: {path}")
     return 1 if any(claim.outcome == "refuted" for claim in read.results.claims.values()) else 0
+
+
+def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    from npucompose.report.files import write_atomically
+
+    try:
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / name, text)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}.") from None
+    return [folder / name for name in texts]

@@ -89,7 +89,18 @@ def test_the_command_line_is_that_of_the_process_where_none_is_given(
     assert cli.main(["completion", "candidates", "no such", ""]) == 0
     assert capsys.readouterr().out == "".join(
         f"{name}\n"
-        for name in ("run", "explain", "list", "doctor", "fetch", "bisect", "report", "completion", "device-kit", "recipe")
+        for name in (
+            "run",
+            "explain",
+            "list",
+            "doctor",
+            "fetch",
+            "bisect",
+            "report",
+            "completion",
+            "device-kit",
+            "recipe",
+        )
     )
 
 

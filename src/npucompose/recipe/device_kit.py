@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,9 +17,7 @@ from attrs import frozen
 
 from npucompose.compose.check import Checked
 from npucompose.compose.tree import Composed
-from npucompose.errors import ConfigError
 from npucompose.recipe.ejected import script_of
-from npucompose.report.files import write_atomically
 from npucompose.schema import premises
 from npucompose.schema.compiler import EVERY_LEAF
 from npucompose.schema.leaf import GE
@@ -35,21 +32,12 @@ COSTS = {"launch_us": "launch_us", "gbytes_s": "gbytes_s"}
 """{figure of a kit: the field of streams.device that it replaces}."""
 
 
-def write(folder: Path, composed: Composed, checked: Checked, configuration: str) -> list[Path]:
-    """The files of a kit, in a folder that is new or empty; what they are."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--out {folder} is there and not empty: name a new folder for the kit.")
+def texts(composed: Composed, checked: Checked, configuration: str) -> dict[str, str]:
+    """{file: text} of a kit."""
     script = script_of(composed, checked)
     kit = json.dumps(about(checked, script, configuration), indent=1) + "\n"
-    texts = {name: (resources.files("npucompose.recipe.kit_files") / name).read_text("utf-8") for name in FILES}
-    texts |= {"compiled.py": script, "kit.json": kit}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(folder / name, text)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be written: {error.strerror}.") from None
-    return [folder / name for name in texts]
+    plain = {name: (resources.files("npucompose.recipe.kit_files") / name).read_text("utf-8") for name in FILES}
+    return {**plain, "compiled.py": script, "kit.json": kit}
 
 
 def about(checked: Checked, script: str, configuration: str) -> dict[str, Any]:
@@ -126,18 +114,15 @@ class Read:
         return {COSTS[name]: _number(value) for name, value in found.items() if name in COSTS and _number(value) > 0}
 
 
-def keep(read: Read, folder: Path) -> list[Path]:
-    """verdicts.json, report.txt and, where something was measured, conf/streams/<device>.yaml; what was written."""
-    texts = {"verdicts.json": json.dumps(dict(read.results.data), indent=1) + "\n"}
-    texts["report.txt"] = "\n".join(read.lines()) + "\n"
+def kept(read: Read) -> dict[str, str]:
+    """{file: text}: verdicts.json, report.txt and, where something was measured, conf/streams/<device>.yaml."""
+    found = {"verdicts.json": json.dumps(dict(read.results.data), indent=1) + "\n"}
+    found["report.txt"] = "\n".join(read.lines()) + "\n"
     if costs := read.costs():
         head = f"# the streams are planned with what was measured on {read.results.on}\n"
         text = yaml.safe_dump({"kind": "auto", "device": costs}, sort_keys=False)
-        texts[f"conf/streams/{device_name(read.results)}.yaml"] = f"{head}name: {device_name(read.results)}\n{text}"
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / name, text)
-    return [folder / name for name in texts]
+        found[f"conf/streams/{device_name(read.results)}.yaml"] = f"{head}name: {device_name(read.results)}\n{text}"
+    return found
 
 
 def device_name(results: premises.Results) -> str:
