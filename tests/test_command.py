@@ -164,18 +164,23 @@ def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
         (False, "of another torch", "was downloaded"),
     ):
         monkeypatch.setattr(wheel, "torch_problem", lambda tree, problem=problem: problem)
-        monkeypatch.setattr(fetch, "fetch", lambda pin, already=already: SimpleNamespace(already=already, tree="/tree"))
+        monkeypatch.setattr(
+            fetch, "fetch", lambda pin, already=already: SimpleNamespace(already=already, tree=Path("/tree"))
+        )
         monkeypatch.setattr(
             fetch,
             "pinned",
             lambda *given: (
-                asked.append(given) or SimpleNamespace(version="2.13.0", python="3.11", architecture="x86_64")
+                asked.append(given)
+                or SimpleNamespace(version="2.13.0", python="3.11", architecture="x86_64", sha256="0")
             ),
         )
         assert cli.main(["fetch", "torch_npu", *(["--version", "2.6.0", "--python", "3.9"] if already else [])]) == 0
         told = capsys.readouterr()
         assert told.out.startswith(f"torch_npu 2.13.0 (Python 3.11, x86_64) {words}")
-        assert told.out.endswith(": /tree\n")
+        first, *claims = told.out.splitlines()
+        assert first.endswith(": /tree")
+        assert [line.partition(":")[0] for line in claims] == ["  execution"]
         assert told.err == (f"npucompose: {problem}\n" if problem else "")
     assert asked == [("2.6.0", "3.9", None), (fetch.DEFAULT_VERSION, None, None)]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,20 +22,20 @@ import attrs
 
 from npucompose.errors import FetchError
 from npucompose.schema.genuine import GenuineLeaf
-from npucompose.schema.versions import DATA, versions
+from npucompose.schema.versions import DATA, order_of, versions
 from npucompose.targets.npu_offline.fetch import unpack
-from npucompose.targets.npu_offline.option_trees import read_tree
+from npucompose.targets.npu_offline.option_trees import read_tree, sources_digest
 from npucompose.targets.npu_offline.wheel import version
 
 PYTHON, PLATFORMS = "3.11", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 Trees = Mapping[str, Sequence[GenuineLeaf]]
 
 
-def folded(trees: Trees) -> dict[str, Any]:
+def folded(trees: Trees, sources: Mapping[str, str]) -> dict[str, Any]:
     """{version: leaves} as the data file has it: for each leaf the spans of versions in which it is the same.
 
-    `trees` goes from the oldest version to the newest. A span says since when and until when (null: it is in the newest
-    version), and what was true in between.
+    `trees` goes from the oldest version to the newest; `sources` has the digest of the files that declare each. A span
+    says since when and until when (null: it is in the newest version), and what was true in between.
     """
     order = list(trees)
     leaves: dict[str, list[dict[str, Any]]] = {}
@@ -51,7 +50,7 @@ def folded(trees: Trees) -> dict[str, Any]:
     for spans in leaves.values():
         if spans[-1]["until"] == order[-1]:
             spans[-1]["until"] = None
-    return {"versions": order, "leaves": leaves}
+    return {"versions": order, "sources": {name: sources[name] for name in order}, "leaves": leaves}
 
 
 def declared(leaf: GenuineLeaf) -> dict[str, Any]:
@@ -69,12 +68,14 @@ def _said(span: Mapping[str, Any]) -> dict[str, Any]:
 
 def in_order(names: Sequence[str]) -> list[str]:
     """Oldest first: 2.9.0.post6 before 2.13.0."""
-    return sorted(names, key=lambda name: [int(n) for n in re.findall(r"\d+", name)])
+    return sorted(names, key=order_of)
 
 
 def written(data: Mapping[str, Any]) -> str:
     """The file's text: one line for each span, so that a diff shows what changed."""
-    lines = ["{", f'  "versions": {json.dumps(data["versions"])},', '  "leaves": {']
+    sources = ",\n".join(f"    {json.dumps(name)}: {json.dumps(digest)}" for name, digest in data["sources"].items())
+    head = [f'  "versions": {json.dumps(data["versions"])},', '  "sources": {', sources, "  },"]
+    lines = ["{", *head, '  "leaves": {']
     entries: list[str] = []
     for path, spans in data["leaves"].items():
         rows = ",\n".join(f"      {json.dumps(span)}" for span in spans)
@@ -101,14 +102,15 @@ def wheel_in(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def read(name: str, wheels: Path | None) -> tuple[GenuineLeaf, ...]:
+def read(name: str, wheels: Path | None) -> tuple[tuple[GenuineLeaf, ...], str]:
+    """(leaves, digest of the files that declare them)."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         wheel = wheel_in(wheels, name) if wheels else downloaded(name, folder)
         unpack(wheel, folder / "tree")
         if version(folder / "tree") != name:
             raise FetchError(f"{wheel.name} says of itself that it is torch_npu {version(folder / 'tree')}.")
-        return read_tree(folder / "tree")
+        return read_tree(folder / "tree"), sources_digest(folder / "tree") or ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,7 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=DATA, help="the data file")
     arguments = parser.parse_args(argv)
     names = in_order(arguments.versions or versions())
-    data = folded({name: read(name, arguments.wheels) for name in names})
+    found = {name: read(name, arguments.wheels) for name in names}
+    data = folded({name: leaves for name, (leaves, _) in found.items()}, {name: d for name, (_, d) in found.items()})
     arguments.out.write_text(written(data), encoding="utf-8")
     print(f"{len(names)} versions, {len(data['leaves'])} leaves -> {arguments.out}")
     return 0

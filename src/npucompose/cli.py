@@ -123,7 +123,11 @@ def _declare_list(listing: argparse.ArgumentParser) -> None:
     )
     listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
     listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
-    listing.add_argument("--torch-npu", metavar="VERSION", help="options only: of this version (default: 2.13.0)")
+    listing.add_argument(
+        "--torch-npu",
+        metavar="VERSION",
+        help="options only: of this version (default: the one found, or 2.13.0)",
+    )
     form = listing.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON")
     form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
@@ -132,7 +136,7 @@ def _declare_list(listing: argparse.ArgumentParser) -> None:
 
 def _declare_fetch(fetch: argparse.ArgumentParser) -> None:
     fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
-    fetch.add_argument("--version", help="of torch_npu (default: 2.13.0, on which execution is proven)")
+    fetch.add_argument("--version", help="any that pip's index has (default: 2.13.0, on which execution is proven)")
     fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
     fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
     fetch.set_defaults(act=_fetch)
@@ -165,17 +169,37 @@ def _list(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'."
         )
+    version, by = arguments.torch_npu, ""
+    if arguments.kind == "options" and version is None and not arguments.under.startswith("inductor"):
+        version, by = _tree_shown()
+    if arguments.kind == "options" and by:
+        print(f"{PREFIX}{by}", file=sys.stderr if arguments.json or arguments.yaml else sys.stdout)
     if arguments.yaml:
-        print(yaml_of(arguments.under, arguments.torch_npu), end="")
+        print(yaml_of(arguments.under, version), end="")
         return 0
     show(
         arguments.kind,
         (*added_dirs(arguments.config_dir), conf_dir()),
         as_json=arguments.json,
         under=arguments.under,
-        version=arguments.torch_npu,
+        version=version,
     )
     return 0
+
+
+def _tree_shown() -> tuple[str | None, str]:
+    """(version, sentence) of the tree that holds here; (None, …) where that is the reference's, as conf/ has it."""
+    from npucompose.compose.torch_npu import found_here
+    from npucompose.schema.versions import REFERENCE, assumed, tree_of
+
+    found = found_here()
+    if found is None:
+        return None, f"the options of torch_npu {REFERENCE}: no torch_npu was found here."
+    read = assumed(found.version)
+    how = f"assumed to be those of {read}, for they could not be read" if read else "as its own classes declare them"
+    said = f"the options of torch_npu {found.version}, found by {found.by}, {how}."
+    same = tree_of(found.version) == tree_of(REFERENCE)
+    return (None if same else found.version), said
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -202,13 +226,17 @@ def _bisect(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
+    from npucompose.targets.npu_offline.claims import claims_on
     from npucompose.targets.npu_offline.fetch import DEFAULT_VERSION, fetch, pinned
     from npucompose.targets.npu_offline.wheel import torch_problem
 
     pin = pinned(arguments.version or DEFAULT_VERSION, arguments.python, arguments.platform)
     fetched = fetch(pin)
-    there = "is in the cache already" if fetched.already else "was downloaded, verified and unpacked"
+    checked = "verified" if pin.sha256 else "verified by pip against its index (no hash of ours)"
+    there = "is in the cache already" if fetched.already else f"was downloaded, {checked} and unpacked"
     print(f"torch_npu {pin.version} (Python {pin.python}, {pin.architecture}) {there}: {fetched.tree}")
+    for line in claims_on(fetched.tree, pin.version):
+        print(f"  {line}")
     if problem := torch_problem(fetched.tree):
         print(PREFIX + problem, file=sys.stderr)
     return 0

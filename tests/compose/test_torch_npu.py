@@ -11,6 +11,9 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.schema.compiler import CompilerOptions
+from npucompose.schema.versions import genuine_tree
+from npucompose.targets.npu_offline import option_trees
+from npucompose.targets.npu_offline.option_trees import live_tree
 from npucompose.targets.npu_offline.wheel import Found
 
 DEADLOCK = ("mode=max-autotune", "compiler.debug.deadlock_check=true")
@@ -56,11 +59,47 @@ def test_what_the_yaml_says_wins_over_what_is_found(finds):
     assert made.provenance["compiler.torch_npu_version"] == "command line"
 
 
-def test_an_installed_version_that_is_not_known_takes_the_next_older_tree_and_says_so(finds):
-    finds("2.12.0")
-    assert checked().torch_npu == torch_npu.TorchNpu(
-        version="2.11.0.post3", by="found by the cache as 2.12.0, whose tree is not known"
+def test_a_version_whose_wheel_cannot_be_read_takes_the_next_older_tree_and_says_that_it_is_assumed(finds):
+    finds("2.12.5")
+    made = checked("compiler.ge_config.oo_level=O1", "mode=max-autotune")
+    assert made.torch_npu.version == "2.12.5"
+    assert made.provenance["compiler.torch_npu_version"].endswith(
+        "null is 2.12.5: found by the cache; its tree was not read, that of 2.12.0.post3 is assumed"
     )
+
+
+def test_an_option_that_only_newer_trees_know_is_unknown_and_not_refused(finds):
+    finds("2.9.5")
+    asked = ("mode=max-autotune", "compiler.ge_config.multistream_parallel_mode=cv", "target=null_device")
+    (doubt,) = [one for one in checked(*asked).effective if one.why.startswith("unknown whether")]
+    assert "torch_npu 2.9.5" in doubt.why
+    assert (doubt.option, doubt.requested) == ("compiler.ge_config.multistream_parallel_mode", "cv")
+    with pytest.raises(ConfigError, match=r"unknown whether torch_npu 2\.9\.5 has it"):
+        checked(*asked, "strict=all")
+
+
+def test_the_tree_of_the_wheel_that_is_found_is_read_from_its_own_files(
+    torch_npu_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where its version is in the table, and says another number of leaves."""
+    from tests.schema.test_conformance import rewritten, with_own_configs
+
+    configs = with_own_configs(torch_npu_tree, tmp_path / "wheel")
+    before = "self.oo_level = OptionValue("
+    rewritten(configs / "ge_config.py", before, f"self.added = OptionValue(None); {before}")
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    leaves = live_tree(tmp_path / "wheel")
+    assert leaves is not None
+    assert len(leaves) == 104
+    monkeypatch.setattr(option_trees, "read_tree", lambda tree: pytest.fail("read twice"))
+    assert live_tree(tmp_path / "wheel") == leaves
+
+
+def test_files_that_are_those_of_a_known_version_have_its_tree_whatever_the_wheel_says(torch_npu_tree: Path):
+    leaves = live_tree(torch_npu_tree)
+    assert leaves is not None
+    assert {leaf.path: leaf for leaf in leaves} == genuine_tree("2.13.0")
+    assert live_tree(torch_npu_tree / "torch_npu") is None
 
 
 def test_a_refused_option_comes_with_every_other_mistake():
@@ -74,14 +113,15 @@ def test_an_option_of_another_version_alone_can_be_set_when_that_version_is_chos
     made = checked("mode=npugraph_ex", "compiler.torch_npu_version=2.8.0", f"+{option}")
     assert made.experiment.compiler.changed() == {"npugraph_ex.debug.aclgraph.clone_input": False}
     with pytest.raises(
-        ConfigError, match=r"2\.13\.0 .* has no such option; versions that have it: 2\.7\.1\.post4, 2\.8"
+        ConfigError,
+        match=r"2\.13\.0 .* has no such option; versions that have it: 2\.7\.1\.post4, 2\.8.*, 2\.10\.0",
     ):
         checked("mode=npugraph_ex", f"+{option}")
 
 
 def test_without_the_plus_the_command_line_is_told_how_to_write_it():
     option = "compiler.npugraph_ex.debug.aclgraph.clone_input=false"
-    with pytest.raises(ConfigError, match=r"option of torch_npu 2\.7\.1\.post4, 2\.8\.0\.post4 .* write \+compiler"):
+    with pytest.raises(ConfigError, match=r"option of torch_npu 2\.7\.1\.post4, 2\.8.*, 2\.10\.0 .* write \+compiler"):
         checked("mode=npugraph_ex", option)
 
 

@@ -17,7 +17,7 @@ from attrs import frozen
 from npucompose import api
 from npucompose.recipe import eject
 from npucompose.schema.leaf import GE, NPUGRAPH_EX
-from npucompose.schema.versions import genuine_tree, nearest
+from npucompose.schema.versions import assumed, genuine_tree
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.option_trees import read_tree
 from tests.npu.features import FEATURES
@@ -74,7 +74,8 @@ class Claim:
 
 def option_tree(place: Place) -> None:
     tree = wheel.locate()
-    version = nearest(wheel.version(tree))
+    version = wheel.version(tree)
+    version = assumed(version) or version
     found, known = {leaf.path: leaf for leaf in read_tree(tree)}, genuine_tree(version)
     unlike = sorted(path for path in {*found, *known} if found.get(path) != known.get(path))
     place.note(torch_npu=wheel.version(tree), compared_with=version, leaves=len(found), unlike=unlike)

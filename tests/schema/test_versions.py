@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 
+import npucompose.schema.versions as versions_module
 from npucompose.errors import ConfigError
 from npucompose.schema.compiler import EVERY_LEAF, LEAVES, CompilerOptions
 from npucompose.schema.genuine import GenuineLeaf, kind_of, stored_path
@@ -14,22 +17,28 @@ from npucompose.schema.versions import (
     Span,
     _covers,
     _described,
+    assumed,
+    doubted,
     every_leaf,
     genuine_tree,
     having,
     known,
+    learn,
     mode_refused,
     nearest,
+    order_of,
     refused,
     tree_of,
     versions,
 )
 
 
-def test_seven_versions_are_known_oldest_first():
+def test_thirteen_versions_are_known_oldest_first():
     assert versions() == (
-        "2.6.0.post5", "2.7.1.post4", "2.8.0.post4", "2.9.0.post6", "2.11.0.post3", "2.13.0", "2.14.0",
+        "2.5.1", "2.5.1.post1", "2.6.0.post5", "2.7.1.post4", "2.8.0.post4", "2.9.0.post6", "2.10.0", "2.10.0.post7",
+        "2.11.0.post3", "2.12.0", "2.12.0.post3", "2.13.0", "2.14.0",
     )  # fmt: skip
+    assert list(versions()) == sorted(versions(), key=order_of)
 
 
 def test_the_table_is_the_tree_of_2_13_0():
@@ -39,7 +48,9 @@ def test_the_table_is_the_tree_of_2_13_0():
 @pytest.mark.parametrize(
     ("version", "torchair", "npugraph_ex"),
     [
-        ("2.6.0.post5", 66, 0), ("2.7.1.post4", 71, 42), ("2.8.0.post4", 71, 42), ("2.9.0.post6", 72, 29),
+        ("2.5.1", 45, 0), ("2.5.1.post1", 51, 0), ("2.10.0", 71, 42), ("2.10.0.post7", 73, 30), ("2.12.0", 72, 29),
+        ("2.12.0.post3", 73, 30), ("2.6.0.post5", 66, 0), ("2.7.1.post4", 71, 42), ("2.8.0.post4", 71, 42),
+        ("2.9.0.post6", 72, 29),
         ("2.11.0.post3", 73, 30), ("2.13.0", 73, 30), ("2.14.0", 73, 30),
     ],
 )  # fmt: skip
@@ -63,33 +74,88 @@ def test_no_default_differs_between_versions():
 )
 def test_a_leaf_of_other_versions_is_described_as_torchairs_own(leaf: Leaf):
     assert leaf.path.startswith("npugraph_ex.")
-    assert having(stored_path(leaf)) == ("2.7.1.post4", "2.8.0.post4")
+    assert having(stored_path(leaf)) == ("2.7.1.post4", "2.8.0.post4", "2.10.0")
     assert leaf.doc
     assert leaf.modes == ("npugraph_ex",)
     assert leaf.kind == "code" or leaf.checked(leaf.default) == leaf.default
     assert leaf.needs is None or leaf.needs in every_leaf()
 
 
-def test_a_release_means_its_known_post_release():
+def test_a_release_means_itself_or_where_only_post_releases_are_known_the_newest_of_them():
     assert known("2.9.0") == "2.9.0.post6"
-    with pytest.raises(ConfigError, match=r"unknown torch_npu version '2\.10\.0'.*Choices: 2\.6\.0\.post5"):
-        known("2.10.0")
+    assert known("2.10.0") == "2.10.0"
+    assert known("2.10.0.post7") == "2.10.0.post7"
+    assert (len(genuine_tree("2.10.0")), len(genuine_tree("2.10.0.post7"))) == (113, 103)
+    with pytest.raises(ConfigError, match=r"unknown torch_npu version '2\.10'.*Choices: 2\.5\.1"):
+        known("2.10")
 
 
 @pytest.mark.parametrize(
-    ("installed", "tree"),
-    [("2.13.0", "2.13.0"), ("2.9.0.post2", "2.9.0.post6"), ("2.12.0", "2.11.0.post3"), ("2.1.0", "2.6.0.post5"),
-     ("3.0.0", "2.14.0"), ("2.13.0+gitabc", "2.13.0")],
+    ("given", "tree"),
+    [("2.13.0", "2.13.0"), ("2.9.0.post2", "2.8.0.post4"), ("2.12.1", "2.12.0.post3"), ("2.1.0", "2.5.1"),
+     ("3.0.0", "2.14.0"), ("2.13.0+gitabc", "2.13.0"), ("2.14.0rc1", "2.13.0"), ("2.10.0.post2", "2.10.0")],
 )  # fmt: skip
-def test_an_installed_version_takes_the_nearest_known_tree(installed: str, tree: str):
-    assert nearest(installed) == tree
+def test_a_version_that_nobody_has_read_takes_the_next_older_tree(given: str, tree: str):
+    assert nearest(given) == tree
+    assert assumed(given) == (None if given == tree else tree)
+
+
+def test_an_option_that_only_newer_trees_have_is_unknown_where_the_tree_is_assumed():
+    asked = {"ge_config.multistream_parallel_mode": "cv", "debug.deadlock_check": True}
+    assert refused(asked, "2.9.5") == ()
+    assert [one.path for one in doubted(asked, "2.9.5")] == ["ge_config.multistream_parallel_mode"]
+    (doubt,) = doubted(asked, "2.9.5")
+    assert doubt.why == (
+        "unknown whether torch_npu 2.9.5 has it: its tree was not read, that of 2.9.0.post6 is assumed; versions that "
+        "have it: 2.10.0.post7, 2.11.0.post3, 2.12.0.post3, 2.13.0, 2.14.0"
+    )
+    assert doubted(asked, "2.9.0") == (), "that tree was read"
+    assert len(refused(asked, "2.9.0")) == 1
+
+
+def test_an_option_that_has_gone_before_is_refused_under_an_assumed_tree_too():
+    gone = {"npugraph_ex.debug.aclgraph.clone_input": False}
+    assert len(refused(gone, "2.13.7")) == 1
+    assert doubted(gone, "2.13.7") == ()
+
+
+@pytest.fixture
+def forgetting() -> Iterator[None]:
+    """What a test learns is forgotten."""
+    every = dict(every_leaf())
+    yield
+    versions_module._LIVE.clear()
+    tree_of.cache_clear()
+    every_leaf().clear()
+    every_leaf().update(every)
+
+
+def test_the_tree_of_a_wheel_that_was_read_is_the_tree_of_its_version(forgetting: None):
+    reference = genuine_tree("2.13.0")
+    level = attrs.evolve(reference["ge_config.oo_level"], allowed=("O1", "O2", "O3"), default="O2")
+    others = [leaf for path, leaf in reference.items() if path not in ("ge_config.oo_level", "debug.deadlock_check")]
+    learn("2.15.0", [*others, level, genuine("ge_config.brand_new", kind="IntRangeValue", default=3, least=2, most=9)])
+    assert assumed("2.15.0") is None
+    assert len(tree_of("2.15.0")) == 103
+    assert tree_of("2.15.0")["ge_config.oo_level"].default == "O2"
+    assert tree_of("2.13.0")["ge_config.oo_level"].default == "O3"
+    options = CompilerOptions.of_tree({"ge_config": {"brand_new": 5, "oo_level": "O3"}})
+    assert options.changed() == {"ge_config.oo_level": "O3", "ge_config.brand_new": 5}
+    assert refused(options.changed(), "2.15.0") == ()
+    assert "versions that have it: 2.15.0" in refused(options.changed(), "2.13.0")[0]
+    assert len(refused({"debug.deadlock_check": True}, "2.15.0")) == 1
+
+
+def test_a_wheel_whose_tree_is_the_known_one_teaches_nothing(forgetting: None):
+    learn("2.13.0", list(genuine_tree("2.13.0").values()))
+    assert versions_module._LIVE == {}
 
 
 def test_an_option_that_a_version_lacks_is_refused_and_the_versions_that_have_it_are_named():
     (problem,) = refused({"debug.deadlock_check": True}, "2.6.0", "found by the cache")
     assert problem == (
         "compiler.debug.deadlock_check=true: torch_npu 2.6.0.post5 (found by the cache) has no such option; "
-        "versions that have it: 2.9.0.post6, 2.11.0.post3, 2.13.0, 2.14.0."
+        "versions that have it: 2.9.0.post6, 2.10.0.post7, 2.11.0.post3, 2.12.0, 2.12.0.post3, 2.13.0, 2.14.0."
     )
 
 
@@ -213,7 +279,7 @@ def test_a_leaf_lives_from_a_version_to_a_version() -> None:
         span = Span(since=order[since], until=None if until is None else order[until], leaf=genuine("x"))
         last = len(order) - 1 if until is None else until
         assert [_covers(span, at) for at in range(len(order))] == [since <= at <= last for at in range(len(order))]
-    assert having("debug.deadlock_check") == order[3:]
+    assert having("debug.deadlock_check") == tuple(name for name in order[5:] if name != "2.10.0")
     assert having("nothing.of.that.name") == ()
 
 

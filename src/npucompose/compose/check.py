@@ -84,6 +84,7 @@ def _sections() -> dict[str, Any]:
 def check(composed: Composed, *, with_model: bool = True, known: Known | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError."""
     known = known or Known()
+    _gather(list(composed.problems), known.torch_npu)  # before the options are read: they are those of its tree
     problems = list(composed.problems)
     tree = known.with_sections(_shaped(composed.tree, problems))
     experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
@@ -114,6 +115,7 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
         effective = found or ()
     if problems or passes is None or target is None or torch_npu is None or operators is None:
         raise ConfigError(*dict.fromkeys(problems))
+    effective = (*torch_npu.effective(experiment.compiler), *effective)
     provenance = torch_npu.told(_complete(experiment, composed.provenance))
     return Checked(
         experiment=experiment,

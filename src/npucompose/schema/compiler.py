@@ -22,7 +22,9 @@ EVERY_LEAF: Mapping[str, Leaf] = every_leaf()
 VERSION = "torch_npu_version"
 """The one key under `compiler` that is no option of TorchAir's: whose option tree is meant."""
 
-_GROUPS = frozenset(".".join(path.split(".")[:depth]) for path in EVERY_LEAF for depth in range(1, path.count(".") + 1))
+
+def _is_group(path: str) -> bool:
+    return any(leaf.startswith(f"{path}.") for leaf in EVERY_LEAF)
 
 
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _flat(tree: Any, at: str, where: str, problems: list[str]) -> Iterator[tuple
         path = f"{at}.{name}" if at else str(name)
         if path in EVERY_LEAF:
             yield path, value
-        elif path in _GROUPS:
+        elif _is_group(path):
             yield from _flat(value, path, where, problems)
         else:
             problems.append(_unknown(str(name), at, where))

@@ -22,7 +22,7 @@ from npucompose.schema.structure import structure
 
 FILE = Path(__file__).with_name("socs.yaml")
 DEFAULT = "Ascend910B1"
-"""What the simulated runtime is where `target.soc` names nothing: it has the cores of TorchAir's documents, 24 and 48."""
+"""What the simulated runtime is where `target.soc` names nothing: with the cores of TorchAir's documents, 24 and 48."""
 WHERE = "target.soc"
 
 

@@ -2,14 +2,15 @@
 
 The data file is read from the wheels by tools/read_option_trees.py; the words (documentation, modes, units) are those
 of our table, which describes torch_npu 2.13.0. A leaf that only other versions have is described by the leaf of
-torchair that has the same name.
+torchair that has the same name. The tree of the wheel that is found here is read from it and put in with `learn`; a
+version of which there is neither takes the tree of the next older one, and that is said to be assumed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ DATA = Path(__file__).with_name("torch_npu_options.json")
 REFERENCE = "2.13.0"
 """The version that our table describes, and the one that is meant where nothing is installed and none is named."""
 WHERE = "compiler"
+_VERSION = re.compile(
+    r"(?P<release>\d+\.\d+\.\d+)(?P<before>\.?(a|b|rc|dev)\d*)?(\.post(?P<post>\d+))?(\+[\w.]+)?", re.ASCII
+)
 
 
 @frozen(kw_only=True)
@@ -38,12 +42,22 @@ class Span:
     leaf: GenuineLeaf
 
 
+@frozen(kw_only=True)
+class _Data:
+    versions: tuple[str, ...]
+    sources: Mapping[str, str]
+    leaves: Mapping[str, tuple[Span, ...]]
+
+
 @cache
-def _loaded() -> tuple[tuple[str, ...], Mapping[str, tuple[Span, ...]]]:
+def _loaded() -> _Data:
     data = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(data["versions"]), {
-        path: tuple(_span(path, dict(row)) for row in rows) for path, rows in data["leaves"].items()
-    }
+    leaves = {path: tuple(_span(path, dict(row)) for row in rows) for path, rows in data["leaves"].items()}
+    return _Data(versions=tuple(data["versions"]), sources=data["sources"], leaves=leaves)
+
+
+_LIVE: dict[str, Mapping[str, GenuineLeaf]] = {}
+"""{version: its tree}, as read from wheels of this machine in this process."""
 
 
 def _span(path: str, row: dict[str, Any]) -> Span:
@@ -53,21 +67,71 @@ def _span(path: str, row: dict[str, Any]) -> Span:
 
 def versions() -> tuple[str, ...]:
     """The versions whose option tree is known, oldest first: `("2.6.0.post5", …, "2.14.0")`."""
-    return _loaded()[0]
+    return _loaded().versions
+
+
+def same_sources(digest: str) -> str | None:
+    """The known version whose option classes are these very files, by their digest."""
+    return next((name for name, known in _loaded().sources.items() if known == digest), None)
+
+
+def learn(version: str, leaves: Sequence[GenuineLeaf]) -> None:
+    """From now on, in this process, the version has this tree: its wheel was read.
+
+    What no table of ours has becomes settable; what the wheel allows beside our values is allowed, and its defaults are
+    the defaults.
+    """
+    tree = {leaf.path: leaf for leaf in leaves}
+    if genuine_tree(version) == tree and (version in _LIVE or version in versions()):
+        return
+    _LIVE[version] = tree
+    tree_of.cache_clear()
+    every = every_leaf()
+    by_stored = {stored_path(leaf): path for path, leaf in every.items()}
+    table = {leaf.path: leaf for leaf in TORCHAIR + NPUGRAPH_EX_LEAVES}
+    for stored, genuine in tree.items():
+        if stored not in by_stored:
+            new = _described(genuine, table)
+            every[new.path] = new
+        else:
+            path = by_stored[stored]
+            every[path] = _widened(every[path], genuine)
+
+
+def _widened(leaf: Leaf, genuine: GenuineLeaf) -> Leaf:
+    """The leaf with the wheel's default, and with the values of both."""
+    limits = _limits(genuine)
+    if leaf.choices is not None and (more := limits.get("choices")) is not None:
+        leaf = attrs.evolve(leaf, choices=tuple(dict.fromkeys((*leaf.choices, *more))))
+    if leaf.least is not None and (least := limits.get("least")) is not None:
+        leaf = attrs.evolve(leaf, least=min(leaf.least, least))
+    return attrs.evolve(leaf, default=genuine.default)
 
 
 def known(version: str, where: str = "torch_npu_version") -> str:
-    """The known version that is meant: `2.9.0` is 2.9.0.post6. ConfigError names them all where it is none of them."""
-    meant = [name for name in versions() if version in (name, _release(name))]
-    if not meant:
+    """The version that is meant: itself, or for a release of which only post-releases are known the newest of them
+    (`2.9.0` is 2.9.0.post6). A version of which nothing is known is meant all the same, see `assumed`; ConfigError for
+    what is none.
+    """
+    if version in _LIVE or version in versions():
+        return version
+    meant = [name for name in versions() if _release(name) == version]
+    if meant:
+        return meant[-1]
+    if not _VERSION.fullmatch(version):
         raise ConfigError(unknown("torch_npu version", version, versions(), where))
-    return meant[-1]
+    return version
+
+
+def assumed(version: str) -> str | None:
+    """The known version whose tree stands in for this one's, which nobody has read; None where it was read."""
+    version = known(version)
+    return None if version in _LIVE or version in versions() else nearest(version)
 
 
 def nearest(version: str) -> str:
-    """The known version whose tree an installed one has most likely: its release, else the next older one."""
-    numbers = _numbers(_release(version))
-    older = [name for name in versions() if _numbers(_release(name)) <= numbers]
+    """The known version whose tree an unknown one has most likely: itself, else the next older one."""
+    older = [name for name in versions() if order_of(name) <= order_of(version)]
     return older[-1] if older else versions()[0]
 
 
@@ -75,14 +139,22 @@ def _release(version: str) -> str:
     return version.partition(".post")[0].partition("+")[0]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", version))
+def order_of(version: str) -> tuple[tuple[int, ...], int, int]:
+    """By what versions are sorted: 2.9.0rc1 before 2.9.0 before 2.9.0.post6 before 2.13.0; `+local` says nothing."""
+    said = _VERSION.fullmatch(version)
+    if said is None:
+        return (), 0, 0
+    before = -1 if said["before"] else 0
+    return tuple(int(n) for n in said["release"].split(".")), before, int(said["post"] or -1)
 
 
 def genuine_tree(version: str) -> Mapping[str, GenuineLeaf]:
-    """{stored path: leaf} of the genuine classes of a known version."""
-    at = versions().index(known(version))
-    return {path: span.leaf for path, spans in _loaded()[1].items() for span in spans if _covers(span, at)}
+    """{stored path: leaf} of the genuine classes of a version; of one that nobody has read, as it is assumed."""
+    version = known(version)
+    if version in _LIVE:
+        return _LIVE[version]
+    at = versions().index(nearest(version))
+    return {path: span.leaf for path, spans in _loaded().leaves.items() for span in spans if _covers(span, at)}
 
 
 def _covers(span: Span, at: int) -> bool:
@@ -92,11 +164,11 @@ def _covers(span: Span, at: int) -> bool:
 
 
 @cache
-def every_leaf() -> Mapping[str, Leaf]:
-    """{YAML path: leaf} over all versions: our table first, then what only other versions have."""
+def every_leaf() -> dict[str, Leaf]:
+    """{YAML path: leaf} over all versions: our table first, then what only other versions have. `learn` adds to it."""
     table = {leaf.path: leaf for leaf in TORCHAIR + NPUGRAPH_EX_LEAVES}
     stored = {stored_path(leaf) for leaf in table.values()}
-    others = [_described(spans[-1].leaf, table) for path, spans in _loaded()[1].items() if path not in stored]
+    others = [_described(spans[-1].leaf, table) for path, spans in _loaded().leaves.items() if path not in stored]
     return {**table, **{leaf.path: leaf for leaf in others}}
 
 
@@ -116,7 +188,7 @@ def _described(genuine: GenuineLeaf, table: Mapping[str, Leaf]) -> Leaf:
     if not named:
         return Leaf(**own, kind=kind_of(genuine), doc="described nowhere that we know of", **_limits(genuine))
     like = named[0]
-    needs = prefix + like.needs if like.needs and any(p == prefix + like.needs for p in _loaded()[1]) else None
+    needs = prefix + like.needs if like.needs and any(p == prefix + like.needs for p in _loaded().leaves) else None
     return attrs.evolve(like, **own, choices_in={}, needs=needs, twin=None, twin_inverted=False, **_limits(genuine))
 
 
@@ -146,9 +218,18 @@ def tree_of(version: str) -> Mapping[str, Leaf]:
 
 
 def having(stored: str) -> tuple[str, ...]:
-    """The versions that have the leaf at this path of the genuine object."""
-    spans = _loaded()[1].get(stored, ())
-    return tuple(name for at, name in enumerate(versions()) if any(_covers(span, at) for span in spans))
+    """The versions that have the leaf at this path of the genuine object: known ones, then those read here."""
+    spans = _loaded().leaves.get(stored, ())
+    known_ones = [name for at, name in enumerate(versions()) if any(_covers(span, at) for span in spans)]
+    return (*known_ones, *(name for name, tree in _LIVE.items() if stored in tree and name not in known_ones))
+
+
+@frozen(kw_only=True)
+class Doubt:
+    """A request of which nobody here can say whether the version has it: its tree is only assumed."""
+
+    path: str
+    why: str
 
 
 def refused(values: Mapping[str, Any], version: str, by: str = "") -> tuple[str, ...]:
@@ -156,11 +237,33 @@ def refused(values: Mapping[str, Any], version: str, by: str = "") -> tuple[str,
 
     `by` says in the sentence where the version comes from: "found by the cache".
     """
-    named = f"torch_npu {known(version)}" + (f" ({by})" if by else "")
-    return tuple(_refusals(values, tree_of(version), named))
+    certain = {path: value for path, value in values.items() if not _newer_has(path, value, version)}
+    return tuple(_refusals(certain, version, by))
 
 
-def _refusals(values: Mapping[str, Any], tree: Mapping[str, Leaf], named: str) -> Iterator[str]:
+def doubted(values: Mapping[str, Any], version: str) -> tuple[Doubt, ...]:
+    """What an assumed tree lacks and a newer known one has: nobody can say whether this version has it already."""
+    return tuple(
+        Doubt(
+            path=path,
+            why=f"unknown whether torch_npu {version} has it: its tree was not read, that of {assumed(version)} is "
+            f"assumed; versions that have it: {listed(newer)}",
+        )
+        for path, value in values.items()
+        if (newer := _newer_has(path, value, version)) and any(_refusals({path: value}, version))
+    )
+
+
+def _newer_has(path: str, value: Any, version: str) -> tuple[str, ...]:
+    """Known versions beyond one whose tree is assumed that take the value there; () where the tree was read."""
+    if assumed(version) is None:
+        return ()
+    have = [name for name in having(stored_path(every_leaf()[path])) if order_of(name) > order_of(known(version))]
+    return tuple(name for name in have if (leaf := tree_of(name)[path]).choices is None or value in leaf.choices)
+
+
+def _refusals(values: Mapping[str, Any], version: str, by: str = "") -> Iterator[str]:
+    tree, named = tree_of(version), f"torch_npu {known(version)}" + (f" ({by})" if by else "")
     for path, value in values.items():
         given = f"{WHERE}.{path}={shown(value)}"
         if path not in tree:
@@ -184,7 +287,7 @@ def _instead(path: str, value: Any, tree: Mapping[str, Leaf]) -> str:
 
 def mode_refused(mode: str, version: str, by: str = "") -> str | None:
     """Why a version cannot run a mode: npugraph_ex came after 2.6.0."""
-    if mode != NPUGRAPH_EX or f"{PREFIX}mode" in tree_of(version):
+    if mode != NPUGRAPH_EX or f"{PREFIX}mode" in tree_of(version) or assumed(version):
         return None
     named = f"torch_npu {known(version)}" + (f" ({by})" if by else "")
     return f"mode={mode}: {named} has no such package; versions that have it: {listed(having(f'{PREFIX}mode'))}."

@@ -203,8 +203,42 @@ def test_every_python_and_processor_of_2_13_0_is_pinned():
     assert all(len(pin["sha256"]) == 64 for pin in files)
 
 
-def test_a_release_means_its_post_release():
-    assert pinned("2.9.0", "3.11", "x86_64").version == "2.9.0.post6"
+def test_a_version_that_is_not_pinned_is_asked_of_the_index_as_it_is_written(only_here: Path):
+    pin = pinned("2.9.0", "3.11", "x86_64")
+    assert (pin.version, pin.file, pin.sha256) == ("2.9.0", None, None)
+    assert pin.platforms == ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+    assert pinned("2.9.0.post6", "3.11", "x86_64").sha256
+
+
+def test_a_wheel_without_a_pin_is_fetched_where_pip_finds_it(only_here: Path):
+    file, _ = fake_wheel(only_here, says="2.12.7")
+    renamed = file.with_name(file.name.replace("2.13.0", "2.12.7"))
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(renamed, "w") as new:
+        for name in old.namelist():
+            text = old.read(name).decode().replace("2.13.0", "2.12.7")
+            new.writestr(name.replace("2.13.0", "2.12.7"), text)
+    fetched = fetch(pinned("2.12.7", "3.11", "x86_64"))
+    assert version(fetched.tree) == "2.12.7"
+
+
+def test_a_version_that_the_index_has_not_is_refused_with_those_that_it_has(
+    only_here: Path, capsys: pytest.CaptureFixture[str]
+):
+    fake_wheel(only_here)
+    assert main(["fetch", "torch_npu", "--version", "2.13.7", "--python", "3.11", "--platform", "x86_64"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown torch_npu version '2.13.7' @ --version. Did you mean '2.13.0'? Choices: 2.13.0." in said
+    assert "Python 3.11 on x86_64" in said
+
+
+def test_what_was_fetched_says_which_claims_are_proven_on_it(capsys: pytest.CaptureFixture[str]):
+    unpacked(cached_tree("2.13.0", "3.11", "x86_64"))
+    unpacked(cached_tree("2.12.0", "3.11", "x86_64"), says="2.12.0", torch="2.12.0")
+    assert main(["fetch", "torch_npu", "--version", "2.13.0", "--python", "3.11", "--platform", "x86_64"]) == 0
+    assert "execution: proven" in capsys.readouterr().out
+    assert main(["fetch", "torch_npu", "--version", "2.12.0", "--python", "3.11", "--platform", "x86_64"]) == 0
+    assert "execution: not proven" in (said := capsys.readouterr().out)
+    assert "it needs torch 2.12.0" in said
 
 
 @pytest.mark.parametrize(
@@ -215,7 +249,7 @@ def test_a_release_means_its_post_release():
             ("--python", "3.9"),
             "no wheel of torch_npu 2.13.0 is pinned for Python 3.9; there are wheels for Python 3.10",
         ),
-        (("--version", "2.9.0", "--python", "3.11", "--platform", "aarch64"), "there are: x86_64"),
+        (("--version", "2.9.0.post6", "--python", "3.11", "--platform", "aarch64"), "there are: x86_64"),
     ],
 )
 def test_what_is_not_pinned_ends_with_status_2(

@@ -24,6 +24,7 @@ from attrs import frozen
 from npucompose import private
 from npucompose.errors import ConfigError, FetchError, listed, unknown
 from npucompose.machine import CACHE_VARIABLE, cache_dir
+from npucompose.schema.versions import order_of
 from npucompose.targets.npu_offline.wheel import FETCH, cached_tree, this_architecture, this_python, version
 
 DEFAULT_VERSION = "2.13.0"
@@ -31,6 +32,7 @@ DEFAULT_VERSION = "2.13.0"
 PINS = Path(__file__).with_name("wheels.json")
 """{version: {Python: {architecture: {file, sha256}}}} of wheels on PyPI; docs/options.md says how it is made."""
 TIME_LIMIT_S = 900.0
+OTHERS = "Any other version of pip's index is taken as well, written out: 2.10.0, 2.12.0.post3."
 
 
 @frozen(kw_only=True)
@@ -40,12 +42,15 @@ class Pin:
     version: str
     python: str
     architecture: str
-    file: str
-    sha256: str
+    file: str | None
+    sha256: str | None
+    """None, as the file: no pin of ours; pip chooses the file and holds it against the index's own hash."""
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """The platform tags in the wheel's name: `("manylinux_2_28_x86_64",)`."""
+        """The platform tags in the wheel's name: `("manylinux_2_28_x86_64",)`; without a name all there are."""
+        if self.file is None:
+            return tuple(f"{tag}_{self.architecture}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"))
         return tuple(self.file.removesuffix(".whl").split("-")[-1].split("."))
 
 
@@ -59,16 +64,17 @@ class Fetched:
 def pinned(
     version: str = DEFAULT_VERSION, python: str | None = None, architecture: str | None = None, pins: Path = PINS
 ) -> Pin:
-    """The wheel for this Python and architecture (this machine's where none is named); ConfigError if none is pinned.
+    """The wheel for this Python and architecture (this machine's where none is named).
 
-    `2.9.0` means the post-release of it that is pinned, 2.9.0.post6.
+    A version that is not pinned is asked of pip's index as it is written. ConfigError for what is no version, and where
+    a pinned version has no wheel for this Python or architecture.
     """
     table: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(pins.read_text(encoding="utf-8"))
     python, architecture = python or this_python(), architecture or this_architecture()
-    exact = [name for name in table if name == version or name.startswith(f"{version}.post")]
-    if not exact:
-        raise ConfigError(unknown("torch_npu version", version, tuple(table), where="--version"))
-    version = exact[-1]
+    if version not in table:
+        if order_of(version) == order_of(""):
+            raise ConfigError(f"{unknown('torch_npu version', version, tuple(table), where='--version')} {OTHERS}")
+        return Pin(version=version, python=python, architecture=architecture, file=None, sha256=None)
     if python not in table[version]:
         raise ConfigError(
             f"no wheel of torch_npu {version} is pinned for Python {python}; there are wheels for Python "
@@ -99,7 +105,7 @@ def fetch(pin: Pin) -> Fetched:
             unpack(wheel, whole)
             private.close(whole)
             if version(whole) != pin.version:
-                raise FetchError(f"{pin.file} says of itself that it is torch_npu {version(whole)}.")
+                raise FetchError(f"{wheel.name} says of itself that it is torch_npu {version(whole)}.")
             _put(whole, tree, instead=doubt is not None)
     except OSError as error:
         raise FetchError(f"torch_npu {pin.version} cannot be unpacked into {tree.parent}: {error}.") from error
@@ -137,14 +143,28 @@ def _downloaded(pin: Pin, folder: Path) -> Path:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise FetchError(f"pip had not downloaded {pin.file} after {TIME_LIMIT_S:g} s.") from None
-    wheel = folder / pin.file
-    if ran.returncode == 0 and wheel.is_file():
-        return wheel
+        raise FetchError(f"pip had not downloaded torch_npu {pin.version} after {TIME_LIMIT_S:g} s.") from None
+    wheels = sorted(folder.glob("torch_npu-*.whl")) if pin.file is None else [folder / pin.file]
+    if ran.returncode == 0 and wheels and wheels[0].is_file():
+        return wheels[0]
     if ran.returncode == 0:
         names = listed(sorted(file.name for file in folder.iterdir())) or "nothing"
         raise FetchError(f"pip was asked for {pin.file} and downloaded {names}.")
-    raise FetchError(f"pip cannot download {pin.file}: {_said(ran.stderr)} {_advice(ran.stderr)}")
+    there = _there(ran.stderr)
+    if pin.file is None and there:
+        raise ConfigError(
+            f"{unknown('torch_npu version', pin.version, there, where='--version')} These are what pip's index has for "
+            f"Python {pin.python} on {pin.architecture}."
+        )
+    wanted = pin.file or f"torch_npu {pin.version} for Python {pin.python} on {pin.architecture}"
+    raise FetchError(f"pip cannot download {wanted}: {_said(ran.stderr)} {_advice(ran.stderr)}")
+
+
+def _there(stderr: str) -> tuple[str, ...]:
+    """The versions that pip's index has, newest last, in pip's own words."""
+    said = re.search(r"\(from versions: ([^)]*)\)", stderr)
+    names = [] if said is None or said[1] == "none" else said[1].split(", ")
+    return tuple(name for name in names if order_of(name) != order_of(""))
 
 
 def _each(flag: str, values: Iterable[str]) -> list[str]:
@@ -169,6 +189,8 @@ def _advice(stderr: str) -> str:
 
 
 def _verify(wheel: Path, pin: Pin) -> None:
+    if pin.sha256 is None:
+        return
     digest = hashlib.sha256()
     with wheel.open("rb") as file:
         while block := file.read(1 << 20):

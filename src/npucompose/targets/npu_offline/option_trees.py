@@ -6,6 +6,7 @@ packages have the same names in every version, and reading them imports a little
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.machinery
 import json
@@ -14,13 +15,17 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from npucompose import private
 from npucompose.errors import ConfigError
+from npucompose.machine import cache_dir
 from npucompose.schema.genuine import GenuineLeaf
+from npucompose.schema.versions import genuine_tree, same_sources
 
 PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}
 """Package under torch_npu/dynamo -> what its paths start with here."""
@@ -42,6 +47,40 @@ def read_tree(tree: Path) -> tuple[GenuineLeaf, ...]:
         last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
         raise ConfigError(f"the option trees of {tree} cannot be read: {last}")
     return tuple(GenuineLeaf.of_dict(row) for row in json.loads(ran.stdout.strip().splitlines()[-1]))
+
+
+def sources_digest(tree: Path) -> str | None:
+    """Of the files that declare the options; None where the tree holds none."""
+    files = sorted((tree / "torch_npu" / "dynamo").glob("*/configs/**/*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(tree).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest() if files else None
+
+
+def live_tree(tree: Path) -> tuple[GenuineLeaf, ...] | None:
+    """The leaves of the wheel unpacked in `tree`, whatever version it says it is; None where it declares none.
+
+    Files that are those of a known version have its tree. Others are read by `read_tree`, once: what was read is kept
+    in the cache under the digest of the files. ConfigError where they cannot be read.
+    """
+    digest = sources_digest(tree)
+    if digest is None:
+        return None
+    same = same_sources(digest)
+    if same is not None:
+        return tuple(genuine_tree(same).values())
+    kept = cache_dir() / "option_trees" / f"{digest}.json"
+    if kept.is_file() and private.doubt(kept, cache_dir()) is None:
+        return tuple(GenuineLeaf.of_dict(row) for row in json.loads(kept.read_text(encoding="utf-8")))
+    leaves = read_tree(tree)
+    with suppress(OSError):  # a machine without a cache reads again
+        private.make(kept.parent, cache_dir())
+        beside = kept.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps([attrs.asdict(leaf) for leaf in leaves]), encoding="utf-8")
+        private.close(kept.parent)
+        beside.replace(kept)
+    return leaves
 
 
 def load_configs(tree: Path) -> dict[str, type[Any]]:

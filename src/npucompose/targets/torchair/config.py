@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.schema.leaf import GE, NPUGRAPH_EX, Leaf
 from npucompose.targets.torchair.node_filter import node_filter
 
@@ -26,7 +26,7 @@ def torchair_config(options: CompilerOptions, mode: str, before: Hook, after: Ho
     config.mode = mode
     for path, value in _requested(options, files).items():
         if not path.startswith(PREFIX):
-            write(config, LEAVES[path], value)
+            write(config, EVERY_LEAF[path], value)
     config.post_grad_custom_pre_pass = before
     config.post_grad_custom_post_pass = after
     return config
@@ -37,7 +37,7 @@ def npugraph_ex_options(
 ) -> dict[str, Any]:
     """What `torch.compile(backend="npugraph_ex", options=…)` takes: a flat mapping."""
     flat = {
-        LEAVES[path].genuine_path: _given(LEAVES[path], value)
+        EVERY_LEAF[path].genuine_path: _given(EVERY_LEAF[path], value)
         for path, value in _requested(options, files).items()
         if path.startswith(PREFIX)
     }
@@ -49,7 +49,7 @@ def _requested(options: CompilerOptions, files: Path | None) -> dict[str, Any]:
     requested = dict(options.changed())
     if files is None:
         return requested
-    for path, leaf in LEAVES.items():
+    for path, leaf in EVERY_LEAF.items():
         if leaf.written and leaf.needs and options[leaf.needs]:
             folder = files / (options[path] or "")  # an absolute path stays what it is
             folder.mkdir(parents=True, exist_ok=True)

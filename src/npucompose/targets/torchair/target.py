@@ -16,7 +16,7 @@ from attrs import frozen
 
 from npucompose.errors import CompileError, ConfigError
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.compiler import LEAVES, CompilerOptions
+from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.options import option
@@ -97,7 +97,7 @@ class TorchairTarget(Target):
 
     def honours(self, mode: str) -> frozenset[str]:
         """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
-        return frozenset(path for path, leaf in LEAVES.items() if mode in leaf.modes)
+        return frozenset(path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes)
 
     def environment(self) -> Mapping[str, str]:
         return {**OWN_PROCESS, **UNMARKED_OUTPUTS}
