@@ -10,7 +10,7 @@ from npucompose.errors import ConfigError
 
 
 def declare(recipe: argparse.ArgumentParser) -> None:
-    """lock, show, verify; eject, import, export."""
+    """lock, show, verify; eject, import, export, migrate."""
     from npucompose.recipe.command import eject, export, import_
 
     actions = recipe.add_subparsers(required=True, metavar="ACTION")
@@ -27,10 +27,23 @@ def declare(recipe: argparse.ArgumentParser) -> None:
         )
         action.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
         action.set_defaults(act=act)
+    _declare_migrate(actions)
     _declare_locks(actions)
     for action in (ejected, imported, exported):
         action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
     imported.set_defaults(act=import_)
+
+
+def _declare_migrate(actions: Any) -> None:
+    from npucompose.recipe.command import migrate
+
+    migrated = actions.add_parser("migrate", help="what changes in a recipe between two versions of torch_npu")
+    migrated.add_argument("file", type=Path, help="the YAML of an experiment")
+    migrated.add_argument("--to", required=True, metavar="VERSION", help="the version that it shall run on")
+    migrated.add_argument(
+        "--since", metavar="VERSION", help="the version that it was written for (default: what it says, or 2.13.0)"
+    )
+    migrated.set_defaults(act=migrate)
 
 
 def _declare_locks(actions: Any) -> None:

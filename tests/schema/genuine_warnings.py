@@ -33,7 +33,12 @@ def main(tree: str) -> None:
     lists = {"max-autotune": module.unsupport_geconfig_list, "reduce-overhead": module.unsupport_aclgraphconfig_list}
     found: list[tuple[str, str, Any]] = []
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        examples = {"fusion_switch_file": file.name, "static_model_ops_lower_limit": 7, "aicore_num": "24|48"}
+        examples = {
+            "fusion_switch_file": file.name,
+            "static_model_ops_lower_limit": 7,
+            "aicore_num": "24|48",
+            "multistream_parallel_mode": "cv",
+        }
         examples |= {"optimization_switch": "AddNFusionPass:off"}
         for mode, rows in lists.items():
             for path, values in rows:

@@ -9,6 +9,7 @@ from attrs import asdict
 
 from npucompose.compose.legality_compile import compile_keys
 from npucompose.compose.legality_device import device_limits
+from npucompose.compose.legality_ge import ge_streams
 from npucompose.compose.legality_inductor import inductor_options
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
@@ -40,6 +41,7 @@ def effective_options(
         *_fused(experiment, target, passes),
         *_idle(experiment, target, passes),
         *device_limits(experiment, target, passes),
+        *ge_streams(experiment),
         *compile_keys(experiment, target),
         *inductor_options(experiment, target),
     )

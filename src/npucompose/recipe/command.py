@@ -39,6 +39,15 @@ def export(arguments: argparse.Namespace) -> int:
     return _written(json.dumps(exported.as_dict(), indent=2) + "\n", arguments.out)
 
 
+def migrate(arguments: argparse.Namespace) -> int:
+    """1 where the recipe has to be changed."""
+    from npucompose.recipe.migrate import migrate_file
+
+    found = migrate_file(arguments.file, arguments.to, arguments.since)
+    print(found.text(), end="")
+    return 1 if found.problems else 0
+
+
 def _written(text: str, out: str | None) -> int:
     if out is None:
         print(text, end="")

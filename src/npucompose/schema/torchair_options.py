@@ -583,10 +583,11 @@ BACKEND: tuple[Leaf, ...] = (
     text(
         "ge_config.multistream_parallel_mode",
         None,
-        "how GE spreads operators over streams by itself",
-        "hiascend.com CANN 9.1 atlasgeapi_07_0869, ge.autoMultistreamParallelMode",
+        "GE puts operators on streams by itself: cv, LoadBalance:N, MainStream:N, WeightedLoadBalance:N; N up to 64",
+        "hiascend.com CANN 9.1 atlasgeapi_07_0869, ge.autoMultistreamParallelMode; GE's multi_stream_autotune",
         GE,
-        example="cv or LoadBalance:8",
+        pattern=r"cv|LoadBalance|(LoadBalance|MainStream|WeightedLoadBalance):([1-9]|[1-5]\d|6[0-4])",
+        example="LoadBalance:8",
     ),
     leaf(
         "pool",

@@ -1,0 +1,59 @@
+"""GE's automatic streams: values, what depends on GE's version, what `streams.objective=ge` is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from npucompose.compose.check import check
+from npucompose.compose.tree import compose
+from npucompose.errors import ConfigError
+from npucompose.schema.effective import Effective
+
+OPTION = "compiler.ge_config.multistream_parallel_mode"
+
+
+def effective(*overrides: str, mode: str = "max-autotune") -> list[Effective]:
+    made = check(compose([f"mode={mode}", "target=null_device", *overrides]), with_model=False)
+    return [one for one in made.effective if "has no meaning on target" not in one.why]
+
+
+@pytest.mark.parametrize("value", ["cv", "LoadBalance:1", "LoadBalance:64", "MainStream:8", "WeightedLoadBalance:10"])
+def test_a_strategy_with_its_number_is_taken_and_nothing_is_to_be_said(value: str) -> None:
+    assert effective(f"{OPTION}='{value}'") == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["LoadBalance:0", "LoadBalance:65", "LoadBalance:08", "MainStream", "WeightedLoadBalance", "default", "cv:2"],
+)
+def test_what_no_ge_takes_as_an_option_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="multistream_parallel_mode takes text like LoadBalance:8"):
+        effective(f"{OPTION}='{value}'")
+
+
+def test_the_bare_name_depends_on_the_version_of_ge() -> None:
+    (found,) = effective(f"{OPTION}=LoadBalance")
+    assert (found.option, found.requested) == (OPTION, "LoadBalance")
+    assert "since 2026-08 GE refuses it: write LoadBalance:N" in found.why
+    with pytest.raises(ConfigError, match="LoadBalance"):
+        effective(f"{OPTION}=LoadBalance", "strict=all")
+
+
+@pytest.mark.parametrize(
+    ("value", "does"),
+    [
+        (None, "is not set, so that GE uses no automatic streams"),
+        ("'LoadBalance:4'", "covers the graph with paths and merges them"),
+        ("'WeightedLoadBalance:4'", "from a profile, on at most 4 streams"),
+        ("cv", "vector kernels beside cube kernels"),
+    ],
+)
+def test_objective_ge_says_what_ge_does_with_the_option(value: str | None, does: str) -> None:
+    given = [] if value is None else [f"{OPTION}={value}"]
+    (found,) = effective("streams.objective=ge", "passes=stream_plan", *given)
+    assert found.option == "streams.objective"
+    assert does in found.why
+
+
+def test_in_a_mode_without_ge_nothing_is_said_of_it() -> None:
+    assert effective("streams.objective=ge", "passes=stream_plan", mode="reduce-overhead") == []
