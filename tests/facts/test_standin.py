@@ -15,9 +15,8 @@ from torch import fx
 
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import control, stream_labels
-from npucompose.targets.npu_offline.standin.device import Device
-from npucompose.targets.npu_offline.standin.graphs import NPUGraph
-from npucompose.targets.npu_offline.standin.streams import Event, Stream
+from npucompose.targets.npu_offline.standin.device import Device, Event
+from npucompose.targets.npu_offline.standin.recording import Recording
 from tests.facts.broken import (
     EXAMPLES,
     Planned,
@@ -31,38 +30,34 @@ from tests.sample_graphs import some_inputs
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    for kind in (Stream, Event):
-        monkeypatch.setattr(kind, "device_of", None, raising=False)
-    made = Device()
-    monkeypatch.setattr(NPUGraph, "device", made, raising=False)
-    return made
+def device() -> Device:
+    return Device()
 
 
-def captured(device: Device, module: fx.GraphModule) -> NPUGraph:
+def captured(device: Device, module: fx.GraphModule) -> Recording:
     """The planned graph as code would run it in a capture: streams entered, events recorded and waited for."""
     labels, given = stream_labels(module.graph), iter(some_inputs(module))
-    streams, events = {"default": device.default_stream}, dict[fx.Node, Event]()
+    streams, events = {"default": device.new_stream()}, dict[fx.Node, Event]()
     interpreter = fx.Interpreter(module, garbage_collect_values=False)
-    graph = NPUGraph()
-    with torch.no_grad():
-        graph.capture_begin()
+    graph = Recording(device)
+    with torch.no_grad(), device.stream(streams["default"]):
+        graph.begin()
         for node in module.graph.nodes:
             label = labels.get(node, "default")
-            stream = streams.setdefault(label, streams.get(label) or Stream())
+            stream = streams.setdefault(label, streams.get(label) or device.new_stream())
             kind = control(node)
             if kind == "record":
-                events[node] = Event()
-                events[node].record(stream)
+                events[node] = device.new_event()
+                device.record(events[node], stream)
             elif kind == "wait":
                 for event in nodes_in(node.args[0]):
-                    events[event].wait(stream)
+                    device.wait(events[event], stream)
             elif node.op == "placeholder":
                 interpreter.env[node] = next(given)
             elif node.op != "output" and kind is None:
                 with device.stream(stream):
                     interpreter.env[node] = interpreter.run_node(node)
-        graph.capture_end()
+        graph.end()
     return graph
 
 

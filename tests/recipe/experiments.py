@@ -33,7 +33,7 @@ EXPERIMENTS: dict[str, list[str]] = {
         "compiler.npugraph_ex.clone_output=true",
         "compiler.npugraph_ex.use_graph_pool=shared",
         "compiler.npugraph_ex.super_kernel_optimize=true",
-        "+compiler.npugraph_ex.super_kernel_optimize_options={a: 1}",
+        "+compiler.npugraph_ex.super_kernel_optimize_options={stream_fusion: 1}",
     ],
     "dynamic": [
         "mode=max-autotune",

@@ -198,7 +198,8 @@ def test_what_is_set_elsewhere_is_refused_with_where(path: str, value: Any, word
         ("dump_config.dump_step", "1,2"),
         ("dump_config.dump_config_path", "acl.txt"),
         ("npugraph_ex._vllm_aclnn_static_kernel_sym_range", [1, "2"]),
-        ("npugraph_ex.super_kernel_optimize_options", {"a": [1]}),
+        ("npugraph_ex.super_kernel_optimize_options", {"early_start": {1}}),
+        ("npugraph_ex.super_kernel_optimize_options", {"aggressive_opt_strategies": {1: 2}}),
         ("debug.data_dump.filter", "mm"),
         ("debug.data_dump.filter", ["mm", 3]),
         ("aclgraph_config.use_custom_pool", ""),
@@ -213,6 +214,11 @@ def test_a_wrong_value_is_refused(path: str, value: Any):
     ("path", "value", "kept"),
     [
         ("ge_config.export_compile_stat", 1, "1"),
+        (
+            "npugraph_ex.super_kernel_optimize_options",
+            {"dcci_disable_on_kernel": (".*",), "aggressive_opt_strategies": {"event_breaker_bypass": 1}},
+            {"aggressive_opt_strategies": {"event_breaker_bypass": 1}, "dcci_disable_on_kernel": [".*"]},
+        ),
         ("aoe_config.aoe_mode", 2, "2"),
         ("dump_config.dump_step", 5, "5"),
         ("dump_config.dump_step", "0|3-5|10", "0|3-5|10"),

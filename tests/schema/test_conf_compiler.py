@@ -36,9 +36,9 @@ def composed(*overrides: str) -> CompilerOptions:
             (2, 4),
         ),
         (
-            "compiler.experimental_config.aclgraph._super_kernel_optimize_options={mode: fast}",
+            "compiler.experimental_config.aclgraph._super_kernel_optimize_options={dcci_disable_on_kernel: ['.*']}",
             "experimental_config.aclgraph._super_kernel_optimize_options",
-            {"mode": "fast"},
+            {"dcci_disable_on_kernel": [".*"]},
         ),
     ],
 )

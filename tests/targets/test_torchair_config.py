@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.variables.streams
 import torch.distributed
 
 from npucompose.errors import ConfigError
@@ -299,3 +300,35 @@ def test_a_node_is_chosen_by_its_name_its_operator_or_that_without_overload(
     node = SimpleNamespace(name="mm_1", target="aten.mm.default")
     assert (node_filter(patterns)(node) is node) is chosen
     assert chosen or node_filter(patterns)(node) is None
+
+
+def test_streams_of_the_model_s_own_code_are_told_by_their_first_line_in_modes_that_take_none() -> None:
+    graph = torch.fx.Graph()
+    module: Any = SimpleNamespace(graph=graph)
+    x = graph.placeholder("x")
+    assert failures.own_stream(module) is None
+    record = graph.call_function(torch.ops.streams.record_event, (0, 1))
+    record.meta["stack_trace"] = '  File "/a/model.py", line 7, in forward\n    self.ready.record()\n'
+    graph.output(x)
+    line = failures.own_stream(module)
+    assert line == "model.py:7 in forward: self.ready.record()"
+    told = failures.streams_not_taken(TypeError("unhashable type: 'dict'\nmore"), ACLGRAPH, module, "graph_0")
+    assert told is not None
+    assert told.what.startswith("TorchAir's mode=reduce-overhead does not take streams and events")
+    assert (told.graph, told.source, told.reason) == ("graph_0", line, "unhashable type: 'dict'")
+    assert told.fix is not None
+    assert told.fix.startswith("mode=npugraph_ex; ")
+    assert failures.streams_not_taken(ValueError("no converter for control_deps"), GE, module, "graph_0") is not None
+    assert failures.streams_not_taken(ValueError("something else"), GE, module, "graph_0") is None
+    assert failures.streams_not_taken(ValueError("no converter for control_deps"), GE, None, "graph_0") is None
+
+
+def test_super_kernel_options_that_torch_npu_refuses_are_told_by_their_path() -> None:
+    error = RuntimeError("Invalid optimize_options param key: 'nonsense'.", "[ERROR] a date")
+    told = failures.failure_of(error, NPUGRAPH_EX)
+    assert told is not None
+    assert told.words == (
+        "torch.npu.NPUGraph refuses compiler.npugraph_ex.super_kernel_optimize_options. "
+        "It says: Invalid optimize_options param key: 'nonsense'."
+    )
+    assert failures.failure_of(error, GE) is None

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from npucompose.targets.torchair import listing, observe
 from npucompose.targets.torchair.observe import Loaded
@@ -98,12 +99,25 @@ def test_a_ge_graph_is_listed_a_line_for_each_node() -> None:
         "# option ge.a = 1\n# option ge.b = 2\n# global option ge.x = 1\n# global option ge.y = 0\n"
         "b: INT64 [3] NPU, FLOAT [-1] = RefData()  # index=1, _user_stream_label=stream1\n"
         "a: FLOAT [4, -1] = Data()  # index=0\n"
-        "Mm: FLOAT = MatMul(a:0, gone:0)\n"
-        "Add_2: FLOAT, INT64 [2] = Add(b:0, a:0, Mm:-1)"
+        "Mm: FLOAT = MatMul(x1=a:0, x2=gone:0)\n"
+        "Add_2: FLOAT, INT64 [2] = Add(x1=b:0, x3=a:0, Mm:-1)"
         "  # _user_stream_label=stream1, _op_aicore_num=8, _op_vectorcore_num=16, _super_kernel_scope=\n"
         "Out: nothing = NetOutput(Add_2:0)\n"
         "Add_3: FLOAT = Add()  # _super_kernel_scope=sk\n"
     )
+
+
+@pytest.mark.usefixtures("ge_ir")
+def test_constants_lists_and_plain_attributes_are_listed_with_their_values() -> None:
+    data = torch.tensor([2, 3], dtype=torch.int64).numpy().tobytes()
+    tensor = SimpleNamespace(desc=described(2, 2, device="CPU"), data=data)
+    listed = SimpleNamespace(ListFields=lambda: [("i", [1, 2]), ("val_type", 2)])
+    const = ge_op("Const", "Const", out=[described(2, 2)], value=attribute("t", tensor), b=attribute("list", listed))
+    assert listing._line(const) == "Const: INT64 [2] = Const()  # b=[1, 2], value=INT64 [2] CPU [2, 3]"
+    long = SimpleNamespace(desc=described(1, 9), data=torch.arange(9.0).numpy().tobytes())
+    assert listing._constant(long) == "FLOAT [9] [0, 1, 2, 3, 4, 5, 6, 7, …]"
+    assert listing._constant(SimpleNamespace(desc=described(1, 0), data=b"")) == "FLOAT [0] of 0 bytes"
+    assert listing._text(attribute("b", True)) == "True"
 
 
 def test_every_graph_that_is_loaded_or_exported_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:

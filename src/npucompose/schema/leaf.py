@@ -174,20 +174,24 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 def _dict(value: Any) -> dict[str, Any] | None:
     """A mapping of names to plain values, lists and mappings of them, so that it can be written as JSON."""
-    if not isinstance(value, Mapping):
+    try:
+        return _plain(value) if isinstance(value, Mapping) else None
+    except TypeError:
         return None
-    pairs = cast("Mapping[Any, Any]", value).items()
-    plain = all(isinstance(k, str) and _is_plain(v) for k, v in pairs)
-    return dict(sorted(pairs)) if plain else None
 
 
-def _is_plain(value: Any) -> bool:
-    """What JSON can say; super_kernel_optimize_options holds lists: {dcci_disable_on_kernel: ['.*']}."""
+def _plain(value: Any) -> Any:
+    """TorchAir hands such an option on as it is, and torch_npu asks for lists and dicts: [".*"], {event: 1}."""
     if isinstance(value, Mapping):
-        return all(isinstance(k, str) and _is_plain(v) for k, v in cast("Mapping[Any, Any]", value).items())
+        pairs = cast("Mapping[Any, Any]", value).items()
+        if not all(isinstance(name, str) for name, _ in pairs):
+            raise TypeError
+        return {name: _plain(inner) for name, inner in sorted(pairs)}
     if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, cast("Iterable[Any]", value)))
-    return value is None or isinstance(value, (str, int, float, bool))
+        return [_plain(inner) for inner in cast("Iterable[Any]", value)]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError
 
 
 def _code(value: Any) -> None:

@@ -61,13 +61,11 @@ def test_what_torchair_cannot_convert_of_a_weight_norm_torch_can_take_apart(tmp_
 @offline
 @with_transformers
 @pytest.mark.slow
-def test_an_overlap_that_torchair_s_in_place_pass_makes_is_told_with_the_option_that_avoids_it(tmp_path: Path) -> None:
-    gpt2 = ("mode=npugraph_ex", "model=transformers", "model.architecture=GPT2LMHeadModel")
-    refused, ok = (tmp_path / name for name in ("refused", "ok"))
-    refused.mkdir()
-    ok.mkdir()
-    status, _, error = run(refused, *gpt2)
-    assert status == 3
-    assert "TorchAir's in-place pass" in error
-    status, report, error = run(ok, *gpt2, "compiler.npugraph_ex.inplace_pass=false")
+@pytest.mark.parametrize("mode", ["npugraph_ex", "reduce-overhead"])
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_an_overlap_that_torchair_s_in_place_pass_would_write_over_is_set_apart(
+    architecture: str, mode: str, tmp_path: Path
+) -> None:
+    status, report, error = run(tmp_path, f"mode={mode}", "model=transformers", f"model.architecture={architecture}")
     assert (status, report["numerics"]["bitwise"]) == (0, True), error
+    assert [record["name"] for record in report["passes"]] == ["separate_overlaps"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,67 +12,88 @@ import pytest
 import torch
 from attrs import evolve
 
+from npucompose.errors import CompileError
 from npucompose.schema.soc import device_of
-from npucompose.targets.npu_offline.standin import graphs
+from npucompose.targets.npu_offline.standin import graphs, streams
 from npucompose.targets.npu_offline.standin.device import RESERVED_TASKS, Device
-from npucompose.targets.npu_offline.standin.graphs import (
-    NPUGraph,
-    graph,
-    owner_of,
-    task_group_begin,
-    task_group_end,
-    task_update_begin,
-    task_update_end,
-)
+from npucompose.targets.npu_offline.standin.graphs import GraphBase, TaskGroups
 from npucompose.targets.npu_offline.standin.recorder import Call, tensors
-from npucompose.targets.npu_offline.standin.streams import DEVICE_TYPE, Event, ExternalEvent, Stream
+from npucompose.targets.npu_offline.standin.recording import Recording, owner_of
+from npucompose.targets.npu_offline.standin.streams import DEVICE_TYPE, EventBase, StreamBase
 
 aten = torch.ops.aten
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """A device for one test: the classes of the stand-in know which one is theirs."""
-    for holder, name in ((Stream, "device_of"), (Event, "device_of"), (NPUGraph, "device"), (graph, "device")):
-        monkeypatch.setattr(holder, name, None, raising=False)
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A device for one test: the base classes of the stand-in know which one is theirs."""
+    for holder in (StreamBase, EventBase, GraphBase):
+        monkeypatch.setattr(holder, "_device", None, raising=False)
     made = Device()
-    NPUGraph.device = graph.device = made
-    yield made
-    assert graphs._UPDATING == []
+    streams.attach(made)
+    graphs.attach(made)
+    return made
+
+
+@contextmanager
+def capture(device: Device, stream: int | None = None, pool: Any = None) -> Iterator[Recording]:
+    """A capture on `stream`, or on a new one."""
+    recording = Recording(device)
+    with device.stream(stream or device.new_stream()):
+        recording.begin(pool)
+        try:
+            yield recording
+        finally:
+            recording.end()
 
 
 # Streams and events.
 
 
 def test_streams_are_numbered_from_the_default_one_and_are_equal_by_their_number(device: Device) -> None:
-    first, second = Stream(), Stream(priority=-1)
-    assert (device.default_stream.stream_id, first.stream_id, second.stream_id) == (0, 1, 2)
-    assert (first.priority, second.priority) == (0, -1)
-    again = Stream(stream_id=2, device_index=0, device_type=DEVICE_TYPE)
+    first, second = StreamBase(), StreamBase(priority=-1)
+    assert (device.current, first.stream_id, second.stream_id) == (0, 1, 2)
+    again = StreamBase(stream_id=2, device_index=0, device_type=DEVICE_TYPE)
     assert again == second
     assert hash(again) == hash(second)
     assert first != second
-    assert first != 1
+    assert StreamBase(stream_id=0, device_index=0, device_type=DEVICE_TYPE).stream_id == 0
+    assert isinstance(first, torch.Stream)
     assert (first.device_index, first.device_type) == (0, 20)
-    assert Stream().stream_id == 3
+    assert StreamBase().stream_id == 3
     assert first.query()
-    assert Event().query()
+    assert EventBase().query()
+    assert first.npu_stream != second.npu_stream
+    assert EventBase().npu_event
+
+
+def test_what_only_a_driver_has_is_refused_by_its_name(device: Device) -> None:
+    event = EventBase()
+    for name, act in {
+        "torch.npu.ExternalStream": lambda: StreamBase(stream_ptr=7),
+        r"torch.npu.Event\(interprocess=True\)": lambda: EventBase(interprocess=True),
+        "torch.npu.Event.elapsed_time": lambda: event.elapsed_time(event),
+        "torch.npu.Event.recorded_time": event.recorded_time,
+        "torch.npu.Event.ipc_handle": event.ipc_handle,
+        "torch.npu.Event.from_ipc_handle": lambda: EventBase.from_ipc_handle("npu", b""),
+    }.items():
+        with pytest.raises(CompileError, match=f"target=npu_offline has no {name}: there is no"):
+            act()
 
 
 def test_a_stream_is_current_inside_its_context_only(device: Device) -> None:
-    first, second = Stream(), Stream()
+    first, second = StreamBase(), StreamBase()
     with first as entered:
-        assert entered is first is device.current_stream()
-        with device.stream(second) as inner:
-            assert inner is second is device.current_stream()
-        with device.stream(None) as inner:
-            assert inner is first
-        assert device.current_stream() is first
-    with pytest.raises(KeyError), device.stream(first):
+        assert entered is first
+        assert device.current == first.stream_id
+        with device.stream(second.stream_id):
+            assert device.current == second.stream_id
+        assert device.current == first.stream_id
+    with pytest.raises(KeyError), first:
         raise KeyError
-    assert device.current_stream() is device.default_stream
-    device.set_stream(second)
-    assert device.current_stream() is second
+    assert device.current == 0
+    device.set_stream(2)
+    assert device.current == 2
     assert len(device._stack) == 1
 
 
@@ -79,72 +102,83 @@ def test_pools_are_two_integers_and_new_each_time(device: Device) -> None:
 
 
 def test_records_and_waits_are_noted_on_the_stream_that_they_name(device: Device) -> None:
-    first, second = Stream(), Stream()
-    event = first.record_event()
-    assert first.record_event(event) is event
-    second.wait_event(event)
-    event.record()
-    event.wait(first)
-    event.wait()
-    second.wait_stream(first)
-    event.reset()
-    assert device.ledger.counts == {"event_record": 4, "event_wait": 4}
-    assert event.number == 1
+    first, second, event = StreamBase(), StreamBase(), EventBase()
+    event.record(first)
+    event.wait(second)
+    event.record(StreamBase(stream_id=0, device_type=DEVICE_TYPE))
+    event.reset(first)
+    assert device.ledger.counts == {"event_record": 2, "event_wait": 1}
     assert device.ledger.lines == [
-        "event_record event 1 on stream 1", "event_record event 1 on stream 1", "event_wait event 1 on stream 2",
-        "event_record event 1 on stream 0", "event_wait event 1 on stream 1", "event_wait event 1 on stream 0",
-        "event_record event 2 on stream 1", "event_wait event 2 on stream 2",
+        "event_record event 1 on stream 1", "event_wait event 1 on stream 2", "event_record event 1 on stream 0",
     ]  # fmt: skip
 
 
-def test_a_limit_is_the_streams_own(device: Device) -> None:
-    first, second = Stream(), Stream()
-    device.limit(first, 8, 16)
-    assert first.limit == {"cube_core_num": 8, "vector_core_num": 16}
-    assert second.limit == device.cores == {"cube_core_num": 24, "vector_core_num": 48}
-    assert device.ledger.counts == {"stream_limit": 1}
-    recording = NPUGraph()
-    with graph(recording):
-        device.limit(second, 4, 8)
-    assert recording.told == [f"limit stream {second.stream_id} to 4 cube and 8 vector cores"]
+def test_a_limit_is_the_streams_own_and_told_as_it_stands_before_the_next_kernel(device: Device) -> None:
+    first, second = device.new_stream(), device.new_stream()
+    device.limit(first, "cube_core_num", 8)
+    device.limit(first, "vector_core_num", 16)
+    assert device.limits(first) == {"cube_core_num": 8, "vector_core_num": 16}
+    assert device.limits(second) == device.cores == {"cube_core_num": 24, "vector_core_num": 48}
+    assert device.ledger.counts == {"stream_limit": 2}
+    with capture(device) as recording:
+        device.limit(second, "cube_core_num", 4)
+        device.limit(second, "vector_core_num", 8)
+        device.limit(first, "vector_core_num", 8)
+        device.reset_limit(first)
+    assert recording.told == [
+        f"limit stream {second} to 4 cube and 8 vector cores", f"limit stream {first} to 24 cube and 48 vector cores"
+    ]  # fmt: skip
 
 
-def test_more_cores_than_the_soc_has_are_refused_and_the_soc_is_named(device: Device) -> None:
-    device.soc = device_of("Ascend910B4")
+def test_more_cores_than_the_soc_has_are_refused_and_the_soc_is_named() -> None:
+    device = Device(device_of("Ascend910B4"))
     with pytest.raises(RuntimeError, match="Ascend910B4, nominal has 20 cube and 40 vector cores"):
-        device.limit(Stream(), 24, 40)
-    assert Stream().limit == {"cube_core_num": 20, "vector_core_num": 40}
+        device.limit(device.new_stream(), "cube_core_num", 24)
+    assert device.limits(device.new_stream()) == {"cube_core_num": 20, "vector_core_num": 40}
 
 
 def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_are_given_up(device: Device) -> None:
     device.soc = evolve(device.soc, streams=4, depth=RESERVED_TASKS + 2)
-    first, second = captured()[0], captured()[0]
-    assert device.captured_streams == 2, "two kernels each fill one queue"
+
+    def two_kernels() -> Recording:
+        with capture(device) as recording:
+            torch.ones(2).add(1)
+        return recording
+
+    first, second = two_kernels(), two_kernels()
+    assert device.captured_streams == 2, "two kernels fill one queue"
     assert device.hold_streams([3]) == 2, "the third task goes on in a further stream"
     with pytest.raises(RuntimeError, match=r"207008.*hold 4 streams, this one needs 1, and Ascend910B1 has 4"):
-        captured()
+        two_kernels()
     first.reset()
     assert device.captured_streams == 3
-    captured()
+    two_kernels()
     assert second.kernels == 2
+
+
+def test_memory_that_another_stream_uses_is_noted(device: Device) -> None:
+    used = torch.ones(2, 3)
+    with capture(device) as recording:
+        device.use(used, 7)
+    assert recording.told == ["record_stream of [2, 3] on stream 7"]
+    assert device.ledger.counts["record_stream"] == 1
 
 
 # Captures and replays.
 
 
-def captured(stream: Any = None, pool: Any = None) -> tuple[NPUGraph, torch.Tensor, torch.Tensor]:
+def captured(device: Device, stream: Any = None, pool: Any = None) -> tuple[Recording, torch.Tensor, torch.Tensor]:
     """y = relu(x + 1), recorded."""
     x = torch.zeros(3)
-    recording = NPUGraph()
-    with graph(recording, pool=pool, stream=stream):
+    with capture(device, stream, pool) as recording:
         y = aten.relu(x + 1)
     return recording, x, y
 
 
 def test_a_replay_computes_into_the_memory_of_the_capture(device: Device) -> None:
-    recording, x, y = captured(pool=(7, 0))
+    recording, x, y = captured(device, pool=(7, 0))
     assert device.graphs == [recording]
-    assert (recording.kernels, recording.replays, recording.pool()) == (2, 0, (7, 0))
+    assert (recording.kernels, recording.replays, recording.pool) == (2, 0, (7, 0))
     assert recording.told == ["aten.add.Tensor on stream 1", "aten.relu.default on stream 1"]
     assert 0 < recording.seconds < 60
     assert device.ledger.lines == ["capture 2 kernels, pool (7, 0)"]
@@ -159,10 +193,10 @@ def test_a_replay_computes_into_the_memory_of_the_capture(device: Device) -> Non
 
 
 def test_a_capture_leaves_the_world_as_it_was_and_a_replay_records_no_gradient(device: Device) -> None:
-    x, recording = torch.zeros(3, requires_grad=True), NPUGraph()
+    x = torch.zeros(3, requires_grad=True)
     outside = torch.zeros(3)
     state = torch.get_rng_state()
-    with torch.no_grad(), graph(recording):
+    with torch.no_grad(), capture(device) as recording:
         y = x * 2
         outside.add_(1)
         torch.rand(2)
@@ -174,28 +208,28 @@ def test_a_capture_leaves_the_world_as_it_was_and_a_replay_records_no_gradient(d
 
 
 def test_a_capture_runs_on_its_stream_and_ends_there(device: Device) -> None:
-    stream = Stream()
-    recording, _, _ = captured(stream)
-    assert recording.told[0] == f"aten.add.Tensor on stream {stream.stream_id}"
-    assert device.current_stream() is device.default_stream
-    named, _, _ = captured("torch.npu.Stream()")
-    assert named.told[0] == f"aten.add.Tensor on stream {stream.stream_id + 1}"
-    assert device.capturing is None
+    stream = device.new_stream()
+    recording, _, _ = captured(device, stream)
+    assert recording.told[0] == f"aten.add.Tensor on stream {stream}"
+    assert (device.current, device.capturing) == (0, None)
 
 
-def test_an_empty_capture_is_no_recording_and_two_at_once_are_refused(device: Device) -> None:
-    with graph(NPUGraph()):
+def test_an_empty_capture_is_no_recording_and_what_a_device_refuses_is_refused(device: Device) -> None:
+    with capture(device):
         pass
     assert device.graphs == []
     assert device.ledger.counts["capture"] == 0
-    recording = NPUGraph()
-    with graph(recording), pytest.raises(RuntimeError, match="a capture is open already"):
-        NPUGraph().capture_begin()
+    with capture(device), pytest.raises(RuntimeError, match="a capture is open already"):
+        Recording(device).begin()
     assert device.capturing is None
+    with pytest.raises(RuntimeError, match="a capture on the default stream"):
+        Recording(device).begin()
+    with device.stream(1), pytest.raises(RuntimeError, match="'strict'; there are: global, thread_local, relaxed"):
+        Recording(device).begin(capture_error_mode="strict")
 
 
 def test_a_recording_that_was_given_up_replays_nothing(device: Device) -> None:
-    recording, x, y = captured()
+    recording, x, y = captured(device)
     recording.reset()
     x.fill_(5)
     recording.replay()
@@ -205,24 +239,22 @@ def test_a_recording_that_was_given_up_replays_nothing(device: Device) -> None:
 
 def test_the_memory_of_recordings_is_found_by_its_address(device: Device) -> None:
     x = torch.zeros(3)
-    recording = NPUGraph()
-    with graph(recording):
+    with capture(device) as recording:
         y = x + 1
-        found = owner_of(y.data_ptr())
+        found = owner_of(device, y.data_ptr())
         assert found is not None
         assert found.data_ptr() == y.data_ptr()
-    found = owner_of(y.data_ptr())
+    found = owner_of(device, y.data_ptr())
     assert found is not None
     assert found.data_ptr() == y.data_ptr()
-    assert owner_of(x.data_ptr()) is None
+    assert owner_of(device, x.data_ptr()) is None
     recording.reset()
-    assert owner_of(y.data_ptr()) is None
+    assert owner_of(device, y.data_ptr()) is None
 
 
 def test_only_memory_that_a_capture_makes_is_its_own(device: Device) -> None:
     x = torch.zeros(4)
-    recording = NPUGraph()
-    with graph(recording):
+    with capture(device) as recording:
         x.add_(1)
         view = x[1:]
         made = torch.empty(2)
@@ -237,108 +269,117 @@ def test_only_memory_that_a_capture_makes_is_its_own(device: Device) -> None:
 
 def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(device: Device) -> None:
     for waits in (False, True):
-        x, aside = torch.zeros(3), Stream()
-        recording = NPUGraph()
-        with graph(recording, stream=Stream()):
+        x, aside, event = torch.zeros(3), device.new_stream(), device.new_event()
+        with capture(device) as recording:
             y = x + 1
             if waits:
-                aside.wait_stream(device.current_stream())
-            with aside:
+                device.record(event, device.current)
+                device.wait(event, aside)
+            with device.stream(aside):
                 aten.relu(y)
         assert bool(recording.order.unordered) is not waits
         assert len(recording.order.clocks) == 2
+        assert len(recording.order.outside) == (1 if waits else 2)
     assert [line.partition(" event")[0] for line in recording.told] == [
         "aten.add.Tensor on stream 4", "record", "wait", "aten.relu.default on stream 3"
     ]  # fmt: skip
 
 
 def test_writing_in_place_on_another_stream_is_a_touch_too(device: Device) -> None:
-    x, recording, aside = torch.zeros(3), NPUGraph(), Stream()
-    with graph(recording):
+    x, aside = torch.zeros(3), device.new_stream()
+    with capture(device) as recording:
         torch.neg(x)
-        with aside:
+        with device.stream(aside):
             x.mul_(2)
     assert len(recording.order.unordered) == 1
-    other = NPUGraph()
     out = torch.zeros(3)
-    with graph(other):
+    with capture(device) as other:
         torch.add(x, 1, out=out)
-        with aside:
+        with device.stream(aside):
             torch.neg(out)
     assert len(other.order.unordered) == 1
 
 
 def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: Device) -> None:
-    event, stream = ExternalEvent(), Stream()
-    x, recording = torch.zeros(2), NPUGraph()
-    with graph(recording):
+    event, stream, x = device.new_event(external=True), device.new_stream(), torch.zeros(2)
+    with capture(device) as recording:
         first = x + 1
-        event.wait(stream)
-        event.reset(stream)
+        device.wait(event, stream)
+        device.reset(event)
         second = x + 2
-    assert recording.told[1] == f"wait external event {event.number} on stream {stream.stream_id}"
+    assert recording.told[1] == f"wait external event {event.number} on stream {stream}"
     x.fill_(10)
     recording.replay()
     assert (first.tolist(), second.tolist()) == ([11, 11], [2, 2])
     with pytest.raises(RuntimeError, match=rf"waits for external event {event.number}, which nobody has signalled"):
-        stream.synchronize()
+        StreamBase().synchronize()
     with pytest.raises(RuntimeError, match="nobody has signalled"):
-        Event().synchronize()
+        EventBase().synchronize()
     with pytest.raises(RuntimeError, match="nobody has signalled"):
         recording.replay()
     assert recording.replays == 1
-    event.record(stream)
+    device.record(event, stream)
     assert second.tolist() == [12, 12]
     assert not event.signalled
-    stream.synchronize()
-    event.record(stream)
+    device.synchronize()
+    device.record(event, stream)
     x.fill_(20)
     recording.replay()
     assert second.tolist() == [22, 22]
-    event.record()
+    device.record(event, stream)
     assert event.signalled
-    event.reset()
+    device.reset(event)
     assert not event.signalled
 
 
-def test_a_recording_is_written_down_as_it_was_told(device: Device, tmp_path: Path) -> None:
-    recording, _, _ = captured()
-    recording.debug_dump(str(tmp_path / "dump.txt"), True)
-    assert (tmp_path / "dump.txt").read_text() == "aten.add.Tensor on stream 1\naten.relu.default on stream 1"
-    recording.super_kernel_optimize({"a": 1}, None)
+def test_the_compiled_class_hands_on_to_its_recording(device: Device, tmp_path: Path) -> None:
+    graph, x = GraphBase(), torch.zeros(3)
+    with device.stream(device.new_stream()):
+        graph.capture_begin(pool=(7, 0), capture_error_mode="relaxed", report_shape=True)
+        y = x + 1
+        graph.capture_end()
+    x.fill_(4)
+    graph.replay()
+    assert (y.tolist(), graph.pool()) == ([5, 5, 5], (7, 0))
+    graph.super_kernel_optimize({"a": 1}, None)
     assert device.ledger.lines[-1] == "super_kernel_optimize {'a': 1} None"
+    graph.debug_dump(str(tmp_path / "dump.json"))
+    assert [task["name"] for task in json.loads((tmp_path / "dump.json").read_text())] == ["aten.add.Tensor"]
+    graph.reset()
+    assert owner_of(device, y.data_ptr()) is None
 
 
 # Tasks.
 
 
 def test_a_task_gets_new_arguments_between_replays(device: Device) -> None:
-    x, recording, stream = torch.ones(2), NPUGraph(), Stream()
-    with graph(recording):
+    x, groups, stream = torch.ones(2), TaskGroups(device), None
+    with capture(device) as recording:
         torch.neg(x)
-        task_group_begin(stream)
+        groups.begin(stream)
         y = aten.mul(x, 2)
-        handle = task_group_end(stream)
+        handle = groups.end(stream)
         z = y + 1
     assert [call.func for call in handle.calls] == [aten.mul.Tensor]
     assert device.ledger.counts["task_group"] == 1
-    task_update_begin(stream, handle)
+    groups.update_begin(stream, handle)
     assert aten.mul(x, 5) is y
-    task_update_end(stream)
+    groups.update_end(stream)
     assert y.tolist() == [2, 2]
     assert device.ledger.lines[-1] == "task_update 1 calls"
     recording.replay()
     assert (y.tolist(), z.tolist()) == ([5, 5], [6, 6])
-    task_update_begin(stream, handle)
+    groups.update_begin(stream, handle)
     with pytest.raises(RuntimeError, match=r"aten\.neg\.default is no task of the captured group: aten\.mul\.Tensor"):
         torch.neg(x)
-    task_update_end(stream)
+    groups.update_end(stream)
 
 
 def test_groups_are_refused_outside_a_capture(device: Device) -> None:
-    for act in (task_group_begin, task_group_end):
-        with pytest.raises(RuntimeError, match=rf"{act.__name__} outside a capture"):
-            act(device.default_stream)
+    groups = TaskGroups(device)
+    for act, name in ((groups.begin, "graph_task_group_begin"), (groups.end, "graph_task_group_end")):
+        with pytest.raises(RuntimeError, match=rf"{name} outside a capture"):
+            act(None)
 
 
 # Calls.

@@ -13,10 +13,9 @@ from npucompose.targets.npu_offline.standin.recorder import Call, Recorder, Upda
 
 def recorder(*own: torch.Tensor) -> Recorder:
     """One that records for a graph which has allocated `own`."""
-    stream = SimpleNamespace(stream_id=0)
     graph: Any = SimpleNamespace(
         blocks={tensor.untyped_storage().data_ptr() for tensor in own},
-        device=SimpleNamespace(current_stream=lambda: stream),
+        device=SimpleNamespace(current=0),
         taped_call=lambda call, written: None,
     )
     return Recorder(graph)

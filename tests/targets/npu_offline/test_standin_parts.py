@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import ConfigError
 from npucompose.schema.soc import device_of
 from npucompose.targets.npu_offline import placement, standin
-from npucompose.targets.npu_offline.standin import ge_session, modules, operators
+from npucompose.targets.npu_offline.standin import compiled, ge_session, graphs, modules, operators, streams
+from npucompose.targets.npu_offline.standin.device import Device
 from npucompose.targets.npu_offline.standin.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.targets.npu_offline.standin.ledger import Ledger
+from npucompose.targets.npu_offline.standin.recording import Recording
 
 # Installed.
 
 
 def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[Any] = []
-    before = modules.streams.Stream.__dict__.get("device_of"), modules.streams.Event.__dict__.get("device_of")
-    for holder, kept in zip((modules.streams.Stream, modules.streams.Event), before, strict=True):
-        monkeypatch.setattr(holder, "device_of", kept, raising=False)
     monkeypatch.setattr(standin, "_INSTALLED", [])
     monkeypatch.setattr(modules, "install", lambda *given: told.append(given))
     monkeypatch.setattr(operators, "define", lambda *given: told.append(given))
@@ -37,7 +37,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
             standin.install(tmp_path)
     monkeypatch.setenv(standin.ALLOWED, "1")
     device = standin.install(tmp_path)
-    assert told == [(device, tmp_path / "torch_npu"), (tmp_path / "torch_npu",)]
+    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu")]
     monkeypatch.delenv(standin.ALLOWED)
     assert standin.install(tmp_path / "another") is device
     standin._INSTALLED.append("a later one")  # type: ignore[arg-type]
@@ -133,7 +133,6 @@ def test_the_engine_notes_what_it_is_told_and_answers(session: dict[str, Any]) -
     assert session["as_torch_tensors"](1, two=2) == (1, [])
     assert session["device"].ledger.lines == ["ge_initialize", "ge_finalize", "as_torch_tensors"]
     assert session["StupidRepeat"]("ab", 2) == "abab"
-    assert session["CheckAclnnAvaliable"]("Add") is True
     assert session["GetSocName"]() == "Ascend910B1"
     assert session["check_cann_compat"]("8", "9") == ""
     assert session["get_registered_ir_def"]("Add") == ("None", [], [], [])
@@ -147,7 +146,7 @@ def test_the_engine_notes_what_it_is_told_and_answers(session: dict[str, Any]) -
     ("wanted", "enough"), [("8.2.RC1", True), ("9.0.0", True), ("9.1", False), ("10", False), ("9", True), ("RC", True)]
 )
 def test_two_numbers_of_canns_version_count(wanted: str, enough: bool) -> None:
-    assert modules._cann_is_at_least(wanted) is enough
+    assert compiled.cann_is_at_least(wanted) is enough
 
 
 def test_a_module_is_found_in_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,28 +160,78 @@ def test_a_module_is_found_in_its_parent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.__spec__.name == made.__name__ == "standin_parent.leaf"
 
 
-def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules.graphs.NPUGraph, "device", SimpleNamespace(capturing=None), raising=False)
+def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(compiled_functions: dict[str, Any]) -> None:
     real = torch.arange(6, dtype=torch.int32)
-    storage = modules._storage_at(real.data_ptr(), "npu", 24)
+    storage_at = compiled_functions["_construct_storage_from_data_pointer"]
+    storage = storage_at(real.data_ptr(), "npu", 24)
     described = {"dtype": torch.int32, "storage_offset": 1, "size": (2, 2), "stride": (2, 1)}
-    seen = modules._tensor_over(described, storage)
+    seen = compiled.tensor_over(described, storage)
     assert seen.tolist() == [[1, 2], [3, 4]]
     real[1] = 9
     assert seen[0, 0].item() == 9
-    assert modules._storage_at(0, "npu", 0).nbytes() == 0
+    assert storage_at(0, "npu", 0).nbytes() == 0
 
 
-def test_the_limit_of_a_stream_is_given_away_as_a_copy() -> None:
-    told: list[Any] = []
-    device: Any = SimpleNamespace(limit=lambda *given: told.append(given))
-    stream = object.__new__(modules.streams.Stream)
-    stream.limit = {"cube_core_num": 3}
-    given = modules._stream_limit(stream)
-    assert (given, given is stream.limit) == ({"cube_core_num": 3}, False)
-    modules._set_stream_limit(device)(stream, 4, 8)
-    modules._set_stream_limit(device)("a stream's name", 1, 1)
-    assert told == [(stream, 4, 8)]
+def test_memory_of_a_recording_is_given_itself_and_no_mode_sees_how(compiled_functions: dict[str, Any]) -> None:
+    x, recording = torch.ones(4), Recording(compiled_functions["device"])
+    with compiled_functions["device"].stream(1):
+        recording.begin()
+        y = x * 2
+        recording.end()
+    storage_at = compiled_functions["_construct_storage_from_data_pointer"]
+    given = storage_at(y.data_ptr(), "npu", 16)
+    assert given._cdata == recording.blocks[y.data_ptr()]._cdata
+    described = {"dtype": torch.float32, "storage_offset": 0, "size": (4,), "stride": (1,)}
+    with Counting() as counting:
+        storage_at(x.data_ptr(), "npu", 16)
+        seen = compiled.tensor_over(described, given)
+    assert counting.count == 0
+    assert seen.tolist() == [2, 2, 2, 2]
+
+
+class Counting(TorchDispatchMode):
+    """Counts the calls that reach it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The functions of torch_npu._C on a device of their own, which is under `device`."""
+    for holder in (streams.StreamBase, streams.EventBase, graphs.GraphBase):
+        monkeypatch.setattr(holder, "_device", None, raising=False)
+    device = Device()
+    streams.attach(device)
+    graphs.attach(device)
+    return {"device": device, **compiled.functions(device)}
+
+
+def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str, Any]) -> None:
+    c = compiled_functions
+    assert c["_npu_getCurrentStream"](0) == c["_npu_getDefaultStream"](0) == (0, 0, 20)
+    c["_npu_setStream"](stream_id=3, device_index=0, device_type=20)
+    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((3, 0, 20), 3)
+    at = {"stream_id": 3, "device_index": 0, "device_type": 20}
+    c["_npu_set_stream_res_limit"](**at, type=1, value=5)
+    assert [c["_npu_get_stream_res_limit"](**at, type=kind) for kind in (0, 1)] == [24, 5]
+    c["_npu_reset_stream_res_limit"](**at)
+    c["_npu_set_device_res_limit"](0, 0, 7)
+    assert [c["_npu_get_stream_res_limit"](**at, type=kind) for kind in (0, 1)] == [7, 48]
+    assert c["_npu_get_device_res_limit"](0, 0) == 7
+    c["_npu_setOption"]({"ALLOW_MATMUL_HF32": "enable"})
+    assert (c["_npu_getOption"]("ALLOW_MATMUL_HF32"), c["_npu_getOption"]("nothing")) == (b"enable", None)
+    c["_npu_set_deterministic_level"](2)
+    assert (c["_npu_get_deterministic_level"](), c["_npu_get_task_queue_enable"]()) == (2, 1)
+    assert c["_npu_is_jit_compile_false"]()
+    assert c["_npu_memorySnapshot"](None)["segments"] == []
+    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=3, device_index=0, device_type=20)
+    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 3"
 
 
 LIST = """
@@ -208,29 +257,6 @@ def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
         "npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
     ]
     assert operators.registered("f(Tensor(a!) x, Tensor(b!) y) -> ()") == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
-
-
-def test_a_saved_tensor_is_numbered_as_torch_npu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # nothing shall be left where the tests were started
-    monkeypatch.setattr(operators, "_SAVED", type(operators._SAVED)())
-    x = torch.ones(2, requires_grad=True)
-    for given in (x, x * 2):
-        operators._save(given, save_path=str(tmp_path / "mm.pt"))
-    operators._save(x * 3, save_path=str(tmp_path / "mm.pt"), overwrite=True)
-    operators._save(x, save_path=str(tmp_path / "bare"))
-    operators._save(x)
-    names = {file.name for file in tmp_path.iterdir()}
-    numbered = {f"{name}_device_0_0.pt" for name in ("mm", "bare", "tensor")}
-    assert names == numbered | {"mm_device_0_1.pt", "mm_device_0.pt"}
-    saved = torch.load(tmp_path / "mm_device_0_1.pt")
-    assert (saved.tolist(), saved.requires_grad) == ([2, 2], False)
-
-
-def test_a_file_of_the_wheel_becomes_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "standin_run", None)
-    (tmp_path / "meta.py").write_text("import sys\nfound = sys.modules[__name__].__name__\n")
-    operators._run("standin_run", tmp_path / "meta.py")
-    assert sys.modules["standin_run"].found == "standin_run"
 
 
 # Placement.

@@ -62,6 +62,8 @@ class NpuOfflineTarget(TorchairTarget):
         install(wheel.locate(), self.soc)
 
     def prepare(self, mode: str) -> None:
+        if mode == "eager":
+            self.load_platform(mode)  # a model's own code may name torch.npu
         super().prepare(mode)
         if mode == GE:
             from npucompose.targets.npu_offline.placement import place_ge_graphs
@@ -112,7 +114,9 @@ class NpuOfflineTarget(TorchairTarget):
             "event_waits": sum(line.startswith("wait event") for line in told),
             "core_limits": sum(line.startswith("limit") for line in told),
             "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
-            "unordered": tuple(sentence for graph in device.graphs for sentence in graph.order.unordered),
+            "unordered": tuple(
+                sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.order.outside)
+            ),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -13,10 +14,18 @@ from npucompose.schema.partition import Outside
 from npucompose.schema.sinking import Failure
 from npucompose.sinking.converters import NUMBERS, is_scalar, taken_instead
 
+if TYPE_CHECKING:
+    from torch import fx
+
 _OVERLAP = "refer to a single memory location"
 _IN_PLACE = {
     "npugraph_ex": "compiler.npugraph_ex.inplace_pass=false",
     "reduce-overhead": "compiler.debug.aclgraph.disable_reinplace_inplaceable_ops_pass=true",
+}
+_SUPER_KERNEL = re.compile(r"\b(optimize_options|debug_options)\b")
+_SUPER_KERNEL_OPTIONS = {
+    "npugraph_ex": "compiler.npugraph_ex.super_kernel_",
+    "reduce-overhead": "compiler.experimental_config.aclgraph._super_kernel_",
 }
 _NO_CONVERTER = (
     "ge_converter is not implemented",
@@ -25,6 +34,37 @@ _NO_CONVERTER = (
     "auto-generated converter",
 )
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
+
+
+def own_stream(graph_module: fx.GraphModule) -> str | None:
+    """The model's line that first switches, records or waits for a stream of its own; None where none does.
+
+    Dynamo writes torch.npu.Stream, Event and stream() as operators of `torch.ops.streams` (torch 2.10 and later).
+    """
+    graph = getattr(graph_module, "graph", None)
+    for node in graph.nodes if graph is not None else ():
+        if str(node.target).startswith("streams."):
+            return traced_line(node.stack_trace or "") or node.name
+    return None
+
+
+def streams_not_taken(error: BaseException, mode: str, traced: fx.GraphModule | None, graph: str) -> Failure | None:
+    """The failure of a mode that cannot take the streams in a model's own code.
+
+    TorchAir 2.13.0 and 2.14.0 turn them into scopes and events in `replace_stream_event_pass`, which the package
+    torchair skips where torch.npu has no `fake_record_stream`; stock torch_npu has none.
+    """
+    line = own_stream(traced) if traced is not None else None
+    understood = "control_deps" in str(error) or (isinstance(error, TypeError) and "unhashable" in str(error))
+    if line is None or not understood:
+        return None
+    return Failure(
+        graph=graph,
+        what=f"TorchAir's mode={mode} does not take streams and events of the model's own code, on a device as here",
+        source=line,
+        reason=_first(str(error)),
+        fix="mode=npugraph_ex; or the model without streams, and a plan of them in YAML (passes=stream_plan)",
+    )
 
 
 def failure_of(error: BaseException, mode: str, graph: str = "graph_0") -> Failure | None:
@@ -42,6 +82,10 @@ def failure_of(error: BaseException, mode: str, graph: str = "graph_0") -> Failu
             reason=_first(text),
             fix=f"{_IN_PLACE[mode]}  # it leaves the pass out",
         )
+    refused = str(error.args[0]) if error.args else ""
+    if (option := _SUPER_KERNEL.search(refused)) and mode in _SUPER_KERNEL_OPTIONS:
+        what = f"torch.npu.NPUGraph refuses {_SUPER_KERNEL_OPTIONS[mode]}{option.group()}"
+        return Failure(graph=graph, what=what, reason=refused)
     node = _NODE.search(text)
     missing = any(words in text for words in _NO_CONVERTER)
     if node is None or not (missing or mode == GE):

@@ -7,6 +7,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import NpuComposeError
+from npucompose.schema.leaf import ACLGRAPH, NPUGRAPH_EX
+from npucompose.targets.torchair.overlaps import separate_overlaps
 from npucompose.targets.torchair.patterns import begin as begin_patterns
 from npucompose.targets.torchair.patterns import hand_over
 
@@ -28,6 +30,14 @@ class PassHooks:
         self._post = backend.post.as_torchair_hook(self._tell, backend.constants)
         self._open: Compilation | None = None
 
+    @property
+    def _writes_over_operands(self) -> bool:
+        """Whether TorchAir's in-place pass comes after this."""
+        options = self._backend.options
+        if self._backend.mode == NPUGRAPH_EX:
+            return bool(options["npugraph_ex.inplace_pass"])
+        return self._backend.mode == ACLGRAPH and not options["debug.aclgraph.disable_reinplace_inplaceable_ops_pass"]
+
     def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
         self._open = self._backend.begin(graph_module)
         begun = perf_counter()
@@ -44,6 +54,8 @@ class PassHooks:
         self._open = compilation
         self._run(self._post, graph_module, example_inputs, config)
         self._open = None
+        if self._writes_over_operands and (record := separate_overlaps(graph_module)) is not None:
+            compilation.passes = (*compilation.passes, record)
         compilation.passes_s += perf_counter() - begun
         self._backend.finish(compilation, graph_module)
         compilation.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from npucompose.schema.record import GeGraph
@@ -16,6 +17,14 @@ SHOWN = (STREAM, "_user_stream_priority", CUBE, VECTOR, SUPER, "_super_kernel_op
 """Attributes that say where and on how many cores a node runs."""
 FORCED = ("_force_unknown_shape", "_is_unknown_shape")
 """Attributes by which GE schedules a node from the host, whatever its sizes are."""
+SAID = ("_input_name_key", "_input_name_value", "_output_name_key", "_output_name_value", "_readable_value")
+"""Attributes in which TorchAir repeats the slots' names and a constant's value."""
+NUMBERS = {
+    "FLOAT": "float32", "FLOAT16": "float16", "BF16": "bfloat16", "DOUBLE": "float64", "INT8": "int8", "INT16": "int16",
+    "INT32": "int32", "INT64": "int64", "UINT8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+"""{type of GE: torch's name of it} of constants whose numbers are shown."""
+MOST_NUMBERS = 8
 UNKNOWN = (-1, -2)
 """An unknown dimension, and an unknown number of dimensions."""
 
@@ -65,7 +74,7 @@ def _feeders(op: Any, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def listing(loaded: Loaded, global_options: Mapping[str, str]) -> str:
-    """One line for each node: `Add_2: FLOAT [2, 2] = Add(MatMul:0, Sub:0)  # _user_stream_label=stream1`."""
+    """One line for each node: `Add_2: FLOAT [2, 2] = Add(x1=MatMul:0, x2=Sub:0)  # _user_stream_label=stream1`."""
     fact = facts(loaded)
     lines = [f"# GE graph {fact.name}: {fact.nodes} nodes, {fact.shapes} shapes, as handed to libge"]
     lines += [f"# option {key} = {value}" for key, value in fact.options.items()]
@@ -75,13 +84,21 @@ def listing(loaded: Loaded, global_options: Mapping[str, str]) -> str:
 
 
 def _line(op: Any) -> str:
-    inputs = [source for source in op.input if source]
+    """Inputs by the name of their slot, which an order has not; every attribute, where it runs first."""
     results = ", ".join(_described(result) for result in op.output_desc)
-    notes = [f"{key}={_text(op.attr[key])}" for key in SHOWN if key in op.attr]
+    rest = sorted(key for key in op.attr if key not in (*SHOWN, *SAID, "index"))
+    notes = [f"{key}={_text(op.attr[key])}" for key in (*(key for key in SHOWN if key in op.attr), *rest)]
     if op.type in INPUTS:
         notes.insert(0, f"index={op.attr['index'].i}")
     note = f"  # {', '.join(notes)}" if notes else ""
-    return f"{op.name}: {results or 'nothing'} = {op.type}({', '.join(inputs)}){note}"
+    return f"{op.name}: {results or 'nothing'} = {op.type}({', '.join(_operands(op))}){note}"
+
+
+def _operands(op: Any) -> Iterator[str]:
+    for source, described in zip_longest(op.input, op.input_desc):
+        if source:
+            slot = "" if described is None or source.endswith(":-1") else f"{described.name}="
+            yield f"{slot}{source}"
 
 
 def _inputs(operators: Iterable[Any]) -> list[Any]:
@@ -109,5 +126,31 @@ def _described(result: Any) -> str:
 
 def _text(attribute: Any) -> str:
     kind = attribute.WhichOneof("value")
-    value = getattr(attribute, kind) if kind else ""
-    return value.decode() if isinstance(value, bytes) else str(value)
+    value: Any = getattr(attribute, kind) if kind else ""
+    if kind == "t":
+        return _constant(value)
+    if kind == "list":
+        return f"[{', '.join(_plain(item) for _, items in value.ListFields() for item in _items(items))}]"
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else " ".join(str(value).split())
+
+
+def _items(field: Any) -> Iterable[Any]:
+    """A field of a list attribute: what is repeated; the kind of its values is a number by itself."""
+    return () if isinstance(field, int) else field
+
+
+def _constant(tensor: Any) -> str:
+    """`INT32 [2] CPU [1, 2]`, the first eight numbers of a Const."""
+    import torch
+
+    described = _described(tensor.desc)
+    dtype = NUMBERS.get(described.partition(" ")[0])
+    if dtype is None or not tensor.data:
+        return f"{described} of {len(tensor.data)} bytes"
+    numbers = torch.frombuffer(bytearray(tensor.data), dtype=getattr(torch, dtype)).tolist()
+    more = ", …" if len(numbers) > MOST_NUMBERS else ""
+    return f"{described} [{', '.join(f'{number:g}' for number in numbers[:MOST_NUMBERS])}{more}]"

@@ -186,7 +186,7 @@ class TorchairTarget(Target):
         keywords = {} if genuine.options is None else {"options": dict(genuine.options)}
         begun, known = perf_counter(), len(backend.compilations)
         given = fakes(example_inputs) if backend.options[JOINT] else list(example_inputs)
-        with in_our_words(backend), _backward_now():
+        with in_our_words(backend, graph_module), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
         backend.charge(known, perf_counter() - begun)
         return _told(compiled, backend, backend.compilations[known:]) if backend.mode in CAPTURING else compiled
@@ -332,13 +332,14 @@ def _backward_now() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def in_our_words(backend: Backend) -> Iterator[None]:
-    """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line.
+def in_our_words(backend: Backend, traced: fx.GraphModule | None = None) -> Iterator[None]:
+    """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line; so does the
+    first of the model's own streams, where the mode takes none.
 
     The graph keeps the failure, also of an error that is not understood and comes out as it was. So does what one of
     our passes raised, without the traceback that TorchAir puts into its text.
     """
-    from npucompose.targets.torchair.failures import failure_of, not_captured, not_understood
+    from npucompose.targets.torchair.failures import failure_of, not_captured, not_understood, streams_not_taken
 
     backend.refusal = None
     known = len(backend.compilations)
@@ -348,7 +349,8 @@ def in_our_words(backend: Backend) -> Iterator[None]:
         if backend.refusal is not None:
             raise backend.refusal from None
         last = next(iter(backend.compilations[known:][::-1]), None)
-        failure = failure_of(error, backend.mode, last.id if last is not None else "graph_0")
+        graph = last.id if last is not None else "graph_0"
+        failure = streams_not_taken(error, backend.mode, traced, graph) or failure_of(error, backend.mode, graph)
         if failure is None and last is not None and backend.mode in CAPTURING:
             failure = not_captured(error, backend.mode, refused_in([last]), last.id)
         if last is not None:

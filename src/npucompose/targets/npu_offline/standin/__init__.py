@@ -32,6 +32,6 @@ def install(tree: Path, soc: str | None = None) -> Device:
 
     device = Device(device_of(soc))
     modules.install(device, tree / "torch_npu")
-    operators.define(tree / "torch_npu")
+    operators.define(device, tree / "torch_npu")
     _INSTALLED.append(device)
     return device

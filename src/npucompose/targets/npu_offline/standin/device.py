@@ -8,42 +8,53 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from attrs import define
+
 from npucompose.schema.soc import Soc, device_of
 from npucompose.targets.npu_offline.standin.ledger import Ledger
-from npucompose.targets.npu_offline.standin.streams import Event, ExternalEvent, Stream
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.graphs import NPUGraph
+    import torch
 
+    from npucompose.targets.npu_offline.standin.recording import Recording
+
+CUBE, VECTOR = "cube_core_num", "vector_core_num"
+"""The two kinds of core, as torch_npu's limits name them."""
 RESERVED_TASKS = 32
 """A capture leaves a stream when its queue has no more room than this (hicann/runtime 681ef761, feature/aclgraph)."""
 
 
+@define(kw_only=True, eq=False)
+class Event:
+    """A captured graph waits for an `external` one at every replay, until the host signals it."""
+
+    number: int
+    external: bool = False
+    signalled: bool = False
+
+
 class Device:
-    """Everything that the stand-in's modules share."""
+    """Everything that the stand-in's modules share. A stream is known by its number; 0 is the default stream."""
 
     def __init__(self, soc: Soc | None = None) -> None:
         self.soc = soc or device_of(None)
         self.captured_streams = 0
         """What the captured graphs hold of the `soc.streams` that there are."""
         self.ledger = Ledger()
-        self.graphs: list[NPUGraph] = []
+        self.graphs: list[Recording] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
-        self.capturing: NPUGraph | None = None
+        self.capturing: Recording | None = None
         self.ge_sessions: list[Any] = []
-        self.pools: dict[str, tuple[int, int]] = {}
-        self._pool_numbers = itertools.count(1)
-        self._stream_numbers = itertools.count(0)
-        self._event_numbers = itertools.count(1)
-        self._waiting: dict[int, Iterator[ExternalEvent]] = {}
-        Stream.device_of = Event.device_of = self
-        self.default_stream = Stream()
-        self._stack = [self.default_stream]
-
-    @property
-    def cores(self) -> dict[str, int]:
+        self.options: dict[str, str] = {}
+        """What torch_npu's Python set with `_npu_setOption`."""
+        self.cores = {CUBE: self.soc.cube, VECTOR: self.soc.vector}
         """As torch_npu tells the limits of a device and of a stream."""
-        return {"cube_core_num": self.soc.cube, "vector_core_num": self.soc.vector}
+        self._pool_numbers = itertools.count(1)
+        self._stream_numbers = itertools.count(1)
+        self._event_numbers = itertools.count(1)
+        self._waiting: dict[int, Iterator[Event]] = {}
+        self._limits: dict[int, dict[str, int]] = {}
+        self._stack = [0]
 
     def hold_streams(self, tasks: Iterable[int]) -> int:
         """How many streams a captured graph with so many tasks on each of its own holds from now on.
@@ -63,62 +74,93 @@ class Device:
     def new_stream(self) -> int:
         return next(self._stream_numbers)
 
-    def new_event(self) -> int:
-        return next(self._event_numbers)
+    def new_event(self, external: bool = False) -> Event:
+        return Event(number=next(self._event_numbers), external=external)
 
     def new_pool(self) -> tuple[int, int]:
         """A handle as torch_npu makes them: two integers, one of them 0."""
         return (next(self._pool_numbers), 0)
 
-    def current_stream(self) -> Stream:
+    @property
+    def current(self) -> int:
+        """The number of the current stream."""
         return self._stack[-1]
 
-    def enter(self, stream: Stream) -> None:
+    def set_stream(self, stream: int) -> None:
+        self._stack[-1] = stream
+
+    def enter(self, stream: int) -> None:
         self._stack.append(stream)
 
     def leave(self) -> None:
         self._stack.pop()
 
-    def set_stream(self, stream: Stream) -> None:
-        self._stack[-1] = stream
-
     @contextmanager
-    def stream(self, stream: Stream | None) -> Iterator[Stream]:
-        self.enter(stream or self.current_stream())
+    def stream(self, stream: int) -> Iterator[None]:
+        self.enter(stream)
         try:
-            yield self.current_stream()
+            yield
         finally:
             self.leave()
 
-    def record(self, event: Event, stream: Stream) -> None:
-        self.ledger.note("event_record", f"event {event.number} on stream {stream.stream_id}")
+    def record(self, event: Event, stream: int) -> None:
+        self.ledger.note("event_record", f"event {event.number} on stream {stream}")
         if self.capturing is not None:
             self.capturing.taped_record(event, stream)
-        if isinstance(event, ExternalEvent):
+        if event.external:
             event.signalled = True
             self.advance(self._waiting.pop(event.number, None))
 
-    def wait(self, event: Event, stream: Stream) -> None:
-        self.ledger.note("event_wait", f"event {event.number} on stream {stream.stream_id}")
+    def wait(self, event: Event, stream: int) -> None:
+        self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
         if self.capturing is not None:
             self.capturing.taped_wait(event, stream)
 
-    def reset(self, event: ExternalEvent) -> None:
+    def reset(self, event: Event) -> None:
         if self.capturing is not None:
             self.capturing.taped_reset(event)
         else:
             event.signalled = False
 
-    def limit(self, stream: Stream, cube: int, vector: int) -> None:
-        if lacking := self.soc.model().lacks(cube, vector):
-            raise RuntimeError(f"stand-in: set_stream_limit({cube}, {vector}): {lacking}.")
-        stream.limit = {"cube_core_num": cube, "vector_core_num": vector}
-        line = f"stream {stream.stream_id} to {cube} cube and {vector} vector cores"
-        self.ledger.note("stream_limit", line)
-        if self.capturing is not None:
-            self.capturing.told.append(f"limit {line}")
+    def use(self, tensor: torch.Tensor, stream: int) -> None:
+        """Tensor.record_stream: the memory is not given to another value before the stream is done with it."""
+        line = f"record_stream of {list(tensor.shape)} on stream {stream}"
+        self.ledger.note("record_stream", line)
+        self.tell(line)
 
-    def advance(self, replay: Iterator[ExternalEvent] | None) -> None:
+    def limits(self, stream: int) -> dict[str, int]:
+        """Cores on which the stream's kernels run."""
+        return dict(self._limits.get(stream, self.cores))
+
+    def limit(self, stream: int, kind: str, value: int) -> None:
+        """torch_npu's Python sets the two kinds one after the other: the ledger and a capture say where they stand."""
+        limits = {**self.limits(stream), kind: value}
+        if lacking := self.soc.model().lacks(limits[CUBE], limits[VECTOR]):
+            raise RuntimeError(f"stand-in: set_stream_limit({limits[CUBE]}, {limits[VECTOR]}): {lacking}.")
+        self._limits[stream] = limits
+        self._tell_limit(stream, limits)
+
+    def reset_limit(self, stream: int) -> None:
+        self._limits.pop(stream, None)
+        self._tell_limit(stream, self.limits(stream))
+
+    def _tell_limit(self, stream: int, limits: dict[str, int]) -> None:
+        begin = f"stream {stream} to"
+        line = f"{begin} {limits[CUBE]} cube and {limits[VECTOR]} vector cores"
+        self.ledger.note("stream_limit", line)
+        if self.capturing is None:
+            return
+        told = self.capturing.told
+        if told and told[-1].startswith(f"limit {begin} "):
+            told.pop()
+        told.append(f"limit {line}")
+
+    def tell(self, line: str) -> None:
+        """What is neither a kernel nor an event, in the order in which a capture was told."""
+        if self.capturing is not None:
+            self.capturing.told.append(line)
+
+    def advance(self, replay: Iterator[Event] | None) -> None:
         """Run a replay on to its end, or to an external event that nobody has signalled yet."""
         blocked = next(replay, None) if replay is not None else None
         if blocked is not None and replay is not None:

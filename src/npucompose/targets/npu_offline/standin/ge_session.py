@@ -121,7 +121,6 @@ def attributes(device: Device) -> dict[str, Any]:
         "InitDeviceStdoutChannel": noted("stdout_channel"),
         "StupidRepeat": lambda word, times: word * times,
         "export": noted("ge_export"),
-        "CheckAclnnAvaliable": lambda name: True,
         "GetSocName": lambda: device.soc.name,
         "AclopStartDumpArgs": noted("dump_args_start"),
         "AclopStopDumpArgs": noted("dump_args_stop"),

@@ -1,34 +1,33 @@
-"""Puts the stand-in where TorchAir looks for torch_npu's compiled modules."""
+"""Puts the wheel's own Python where a host with an NPU has it, on a stand-in for torch_npu's compiled modules."""
 
 from __future__ import annotations
 
-import ctypes
+import importlib
 import importlib.machinery
+import importlib.util
 import sys
-from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npucompose.targets.npu_offline.standin import ge_session, graphs, streams
+from npucompose.targets.npu_offline.standin import compiled, ge_session, lacking
+from npucompose.targets.npu_offline.standin.streams import DEVICE_TYPE
 
 if TYPE_CHECKING:
     from npucompose.targets.npu_offline.standin.device import Device
 
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
-CANN = "9.0.0"
-"""The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
 
 
-def module(name: str, **attributes: Any) -> ModuleType:
+def module(name: str, made: ModuleType | None = None, **attributes: Any) -> ModuleType:
     """A new module in sys.modules, and in its parent."""
-    made = ModuleType(name)
-    made.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    made = ModuleType(name) if made is None else made
+    made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package="__path__" in attributes)
     made.__dict__.update(attributes)
     sys.modules[name] = made
     parent, _, leaf = name.rpartition(".")
@@ -42,155 +41,102 @@ def install(device: Device, root: Path) -> None:
     if "torch_npu" in sys.modules:
         raise RuntimeError("stand-in: torch_npu is imported in this process already.")
     sys.path.insert(0, str(root / "dynamo"))
-    graphs.NPUGraph.device = graphs.graph.device = device
     module("torchair.core._torchair", **ge_session.attributes(device))
     module("torchair.core._npu_graph_executor", GetNpuStorageSizes=lambda tensor: list(tensor.shape))
     module("torchair.core._npu_utils", NpuFormatCastViaCpu=lambda tensor, *_: tensor)
-    _torch_npu(root)
-    npu = _npu(device)
-    _small_modules(device)
+    package = _torch_npu(device, root)
+    npu = importlib.import_module("torch_npu.npu")
+    # One device, whatever driver this host may have: torch_npu would count them with the driver's library.
+    npu.__dict__.update(default_generators=(torch.default_generator,), _cached_device_count=1)
     # A device of the name `npu` for fake tensors: graphs are converted as for it (placement.py). Real tensors stay on
     # the CPU, and must say that they are the device's, or TorchAir leaves out what it does for device tensors.
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
-    torch.npu = sys.modules["torch.npu"] = npu  # pyright: ignore[reportAttributeAccessIssue]
     torch.Tensor.is_npu = property(lambda tensor: True)  # pyright: ignore[reportAttributeAccessIssue]
+    _accelerator(device)
+    for full in lacking.LACKING[lacking.TENSORS]:
+        setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
+    _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))
+    npu.init()
+    for name in ("torch_npu.npu.amp", "torch_npu.npu.aclnn"):
+        importlib.import_module(name)  # as torch_npu does before anybody asks: Dynamo's rules name torch.npu.amp
+    importlib.import_module("torch_npu.npu._format")._apply_npu_format_patch()
+    package.__dict__["__version__"] = importlib.import_module("torch_npu.version").__version__
+    _dynamo()
 
 
-def _torch_npu(root: Path) -> None:
-    def operator(name: str) -> Any:
-        """torch_npu.npu_xxx is torch.ops.npu.npu_xxx."""
-        if name.startswith("npu_") and hasattr(torch.ops.npu, name):
-            return getattr(torch.ops.npu, name)
-        raise AttributeError(f"stand-in: torch_npu has no {name!r}")
-
-    module(
+def _torch_npu(device: Device, root: Path) -> ModuleType:
+    """The package itself, whose `__init__` would load CANN. Every module below it is the wheel's, but for two."""
+    package = module(
         "torch_npu",
-        __path__=[],
+        __path__=[str(root)],
         __file__=str(root / "__init__.py"),
-        __getattr__=operator,
-        get_npu_format=lambda tensor: ND,
-        get_storage_size=lambda tensor: tensor.numel(),
+        __getattr__=_exported,
+        get_npu_format=lambda self: ND,
+        get_storage_size=lambda self: self.numel(),
     )
-    module(
-        "torch_npu._C",
-        _npu_getCheckpointState=lambda device, pool: (device, pool),
-        _npu_setCheckpointPoolState=_nothing,
-        _construct_storage_from_data_pointer=_storage_at,
-        _construct_NPU_Tensor_From_Storage_And_Metadata=_tensor_over,
-        _aclop_start_dump=_nothing,
-        _aclop_stop_dump=_nothing,
-    )
+    module("torch_npu._C", compiled.make(device), __path__=[])
+    module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True, __getattr__=_no_distributed)
+    sys.meta_path.insert(0, Absent())
+    return package
 
 
-def _npu(device: Device) -> ModuleType:
-    """torch_npu.npu, which is torch.npu as well."""
-    npu = module(
-        "torch_npu.npu",
-        __path__=[],
-        NPUGraph=graphs.NPUGraph,
-        graph=graphs.graph,
-        graph_pool_handle=device.new_pool,
-        graph_task_group_begin=graphs.task_group_begin,
-        graph_task_group_end=graphs.task_group_end,
-        graph_task_update_begin=graphs.task_update_begin,
-        graph_task_update_end=graphs.task_update_end,
-        Stream=streams.Stream,
-        Event=streams.Event,
-        ExternalEvent=streams.ExternalEvent,
-        stream=device.stream,
-        set_stream=device.set_stream,
-        default_stream=lambda index=None: device.default_stream,
-        synchronize=lambda index=None: device.synchronize(),
-        fake_record_stream=_nothing,
-        is_available=lambda: True,
-        is_initialized=lambda: True,
-        _is_in_bad_fork=lambda: False,
-        device_count=lambda: 1,
-        current_device=lambda: 0,
-        get_device_name=lambda index=0: device.soc.name,
-        get_device_properties=lambda device_name=None: _properties(device),
-        get_device_limit=lambda index=0: device.cores,
-        manual_seed=_nothing,
-        manual_seed_all=_nothing,
-        default_generators=[torch.default_generator],
-        empty_cache=_nothing,
-        memory_snapshot=list,
-        matmul=SimpleNamespace(allow_hf32=False),
-        conv=SimpleNamespace(allow_hf32=True),
-        _get_deterministic_level=lambda: 0,
-        set_deterministic_level=_nothing,
-    )
-    # TorchAir's code generator knows these three by "<module>_<name>" and by "function <name>": part of the contract.
-    named: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-        ("torch_npu.npu.utils", "current_stream", lambda index=None: device.current_stream()),
-        ("torch_npu.npu.npu_config", "get_stream_limit", _stream_limit),
-        ("torch_npu.npu.npu_config", "set_stream_limit", _set_stream_limit(device)),
-    )
-    for home, name, function in named:
-        function.__module__, function.__name__, function.__qualname__ = home, name, name
-        setattr(npu, name, function)
-    return npu
+def _exported(name: str) -> Any:
+    """torch_npu.npu_xxx is torch.ops.npu.npu_xxx, and a few names are functions of modules (_init/core/_exports.py)."""
+    full = f"torch_npu.{name}"
+    if lacking.reason(full):
+        raise AttributeError(lacking.sentence(full))
+    if not name.startswith("__"):
+        if hasattr(torch.ops.npu, name):
+            return getattr(torch.ops.npu, name)
+        if importlib.util.find_spec("torch_npu._init.core._exports"):
+            exports: Any = importlib.import_module("torch_npu._init.core._exports")
+            if name in exports._LAZY_PYTHON_SYMBOLS:
+                home, inner = exports._LAZY_PYTHON_SYMBOLS[name]
+                return getattr(importlib.import_module(home), inner)
+    raise AttributeError(f"target=npu_offline: torch_npu has no {name!r}.")
 
 
-def _small_modules(device: Device) -> None:
-    npu = sys.modules["torch_npu.npu"]
-    module(
-        "torch_npu.npu.utils",
-        _is_gte_cann_version=_cann_is_at_least,
-        get_cann_version=lambda module="CANN": CANN,
-        current_stream=npu.current_stream,
-    )
-    limits = {name: getattr(npu, name) for name in ("get_stream_limit", "set_stream_limit")}
-    module("torch_npu.npu.npu_config", **limits)
-    module("torch_npu.npu.streams", Stream=streams.Stream, Event=streams.Event, ExternalStream=streams.Stream)
-    module("torch_npu.npu._backends", get_soc_version=lambda: device.soc.number)
-    module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True)
+def _no_distributed(name: str) -> Any:
+    raise AttributeError(lacking.sentence("torch_npu.distributed"))
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Memory pools, dumps and seeds of a device that has none."""
+class Absent(MetaPathFinder):
+    """Importing a module of torch_npu._C that is not here says why, instead of that there is none of the name."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        parent, _, name = fullname.rpartition(".")
+        if parent == "torch_npu._C" and lacking.reason(name):
+            raise ModuleNotFoundError(lacking.sentence(name), name=fullname)
 
 
-def _properties(device: Device) -> SimpleNamespace:
-    """By the names of torch_npu's own object; memory is 0 where no document tells."""
-    soc = device.soc
-    return SimpleNamespace(name=soc.name, total_memory=soc.memory or 0, L2_cache_size=soc.l2, **device.cores)
+def _name_saved_tensors(graphs: ModuleType) -> None:
+    """save_npugraph_tensor names a file by its tensor's device: `mm_device_0_0.pt`, and a CPU's tensor without one."""
+    build: Any = graphs.__dict__["_build_save_npugraph_tensor_path"]
+
+    def built(save_path: str | None = None, device_index: int | None = None, overwrite: bool = False) -> str:
+        return build(save_path, 0, overwrite)
+
+    graphs.__dict__["_build_save_npugraph_tensor_path"] = built
 
 
-def _stream_limit(stream: streams.Stream) -> dict[str, int]:
-    return dict(stream.limit)
+def _accelerator(device: Device) -> None:
+    """torch.accelerator asks torch's C++ for the device's stream, where a backend in Python cannot answer."""
+
+    def current(index: int) -> torch.Stream:
+        return torch.Stream(stream_id=device.current, device_index=0, device_type=DEVICE_TYPE)  # pyright: ignore
+
+    accelerator: Any = torch._C
+    accelerator._accelerator_getStream = current
+    accelerator._accelerator_setStream = lambda stream: device.set_stream(stream.stream_id)
+    accelerator._accelerator_synchronizeDevice = lambda index: device.synchronize()
 
 
-def _set_stream_limit(device: Device) -> Callable[..., None]:
-    def set_limit(stream: Any, cube: int, vector: int) -> None:
-        if isinstance(stream, streams.Stream):
-            device.limit(stream, cube, vector)
+def _dynamo() -> None:
+    """What torch_npu does to Dynamo when it is first used, but for its backends: TorchAir is called by name here."""
+    from torch._dynamo import trace_rules
 
-    return set_limit
-
-
-def _cann_is_at_least(version: str, module: str = "CANN") -> bool:
-    """`_cann_is_at_least("8.2.RC1")`: the first two numbers count."""
-
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2])
-
-    return numbers(CANN) >= numbers(version)
-
-
-def _storage_at(address: int, device: Any, nbytes: int) -> torch.UntypedStorage:
-    """The memory of a recording by its address; other memory (an input's) is only borrowed, as torch_npu does."""
-    with _disable_current_modes():
-        owned = graphs.owner_of(address)
-        if owned is not None:
-            return owned
-        if nbytes == 0:
-            return torch.UntypedStorage(0)
-        borrowed = (ctypes.c_char * nbytes).from_address(address)
-        return torch.frombuffer(borrowed, dtype=torch.uint8).untyped_storage()
-
-
-def _tensor_over(metadata: dict[str, Any], storage: torch.UntypedStorage) -> torch.Tensor:
-    with _disable_current_modes():
-        empty = torch.empty(0, dtype=metadata["dtype"])
-        return empty.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
+    trace_rules.add(__name__.rpartition(".")[0])  # on a device this is C++, into which Dynamo does not look
+    utils = importlib.import_module("torch_npu.utils._dynamo")
+    utils.add_dynamo_methods_init()
+    importlib.import_module("torch_npu.dynamo.trace_rule")._patch_npu_trace_rules()
+    utils.register_npu_graphsafe_rng()

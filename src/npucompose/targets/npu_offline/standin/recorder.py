@@ -10,7 +10,7 @@ from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.graphs import NPUGraph
+    from npucompose.targets.npu_offline.standin.recording import Recording
 
 WAITS_FOR_HOST = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"})
 """Calls whose answer the host needs at once: illegal in a capture."""
@@ -20,6 +20,8 @@ FACTORIES = frozenset(
 """They give memory and compute nothing, so that a replay has nothing to do."""
 HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor"})
 """They write a file: a capture only notes them, every replay does them."""
+USE = "aten::record_stream"
+"""Tensor.record_stream: a note for the allocator."""
 CONTROL = ("air", "npugraph_ex")
 """Namespaces of scopes, records and waits: they tell the device an order and compute nothing."""
 
@@ -60,7 +62,7 @@ class Call:
 class Recorder(TorchDispatchMode):
     """Puts calls on a graph's tape and remembers what memory from outside looked like before it was written."""
 
-    def __init__(self, graph: NPUGraph) -> None:
+    def __init__(self, graph: Recording) -> None:
         super().__init__()
         self.graph = graph
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -70,6 +72,8 @@ class Recorder(TorchDispatchMode):
         self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func._schema.name == USE:
+            return func(*args, **kwargs)  # its kernel tells the device
         if func._schema.name in WAITS_FOR_HOST:
             raise RuntimeError(f"{func} needs its answer on the host, which a capture cannot give.")
         written = list(_written(func, args, kwargs))
@@ -81,7 +85,7 @@ class Recorder(TorchDispatchMode):
             # TorchAir captures on empty clones of the inputs (clone_input), because a device does not execute while
             # it captures. This capture does execute: on uninitialised memory an index would be out of range.
             out.copy_(args[0])
-        call = Call(func=func, args=args, kwargs=kwargs, out=out, stream=self.graph.device.current_stream().stream_id)
+        call = Call(func=func, args=args, kwargs=kwargs, out=out, stream=self.graph.device.current)
         self.graph.taped_call(call, written)
         return out
 

@@ -1,96 +1,125 @@
-"""Streams and events of a device that runs everything in one row and remembers what it was told."""
+"""The compiled base classes of torch.npu.Stream, Event and ExternalEvent; the classes themselves are the wheel's.
+
+What each method takes and gives is read from Ascend/pytorch (torch_npu/csrc/npu/Stream.cpp and Event.cpp, August 2026).
+The device runs everything in one row and remembers what it was told.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from npucompose.targets.npu_offline.standin.lacking import refuse
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.standin.device import Device, Event
 
 DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""
+_HANDLES = 0x1000
+"""An address that is not zero: torch_npu prints an event whose address is zero as one that does not exist yet."""
 
 
-class Stream:
-    """torch.npu.Stream: made new, or by the three numbers of one that exists."""
+def handle(stream: int) -> int:
+    """What torch_npu gives as the address of a stream."""
+    return _HANDLES + stream
 
-    device_of: Device
 
-    def __init__(
-        self,
-        device: Any = None,
+class StreamBase(torch.Stream):
+    """torch_npu._C._NPUStreamBase: made new, or by the three numbers of one that exists."""
+
+    _device: ClassVar[Device]
+
+    def __new__(
+        cls,
         priority: int = 0,
-        *,
-        stream_id: int | None = None,
+        is_sync_launch: int = 0,
+        stream_id: int = 0,
         device_index: int = 0,
-        device_type: int = DEVICE_TYPE,
-        **_: Any,
-    ) -> None:
-        self.stream_id = self.device_of.new_stream() if stream_id is None else stream_id
-        self.device_index, self.device_type, self.priority = device_index, device_type, priority
-        self.limit = self.device_of.cores
+        device_type: int = 0,
+        stream_ptr: int = 0,
+    ) -> StreamBase:
+        if stream_ptr:
+            refuse("torch.npu.ExternalStream")
+        given = stream_id or device_index or device_type
+        number = stream_id if given else cls._device.new_stream()
+        return super().__new__(cls, stream_id=number, device_index=device_index, device_type=DEVICE_TYPE)  # type: ignore
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        event.wait(self)
-
-    def wait_stream(self, stream: Stream) -> None:
-        self.wait_event(stream.record_event())
-
-    def synchronize(self) -> None:
-        self.device_of.synchronize()
+    @property
+    def npu_stream(self) -> int:
+        return handle(self.stream_id)
 
     def query(self) -> bool:
         return True
 
-    def __enter__(self) -> Stream:
-        self.device_of.enter(self)
+    def synchronize(self) -> None:
+        self._device.synchronize()
+
+    def set_data_preprocess_stream(self, is_data_preprocess_stream: bool) -> None:
+        """A hint for the runtime's queue of tasks; there is none here."""
+
+    def __enter__(self) -> StreamBase:
+        self._device.enter(self.stream_id)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.device_of.leave()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-    def __hash__(self) -> int:
-        return hash(self.stream_id)
+        self._device.leave()
 
 
-class Event:
-    """torch.npu.Event."""
+class EventBase(torch.Event):
+    """torch_npu._C._NPUEventBase."""
 
-    device_of: Device
+    _device: ClassVar[Device]
+    _event: Event
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.number = self.device_of.new_event()
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
+        graph_external: bool = False,
+    ) -> EventBase:  # fmt: skip
+        if interprocess:
+            refuse("torch.npu.Event(interprocess=True)")
+        made = super().__new__(cls, device="cpu")
+        made._event = cls._device.new_event(bool(graph_external))
+        return made
 
-    def record(self, stream: Stream | None = None) -> None:
-        self.device_of.record(self, stream or self.device_of.current_stream())
+    @property
+    def npu_event(self) -> int:
+        return _HANDLES + self._event.number
 
-    def wait(self, stream: Stream | None = None) -> None:
-        self.device_of.wait(self, stream or self.device_of.current_stream())
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return torch.device("npu", 0)
 
-    def reset(self, stream: Stream | None = None) -> None:
-        """Only external events are reset by TorchAir; an ordinary one has nothing to forget."""
+    def record(self, stream: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._device.record(self._event, stream.stream_id)
+
+    def wait(self, stream: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._device.wait(self._event, stream.stream_id)
+
+    def reset(self, stream: Any) -> None:
+        self._device.reset(self._event)
 
     def query(self) -> bool:
         return True
 
     def synchronize(self) -> None:
-        self.device_of.synchronize()
+        self._device.synchronize()
+
+    def elapsed_time(self, other: Any) -> float:
+        refuse("torch.npu.Event.elapsed_time")
+
+    def recorded_time(self) -> int:
+        refuse("torch.npu.Event.recorded_time")
+
+    def ipc_handle(self) -> bytes:
+        refuse("torch.npu.Event.ipc_handle")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, ipc_handle: bytes) -> EventBase:
+        refuse("torch.npu.Event.from_ipc_handle")
 
 
-class ExternalEvent(Event):
-    """torch.npu.ExternalEvent: a captured graph waits for it at every replay, and the host signals it from outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.signalled = False
-
-    def reset(self, stream: Stream | None = None) -> None:
-        self.device_of.reset(self)
+def attach(device: Device) -> None:
+    """From now on streams and events are this device's."""
+    StreamBase._device = EventBase._device = device

@@ -1,0 +1,240 @@
+"""torch_npu._C without CANN: the functions that the wheel's Python calls, on the one device of this process.
+
+Everything above it is the wheel's own: streams, events, graphs, their arguments and checks. Names and arguments are
+those of the calls in the wheel's Python; what is asked for there and not here is in `lacking`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch.utils._python_dispatch import _disable_current_modes
+
+from npucompose.targets.npu_offline.standin import graphs, lacking, recording, streams
+from npucompose.targets.npu_offline.standin.device import CUBE, VECTOR
+
+if TYPE_CHECKING:
+    from npucompose.targets.npu_offline.standin.device import Device
+
+CANN = "9.0.0"
+"""The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
+KINDS = (CUBE, VECTOR)
+"""What a limit counts, by the number that stands for it in a call."""
+
+
+@frozen(kw_only=True)
+class DeviceProperties:
+    """torch_npu._C._NPUDeviceProperties, the part that a table can know."""
+
+    name: str
+    total_memory: int
+    """0 where no document tells."""
+    L2_cache_size: int
+    cube_core_num: int
+    vector_core_num: int
+
+
+def make(device: Device) -> ModuleType:
+    """The module; asking it for what is `lacking` says so."""
+    graphs.attach(device)
+    streams.attach(device)
+    made = ModuleType("torch_npu._C")
+    made.__dict__.update(functions(device))
+    for names in lacking.LACKING.values():
+        for name in names:
+            if "." not in name and name not in lacking.SUBMODULES:
+                setattr(made, name, lacking.refused(name))
+    made.__dict__["__getattr__"] = _absent
+    return made
+
+
+def functions(device: Device) -> dict[str, Any]:
+    return {
+        **_devices(device),
+        **_streams(device),
+        **_limits(device),
+        **_graphs(device),
+        **_options(device),
+        **_memory(device),
+    }
+
+
+def _absent(name: str) -> Any:
+    if name in lacking.SUBMODULES:
+        raise AttributeError(lacking.sentence(name))
+    raise AttributeError(f"target=npu_offline: torch_npu._C has no {name!r}.")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Caches, checkpoints and dumps of a device that has none."""
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _devices(device: Device) -> dict[str, Any]:
+    """There is one, it is there from the start, and it is number 0."""
+    soc = device.soc
+    properties = DeviceProperties(
+        name=soc.name, total_memory=soc.memory or 0, L2_cache_size=soc.l2, cube_core_num=soc.cube,
+        vector_core_num=soc.vector,
+    )  # fmt: skip
+    return {
+        "_NPUDeviceProperties": DeviceProperties,
+        "_npu_init": _nothing,
+        "_npu_setDevice": _nothing,
+        "_npu_set_run_yet_variable_to_false": _nothing,
+        "_npu_getDevice": _answer(0),
+        "_npu_getDeviceWithoutSet": _answer(0),
+        "_npu_maybeExchangeDevice": _answer(0),
+        "_npu_getDeviceCount": _answer(1),
+        "_npu_getDeviceName": _answer(soc.name),
+        "_npu_getDeviceProperties": _answer(properties),
+        "_npu_get_soc_version": _answer(soc.number),
+        "_npu_is_bf16_supported": _answer(True),
+        "_npu_is_support_inf_nan": _answer(True),
+        "_get_cann_version": _answer(CANN),
+        "_is_gte_cann_version": cann_is_at_least,
+    }
+
+
+def _streams(device: Device) -> dict[str, Any]:
+    def current(device_index: int = 0) -> tuple[int, int, int]:
+        return (device.current, 0, streams.DEVICE_TYPE)
+
+    def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        device.set_stream(stream_id)
+
+    def erase(tensor: torch.Tensor, stream_id: int, device_index: int, device_type: int) -> None:
+        device.ledger.note("erase_stream", f"{list(tensor.shape)} of stream {stream_id}")
+
+    return {
+        "_NPUStreamBase": streams.StreamBase,
+        "_NPUEventBase": streams.EventBase,
+        "_npu_getCurrentStream": current,
+        "_npu_getDefaultStream": _answer((0, 0, streams.DEVICE_TYPE)),
+        "_npu_getCurrentRawStream": lambda device_index=0: streams.handle(device.current),
+        "_npu_setStream": set_stream,
+        "_npu_synchronize": device.synchronize,
+        "_npu_eraseStream": erase,
+    }
+
+
+def _limits(device: Device) -> dict[str, Any]:
+    def set_limit(*, stream_id: int, device_index: int, device_type: int, type: int, value: int) -> None:
+        device.limit(stream_id, KINDS[type], value)
+
+    def get_limit(*, stream_id: int, device_index: int, device_type: int, type: int) -> int:
+        return device.limits(stream_id)[KINDS[type]]
+
+    def reset_limit(*, stream_id: int, device_index: int, device_type: int) -> None:
+        device.reset_limit(stream_id)
+
+    def set_device_limit(device_index: int, kind: int, value: int) -> None:
+        device.cores[KINDS[kind]] = value
+
+    return {
+        "_npu_set_stream_res_limit": set_limit,
+        "_npu_get_stream_res_limit": get_limit,
+        "_npu_reset_stream_res_limit": reset_limit,
+        "_npu_set_device_res_limit": set_device_limit,
+        "_npu_get_device_res_limit": lambda device_index, kind: device.cores[KINDS[kind]],
+    }
+
+
+def _graphs(device: Device) -> dict[str, Any]:
+    groups = graphs.TaskGroups(device)
+
+    def scope(what: str) -> Callable[[str | None], None]:
+        return lambda name: device.tell(f"super kernel scope {what} {name or ''}".rstrip())
+
+    return {
+        "_NPUGraph": graphs.GraphBase,
+        "_graph_pool_handle": device.new_pool,
+        "_npu_isCurrentStreamCapturing": lambda: device.capturing is not None,
+        "_graph_task_group_begin": groups.begin,
+        "_graph_task_group_end": groups.end,
+        "_graph_task_update_begin": groups.update_begin,
+        "_graph_task_update_end": groups.update_end,
+        "_super_kernel_scope_begin": scope("begin"),
+        "_super_kernel_scope_end": scope("end"),
+        "_weak_ref_tensor": torch.Tensor.detach,
+    }
+
+
+def _options(device: Device) -> dict[str, Any]:
+    def set_option(option: Mapping[str, str]) -> None:
+        device.options.update(option)
+
+    def get_option(name: str) -> bytes | None:
+        return device.options[name].encode() if name in device.options else None
+
+    def set_number(name: str) -> Callable[[int], None]:
+        return lambda number: device.options.update({name: str(number)})
+
+    def number(name: str, default: int) -> Callable[[], int]:
+        return lambda: int(device.options.get(name, default))
+
+    level, queue, debug = "DETERMINISTIC_LEVEL", "TASK_QUEUE_ENABLE", "SYNC_DEBUG_MODE"
+    return {
+        "_npu_setOption": set_option,
+        "_npu_getOption": get_option,
+        "_npu_is_jit_compile_false": lambda: device.options.get("jitCompile", "disable") == "disable",
+        "_npu_set_deterministic_level": set_number(level),
+        "_npu_get_deterministic_level": number(level, 0),
+        "_npu_set_task_queue_enable": set_number(queue),
+        "_npu_get_task_queue_enable": number(queue, 1),
+        "_npu_set_sync_debug_mode": set_number(debug),
+        "_npu_get_sync_debug_mode": number(debug, 0),
+        "is_autocast_enabled": lambda: torch.is_autocast_enabled("npu"),
+        "set_autocast_enabled": lambda enabled: torch.set_autocast_enabled("npu", enabled),
+        "get_autocast_dtype": lambda: torch.get_autocast_dtype("npu"),
+        "set_autocast_dtype": lambda dtype: torch.set_autocast_dtype("npu", dtype),
+    }
+
+
+def _memory(device: Device) -> dict[str, Any]:
+    def storage_at(address: int, _: Any, nbytes: int) -> torch.UntypedStorage:
+        """The memory of a recording by its address; other memory (an input's) is only borrowed, as torch_npu does."""
+        with _disable_current_modes():
+            owned = recording.owner_of(device, address)
+            if owned is not None:
+                return owned
+            if nbytes == 0:
+                return torch.UntypedStorage(0)
+            borrowed = (ctypes.c_char * nbytes).from_address(address)
+            return torch.frombuffer(borrowed, dtype=torch.uint8).untyped_storage()
+
+    return {
+        "_npu_emptyCache": _nothing,
+        "_npu_hostEmptyCache": _nothing,
+        "_npu_isHistoryEnabled": _answer(False),
+        "_npu_memorySnapshot": lambda pool=None: {"segments": []},
+        "_npu_getCheckpointState": lambda device_index, pool: (device_index, pool),
+        "_npu_setCheckpointPoolState": _nothing,
+        "_construct_storage_from_data_pointer": storage_at,
+        "_construct_NPU_Tensor_From_Storage_And_Metadata": tensor_over,
+        "_aclop_start_dump": _nothing,
+        "_aclop_stop_dump": _nothing,
+    }
+
+
+def tensor_over(metadata: Mapping[str, Any], storage: torch.UntypedStorage) -> torch.Tensor:
+    with _disable_current_modes():
+        empty = torch.empty(0, dtype=metadata["dtype"])
+        return empty.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
+
+
+def cann_is_at_least(version: str, module: str = "CANN") -> bool:
+    """`cann_is_at_least("8.2.RC1")`: the first two numbers count."""
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2])
+
+    return numbers(CANN) >= numbers(version)

@@ -1,0 +1,39 @@
+"""torch.npu streams and events in a model's own forward: kept, checked and replayed where TorchAir takes them."""
+
+from __future__ import annotations
+
+import pytest
+from targets.npu_offline.needs import in_a_process, offline
+
+MM, RELU, ABS, ADD = "aten.mm.default", "aten.relu.default", "aten.abs.default", "aten.add.Tensor"
+FORK = sorted(f"{a} < {b}" for a, b in ((MM, RELU), (MM, ABS), (MM, ADD), (RELU, ADD), (ABS, ADD)))
+"""mm before both branches and both before the sum; between the branches nothing."""
+
+
+@offline
+def test_npugraph_ex_keeps_the_order_of_the_code_and_a_missing_wait_is_found() -> None:
+    found = in_a_process("own_streams.py", "npugraph_ex")
+    whole, lacking = found["waits"], found["lacks a wait"]
+    assert whole["code"]["before"] == whole["compiled"]["before"] == FORK
+    assert whole["equal"]
+    for capture in (whole["code"], whole["compiled"]):
+        assert (capture["streams"], capture["uses"], capture["unordered"], capture["outside"]) == (3, 1, [], [])
+    assert (
+        lacking["code"]["before"] == lacking["compiled"]["before"] == [row for row in FORK if row != f"{ABS} < {ADD}"]
+    )
+    for capture in (lacking["code"], lacking["compiled"]):
+        assert len(capture["unordered"]) == 1
+        assert f"reads or writes what {ABS} on stream" in capture["unordered"][0]
+    # npugraph_ex lets every stream end before the graph does, the code itself does not
+    assert (len(lacking["code"]["outside"]), lacking["compiled"]["outside"]) == (1, [])
+
+
+@offline
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_modes_of_the_package_torchair_say_that_they_take_none_of_it(mode: str) -> None:
+    """Stock torch_npu has no fake_record_stream, without which torchair skips the pass that would make them events."""
+    refused = in_a_process("own_streams.py", mode)["waits"]["refused"]
+    assert f"TorchAir's mode={mode} does not take streams and events of the model's own code" in refused
+    assert "the first is at own_streams.py:" in refused
+    assert "self.ready.record(). mode=npugraph_ex takes them" in refused
