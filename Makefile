@@ -125,10 +125,14 @@ bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
 	$(BIN)/python benchmarks/huggingface.py
 
+npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and of Hugging Face classes, offline (40 minutes)
+	$(BIN)/python benchmarks/fa_lengths.py
+	$(BIN)/python benchmarks/huggingface_npu.py --again
+
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .host .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface golden clean
+.PHONY: help install extras ci-extras run wheel test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface npu-tables golden clean
