@@ -117,6 +117,30 @@ def test_a_region_without_a_kernel_is_told_in_one_sentence_and_leaves_no_folder(
     assert not (tmp_path / "out").exists()
 
 
+# What npugraph_ex does with a captured graph.
+
+
+@offline
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ("{dcci_disable_on_kernel: ['.*']}", ""),
+        pytest.param("{nonsense: 1}", "Invalid optimize_options param key: 'nonsense'", marks=pytest.mark.slow),
+    ],
+)
+def test_a_captured_graph_is_checked_for_deadlocks_and_for_the_options_of_its_super_kernel(
+    options: str, refusal: str, tmp_path: Path
+) -> None:
+    status, _, error = run(
+        tmp_path, "mode=npugraph_ex", "model=add", "compiler.npugraph_ex.deadlock_check=true",
+        "compiler.npugraph_ex.super_kernel_optimize=true",
+        f"+compiler.npugraph_ex.super_kernel_optimize_options={options}",
+    )  # fmt: skip
+    assert status == (3 if refusal else 0), error
+    assert refusal in error
+    assert bool(refusal) == ("torch.npu.NPUGraph refuses compiler.npugraph_ex.super_kernel_optimize_options" in error)
+
+
 # cache_compile.
 
 
