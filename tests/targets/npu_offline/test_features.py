@@ -129,8 +129,9 @@ def test_a_region_without_a_kernel_is_told_in_one_sentence_and_leaves_no_folder(
     ],
 )
 def test_a_captured_graph_is_checked_for_deadlocks_and_for_the_options_of_its_super_kernel(
-    options: str, refusal: str, tmp_path: Path
+    options: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TORCH_COMPILE_DEBUG_DIR", str(tmp_path))  # where npugraph_ex writes what it checks
     status, _, error = run(
         tmp_path, "mode=npugraph_ex", "model=add", "compiler.npugraph_ex.deadlock_check=true",
         "compiler.npugraph_ex.super_kernel_optimize=true",
