@@ -21,7 +21,8 @@ from npucompose.schema.leaf import INT64_MAX, Leaf
 from npucompose.schema.legality import illegal_in_mode
 from npucompose.schema.versions import genuine_tree, known, tree_of, versions
 from npucompose.targets.npu_offline.fetch import fetch, pinned
-from npucompose.targets.npu_offline.option_trees import read_tree
+from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
+from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.node_filter import node_filter
 
 OURS = tuple(LEAVES.values())
@@ -247,12 +248,29 @@ def test_every_leaf_of_the_other_versions_is_set_through_yaml_and_read_back(vers
     assert read_back(tree, version, tmp_path)["leaves"] == dict.fromkeys(tree_of(version), True)
 
 
-def fetched(version: str) -> Path:
+WHEELS = (
+    "2.5.1", "2.5.1.post1", "2.6.0", "2.7.1", "2.8.0", "2.9.0", "2.10.0", "2.10.0.post7", "2.11.0", "2.12.0", "2.13.0",
+    "2.14.0",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", WHEELS)
+def test_the_tree_that_is_taken_for_a_wheel_is_that_of_its_own_classes(version: str):
+    """Also of releases that the table has not: what is taken is found by the files, what is compared is read anew."""
+    tree = fetched(version, exactly=True)
+    assert wheel_version(tree) == version
+    taken, own = live_tree(tree) or (), read_tree(tree)
+    assert len(taken) == len(own)
+    assert {leaf.path: leaf for leaf in taken} == {leaf.path: leaf for leaf in own}
+
+
+def fetched(version: str, *, exactly: bool = False) -> Path:
     """The wheel of another version. Only its Python files are read, so that any Python may read that of 3.11."""
     from npucompose.errors import FetchError
 
     try:
-        return fetch(pinned(known(version), "3.11", "x86_64")).tree
+        return fetch(pinned(version if exactly else known(version), "3.11", "x86_64")).tree
     except FetchError as error:
         pytest.skip(f"needs the wheel of torch_npu {version}: {error}")
 
