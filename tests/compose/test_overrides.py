@@ -121,8 +121,8 @@ def test_a_value_of_a_key_that_is_there_or_added_is_fine(text: str) -> None:
         ("a.b.c=1", "'a.b' is a value and has no keys @ a.b.c=1."),
         ("a.b=1,2", "'a.b=1,2' names several values: a sweep needs -m (python run.py -m a.b=1,2)."),
         ("compiler.npugraph_ex.debug.aclgraph.clone_input=1",
-         "'compiler.npugraph_ex.debug.aclgraph.clone_input=1' is an option of torch_npu 2.7.1.post4, 2.8.0.post4, 2.10.0 and "
-         "not in the YAML that was chosen: write +compiler."),
+         "'compiler.npugraph_ex.debug.aclgraph.clone_input=1' is an option of torch_npu 2.7.1.post4, 2.8.0.post4, "
+         "2.10.0 and not in the YAML that was chosen: write +compiler."),
         ("compiler.npugraph_ex.mode=x", "unknown key 'npugraph_ex' of compiler"),
         ("npugraph_ex.clone_input=1", "unknown key 'npugraph_ex' @"),
     ],

@@ -30,10 +30,10 @@ FILLED = {
 def trees() -> list[Any]:
     """The unpacked wheels of the cache; one that is not there is skipped by name: `npucompose fetch torch_npu`."""
     found = {version: sorted((cache_dir() / "torch_npu").glob(f"{version}-*")) for version in VERSIONS}
-    missing = {
-        v: pytest.mark.skip(reason=f"npucompose fetch torch_npu --version {v}") for v in VERSIONS if not found[v]
-    }
-    marks = {v: [missing[v]] if v in missing else [pytest.mark.slow] if v != VERSIONS[0] else [] for v in VERSIONS}
+    marks: dict[str, list[pytest.MarkDecorator]] = {v: [pytest.mark.slow] if v != VERSIONS[0] else [] for v in VERSIONS}
+    for version, places in found.items():
+        if not places:
+            marks[version].append(pytest.mark.skip(reason=f"npucompose fetch torch_npu --version {version}"))
     return [pytest.param(found[v][0] if found[v] else Path(), id=v, marks=marks[v]) for v in VERSIONS]
 
 
