@@ -26,7 +26,7 @@ def offered(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     ("words", "wanted"),
     [
         (["re"], {"report", "recipe"}),
-        (["recipe", ""], {"lock", "verify", "eject", "import", "show", "export"}),
+        (["recipe", ""], {"lock", "verify", "eject", "import", "show", "export", "migrate"}),
         (["list", "mo"], {"mode", "modes", "model", "models"}),
         (["list", "--"], {"--json", "--yaml", "--under", "--torch-npu", "--config-dir", "--help"}),
         (["completion", ""], {"bash", "zsh", "fish"}),

@@ -22,6 +22,7 @@ def leaf(kind: Kind, default: Any = None, **more: Any) -> Leaf:
         ("str", "", ""), ("str", 12, "12"), ("ints", [], ()), ("ints", (3, 1), (3, 1)),
         ("names", ["b", "a"], ("b", "a")), ("dict", {"b": 1.5, "a": None}, {"a": None, "b": 1.5}),
         ("dict", {"t": "x", "f": False}, {"f": False, "t": "x"}),
+        ("dict", {"b": [".*", (1,)], "a": {"d": None, "c": []}}, {"a": {"c": [], "d": None}, "b": [".*", [1]]}),
         ("path", "p", "p"), ("dir", "p", "p"), ("file", "p", "p"), ("pool", "p", "p"),
         *((kind, None, None) for kind in ("bool", "int", "str", "ints", "names", "dict", "path", "pool", "code")),
     ],
@@ -40,9 +41,9 @@ def test_a_value_that_fits_is_kept_in_its_own_form(kind: Kind, value: Any, kept:
         ("bool", 1), ("bool", 0), ("bool", "true"), ("int", True), ("int", 1.0), ("int", "1"), ("str", True),
         ("str", 1.5), ("str", ["a"]), ("ints", "12"), ("ints", 3), ("ints", [1, True]), ("ints", [1, None]),
         ("names", "mm"),
-        ("names", ["a", ""]), ("names", [1]), ("dict", [1]), ("dict", {1: "a"}), ("dict", {"a": [1]}),
-        ("dict", {"a": {"b": 1}}), ("path", ""), ("dir", 3), ("file", ["f"]), ("pool", ""), ("code", "f"),
-        ("code", len),
+        ("names", ["a", ""]), ("names", [1]), ("dict", [1]), ("dict", {1: "a"}), ("dict", {"a": {1}}),
+        ("dict", {"a": {1: "b"}}), ("dict", {"a": [len]}), ("path", ""), ("dir", 3), ("file", ["f"]), ("pool", ""),
+        ("code", "f"), ("code", len),
     ],
 )  # fmt: skip
 def test_a_value_of_another_form_is_refused_with_its_type(kind: Kind, value: Any) -> None:

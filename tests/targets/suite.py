@@ -10,7 +10,7 @@ import pytest
 
 from npucompose.compose.conf import choices_of
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import LEAVES
+from npucompose.schema.compiler import EVERY_LEAF
 from npucompose.schema.experiment import MODES
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
@@ -37,7 +37,7 @@ class TargetSuite:
     def test_what_it_honours_are_options_that_act_in_the_mode(self, target: Target) -> None:
         for mode in target.modes:
             for path in target.honours(mode):
-                assert mode in LEAVES[path].modes
+                assert mode in EVERY_LEAF[path].modes
 
     def test_its_capabilities_name_it(self, target: Target) -> None:
         for mode in target.modes:

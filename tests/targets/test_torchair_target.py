@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from npucompose.errors import CompileError, ConfigError
-from npucompose.schema.compiler import LEAVES
+from npucompose.schema.compiler import EVERY_LEAF, LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.record import Memory
 from npucompose.targets.npu import NpuTarget
@@ -50,7 +50,7 @@ def test_each_mode_can_what_torchair_can_in_it() -> None:
     assert [target().caches(mode) for mode in MODES] == [True, True, True, False]
     assert [target().exports(mode) for mode in MODES] == [True, False, False, False]
     for mode in MODES:
-        assert target().honours(mode) == {path for path, leaf in LEAVES.items() if mode in leaf.modes}
+        assert target().honours(mode) == {path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes}
     assert target().environment().items() >= {("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")}
     assert len(target().environment()) > 1
     assert (NpuTarget.detaches, NpuTarget.modes_share_a_process) == (False, False)

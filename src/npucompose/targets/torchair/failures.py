@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attrs import evolve
-
 from npucompose.errors import traced_line
 from npucompose.schema.leaf import GE
 from npucompose.schema.partition import Outside
@@ -104,17 +102,11 @@ def failure_of(error: BaseException, mode: str, graph: str = "graph_0") -> Failu
     )
 
 
-def not_captured(
-    error: BaseException, mode: str, refused: Iterable[Outside], graph: str, overlaps: Iterable[Outside] = ()
-) -> Failure | None:
-    """The failure behind what a capture raised: the first operator of the graph that none can hold, if there is one.
-
-    `overlaps` are those that could not be done in place.
-    """
+def not_captured(error: BaseException, mode: str, refused: Iterable[Outside], graph: str) -> Failure | None:
+    """The failure behind what a capture raised: the first operator of the graph that none can hold, if there is one."""
     known = failure_of(error, mode, graph)
     if known is not None:
-        at = next(iter(overlaps), None)
-        return known if at is None else evolve(known, operator=at.operator, node=at.node, source=_place(at))
+        return known
     first = next(iter(refused), None)
     if first is None:
         return None

@@ -303,17 +303,15 @@ def fakes(example_inputs: Sequence[Any]) -> list[Any]:
 
 def _told(compiled: Callable[..., Any], backend: Backend, made: Sequence[Compilation]) -> Callable[..., Any]:
     """`compiled`, which captures when it is called; what fails there is told as what fails while compiling."""
-    from npucompose.graphs.overlaps import overlapping
     from npucompose.targets.torchair.failures import not_captured
 
     refused = refused_in(made)
-    overlaps = [outside for one in made for outside in overlapping(one.graph_module.graph)]
 
     def called(*args: Any) -> Any:
         try:
             return compiled(*args)
         except RuntimeError as error:
-            failure = not_captured(error, backend.mode, refused, made[-1].id if made else "graph_0", overlaps)
+            failure = not_captured(error, backend.mode, refused, made[-1].id if made else "graph_0")
             if failure is None:
                 raise
             if made:
