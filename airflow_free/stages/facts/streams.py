@@ -20,13 +20,13 @@ def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
         return None
     several = len(planned) > 1
     nodes = {(f"{c.id}.{n}" if several else n): s for c in planned for n, s in c.plan.nodes.items()}
-    decisions = [(f"{c.id}: " if several else "", c.decision) for c in planned if c.decision is not None]
+    decisions = [(f"{c.id}: " if several else "", c.judged) for c in planned if c.judged is not None]
     told = [decision.prediction for _, decision in decisions if decision.prediction is not None]
     facts = StreamFacts(
         streams=len(set(nodes.values())),
         events=sum(len(c.plan.events) for c in planned),
         nodes=nodes,
-        validated=all(c.decision is not None and c.decision.validated for c in planned),
+        validated=all(decision.validated for _, decision in decisions),
         applied=all(decision.applied for _, decision in decisions),
         why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
     )

@@ -6,7 +6,7 @@ and the arguments are the same, so a node is recognised by name and the operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeVar
 
@@ -14,27 +14,48 @@ import torch
 from attrs import frozen
 from torch import fx
 
-from npucompose.schema.streams import Cores
+from npucompose.schema.streams import DEFAULT_STREAM, Cores
 
 T = TypeVar("T")
 NAMESPACES = ("air", "npugraph_ex")
 LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
 CORES = ("_op_aicore_num", "_op_vectorcore_num")
 """TorchAir reads the numbers by their place: a scope has these two attributes and no other."""
-Control = Literal["scope_enter", "scope_exit", "record", "wait"]
-_NAMES: dict[str, Control] = {
-    f"{space}::{name}": name for space in NAMESPACES for name in ("scope_enter", "scope_exit", "record", "wait")
-}  # type: ignore[assignment, misc]
+STREAM_ID = "_user_stream_id"
+Control = Literal["scope_enter", "scope_exit", "record", "wait", "use"]
+_OF_STREAMS: Mapping[str, Control] = {
+    "scope_enter": "scope_enter", "scope_exit": "scope_exit", "record": "record", "wait": "wait",
+    "tagged_event_record": "record", "tagged_event_record_on_stream": "record", "tagged_event_wait": "wait",
+    "tagged_event_wait_on_stream": "wait", "record_tagged_stream": "use", "record_tagged_on_stream": "use",
+}  # fmt: skip
+_NAMES: Mapping[str, Control] = {f"{space}::{name}": kind for space in NAMESPACES for name, kind in _OF_STREAMS.items()}
 
 
 def control(node: fx.Node) -> Control | None:
-    """Which of the four control operators a node calls, or None: `air.record.default` is "record"."""
+    """What an operator that computes nothing does to streams, or None: `air.record.default` is a "record".
+
+    A "use" keeps memory for a stream. Tagged ones are what TorchAir makes of torch.npu's own events.
+    """
     return _control(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
 
 
 @cache
 def _control(target: torch._ops.OpOverload) -> Control | None:
     return _NAMES.get(target.name().partition(".")[0])
+
+
+def tag_of(node: fx.Node) -> str | None:
+    """The name of the event that a tagged record or wait is of; the others are of a node."""
+    tag = node.args[0] if node.args else None
+    return tag if isinstance(tag, str) and control(node) in ("record", "wait") else None
+
+
+def tagged_streams(graph: fx.Graph) -> dict[fx.Node, str]:
+    """{tagged record or wait: the stream that it names by its number}; 0 is the default stream."""
+    enters = [Scope.of(node) for node in graph.nodes if control(node) == "scope_enter"]
+    labels = {scope.stream_id: scope.stream for scope in enters if scope.stream_id and scope.stream}
+    named = ((node, str(node.args[1])) for node in graph.nodes if tag_of(node) and "on_stream" in str(node.target))
+    return {node: DEFAULT_STREAM if number == "0" else labels.get(number, number) for node, number in named}
 
 
 def is_planned(graph: fx.Graph) -> bool:
@@ -68,6 +89,11 @@ class Scope:
     @property
     def stream(self) -> str | None:
         return self._value(LABEL)
+
+    @property
+    def stream_id(self) -> str | None:
+        """The number of a stream of the model's own."""
+        return self._value(STREAM_ID)
 
     @property
     def priority(self) -> int:

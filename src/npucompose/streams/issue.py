@@ -7,17 +7,18 @@ from collections.abc import Iterator, Sequence
 from torch import fx
 
 from npucompose.graphs.effects import nodes_in
-from npucompose.graphs.scopes import control, stream_labels
+from npucompose.graphs.scopes import control, stream_labels, tag_of, tagged_streams
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
 def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     """For each kernel those that must be done right before it: the last of its own stream and of the streams it
     waits for, by scopes, records and waits alone."""
-    labels = stream_labels(graph)
+    labels = stream_labels(graph) | tagged_streams(graph)
     known = frozenset(kernels)
     last: dict[str, fx.Node] = {}
     stands_for: dict[fx.Node, fx.Node | None] = {}
+    tagged: dict[str, fx.Node] = {}
     waits: dict[str, list[fx.Node]] = {}
     before: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
@@ -25,8 +26,11 @@ def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, 
         kind = control(node)
         if kind == "record":
             stands_for[node] = last.get(stream)
+            if tag := tag_of(node):
+                tagged[tag] = node
         elif kind == "wait":
-            for awaited in nodes_in(node.args[0]):
+            tag = tag_of(node)
+            for awaited in nodes_in(node.args[0] if tag is None else tagged.get(tag)):
                 waits.setdefault(stream, []).extend(_makers(awaited, stands_for, known))
         elif node in known:
             queue = [last[stream]] if stream in last else []

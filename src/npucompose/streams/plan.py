@@ -16,6 +16,7 @@ from npucompose.streams.predict import Drawn
 from npucompose.streams.problem import Problem
 from npucompose.streams.race import find_races
 from npucompose.streams.source import keep
+from npucompose.streams.validate import validate
 
 HOPELESS = -0.5
 """A plan that is predicted to take half as long again as one stream is not tried: no prediction is that wrong, and a
@@ -44,6 +45,15 @@ def apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> int:
     if graph.owning_module is not None:
         graph.owning_module.meta[DECISION] = decision
     return changed
+
+
+def judged(graph: fx.Graph) -> Decision:
+    """Whether streams that nobody planned, those of the model's own code, keep every order that the kernels need."""
+    try:
+        validate(graph)
+    except PlanError as error:
+        return Decision(applied=True, validated=False, why=str(error))
+    return Decision(applied=True, why="the streams of the model's own code")
 
 
 def decision_of(module: fx.GraphModule) -> Decision | None:

@@ -10,7 +10,7 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import nodes_in
-from npucompose.graphs.scopes import LABEL, Scope, control
+from npucompose.graphs.scopes import LABEL, Scope, control, tag_of, tagged_streams
 from npucompose.schema.streams import DEFAULT_STREAM, Event
 
 
@@ -34,11 +34,13 @@ class Timing:
     moments: dict[fx.Node, Moment] = field(factory=dict)
     waiting: dict[str, list[Moment]] = field(factory=dict)
     seen: set[fx.Node] = field(factory=set)
+    tagged: dict[str, Moment | None] = field(factory=dict)
+    """What was done on its stream when an event of that name was recorded last; None: nothing."""
 
     @classmethod
     def of(cls, graph: fx.Graph, dependence: Dependence) -> Timing:
         timing = cls()
-        kernels = set(dependence.kernels)
+        kernels, named = set(dependence.kernels), tagged_streams(graph)
         stack: list[tuple[fx.Node, str | None]] = []
         for node in graph.nodes:
             stream = next((label for _, label in reversed(stack) if label), DEFAULT_STREAM) if stack else DEFAULT_STREAM
@@ -54,9 +56,9 @@ class Timing:
                     raise PlanError("scope_unpaired", f"'{node.name}' leaves a scope that was never entered.")
                 stack.pop()
             elif kind == "record":
-                timing.record(node, stream)
+                timing.record(node, named.get(node, stream))
             elif kind == "wait":
-                timing.wait(node, stream)
+                timing.wait(node, named.get(node, stream))
         if stack:
             raise PlanError("scope_unpaired", f"'{stack[-1][0].name}' enters a scope that nothing leaves.")
         return timing
@@ -87,6 +89,9 @@ class Timing:
         self.now[stream] = self.moments[node] = Moment(node.name, clock)
 
     def record(self, node: fx.Node, stream: str) -> None:
+        if tag := tag_of(node):  # torch.npu's own events may be recorded where nothing was done yet
+            self.tagged[tag] = self.now.get(stream)
+            return
         if stream not in self.now:
             raise PlanError(
                 "record_nothing", f"'{node.name}' stands on stream '{stream}' before any kernel: it records nothing."
@@ -94,6 +99,10 @@ class Timing:
         self.moments[node] = self.now[stream]
 
     def wait(self, node: fx.Node, stream: str) -> None:
+        if tag := tag_of(node):  # of an event that was never recorded nobody waits, as in torch.npu
+            if moment := self.tagged.get(tag):
+                self.waiting.setdefault(stream, []).append(moment)
+            return
         for awaited in self._awaited(node, node.args[0]):
             self.waiting.setdefault(stream, []).append(self.moments[awaited])
 

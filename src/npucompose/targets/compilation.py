@@ -28,7 +28,7 @@ from npucompose.schema.passes import PassRecord
 from npucompose.schema.record import CacheUse
 from npucompose.schema.sinking import Failure
 from npucompose.schema.streams import Decision, Plan
-from npucompose.streams import decision_of, plan_of
+from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders, Partitioned
 from npucompose.targets.gradients import Notices, refuse_training, run_as_it_is
 
@@ -78,7 +78,7 @@ class Compilation:
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""
-        _ = self.plan, self.facts
+        _ = self.plan, self.judged, self.facts
 
     @cached_property
     def plan(self) -> Plan:
@@ -86,6 +86,11 @@ class Compilation:
         graph = self.graph_module.graph
         planned = self.decision is not None or orders_streams(graph)
         return plan_of(graph) if planned else Plan()
+
+    @cached_property
+    def judged(self) -> Decision | None:
+        """The decision about the plan; of streams of the model's own code, whether they are safe."""
+        return self.decision or (judged(self.graph_module.graph) if self.plan.nodes else None)
 
     @cached_property
     def facts(self) -> FxFacts:

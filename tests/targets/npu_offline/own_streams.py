@@ -83,6 +83,10 @@ def main(mode: str) -> None:
                 compiled(torch.zeros(4, 4))
                 mine["equal"] = torch.equal(compiled(x), torch.relu(x @ x) + torch.abs(x @ x))
             mine["compiled"] = seen(device.graphs[-1])
+            compilation = made.backend.compilations[-1]
+            mine["plan"] = sorted(f"{event.recorder} < {event.waiter}" for event in compilation.plan.events)
+            mine["streams"] = len(set(compilation.plan.nodes.values()))
+            mine["validated"], mine["why"] = compilation.judged.validated, compilation.judged.why
         except (CompileError, torch._dynamo.exc.BackendCompilerFailed) as error:
             mine["refused"] = str(error)
         found["waits" if waits else "lacks a wait"] = mine

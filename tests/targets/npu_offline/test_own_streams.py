@@ -24,6 +24,12 @@ def test_npugraph_ex_keeps_the_order_of_the_code_and_a_missing_wait_is_found() -
     for capture in (lacking["code"], lacking["compiled"]):
         assert len(capture["unordered"]) == 1
         assert f"reads or writes what {ABS} on stream" in capture["unordered"][0]
+    assert (whole["streams"], whole["plan"]) == (3, ["abs_1 < add", "mm < abs_1", "mm < relu", "relu < add"])
+    assert (whole["validated"], whole["why"]) == (True, "the streams of the model's own code")
+    assert (lacking["streams"], lacking["plan"]) == (3, ["mm < abs_1", "mm < relu", "relu < add"])
+    assert not lacking["validated"]
+    assert "'abs_1' on stream" in lacking["why"]
+    assert "must be done before 'add' on stream 'default'" in lacking["why"]
     # npugraph_ex lets every stream end before the graph does, the code itself does not
     assert (len(lacking["code"]["outside"]), lacking["compiled"]["outside"]) == (1, [])
 
@@ -35,5 +41,6 @@ def test_modes_of_the_package_torchair_say_that_they_take_none_of_it(mode: str) 
     """Stock torch_npu has no fake_record_stream, without which torchair skips the pass that would make them events."""
     refused = in_a_process("own_streams.py", mode)["waits"]["refused"]
     assert f"TorchAir's mode={mode} does not take streams and events of the model's own code" in refused
-    assert "the first is at own_streams.py:" in refused
-    assert "self.ready.record(). mode=npugraph_ex takes them" in refused
+    assert "at own_streams.py:" in refused
+    assert "self.ready.record()" in refused
+    assert "What would be taken: mode=npugraph_ex; or the model without streams" in refused
