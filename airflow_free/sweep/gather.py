@@ -37,9 +37,9 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
 
     Without `places` it is the default store. A ledger sorts by itself, however many points it has.
     """
-    places = places or (Store.default().root,)
-    if len(places) == 1 and (places[0] / FILE_NAME).is_file():
-        return _of_ledger(places[0], sort, descending, limit)
+    first, *others = places = tuple(places) or (Store.default().root,)
+    if not others and (first / FILE_NAME).is_file():
+        return _of_ledger(first, sort, descending, limit)
     lines = with_front([line for place in places for line in _lines(place)])
     with_it = [line for line in lines if _value(line, sort) is not None]
     with_it.sort(key=lambda line: _value(line, sort), reverse=descending)

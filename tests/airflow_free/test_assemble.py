@@ -139,7 +139,8 @@ def prediction(cost: str = "measured", times: float = 1.0) -> Any:
 
 
 def graph(name: str, nodes: dict[str, str], decision: Any = None, events: int = 1) -> Any:
-    return SimpleNamespace(id=name, plan=SimpleNamespace(nodes=nodes, events=[1] * events), decision=decision)
+    plan = SimpleNamespace(nodes=nodes, events=[1] * events)
+    return SimpleNamespace(id=name, plan=plan, decision=decision, judged=decision)
 
 
 def decision(prediction: Any = None, *, applied: bool = True, validated: bool = True, timeline: Any = None) -> Any:

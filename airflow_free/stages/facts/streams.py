@@ -26,7 +26,7 @@ def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
         streams=len(set(nodes.values())),
         events=sum(len(c.plan.events) for c in planned),
         nodes=nodes,
-        validated=all(decision.validated for _, decision in decisions),
+        validated=all(c.judged is not None and c.judged.validated for c in planned),
         applied=all(decision.applied for _, decision in decisions),
         why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
     )
