@@ -9,13 +9,13 @@ from typing import Any
 from airflow_free.keys import digest
 from airflow_free.lock import EXCLUDED
 from airflow_free.store import Store
+from npucompose.compose.torch_npu import RUN_THE_GENUINE
 from npucompose.errors import ConfigError
 from npucompose.schema import premises
 from npucompose.schema.experiment import Experiment
 from npucompose.untrusted import read_text
 
 FOLDER, FILE = "device", "verdicts.json"
-TARGETS = ("npu", "npu_offline")
 WHERE_IT_RUNS = frozenset({"target", "pipeline", "benchmark", "executor", "search", "tracker", "retry", "expect"})
 """Sections that a kit does not take along: where and how an experiment is run here."""
 
@@ -36,7 +36,7 @@ def stored() -> Iterator[premises.Results]:
 
 def check(experiment: Experiment, values: Mapping[str, Any]) -> None:
     """ConfigError where an experiment for an NPU rests on a claim that a device refuted."""
-    if experiment.target.name not in TARGETS:
+    if experiment.target.name not in RUN_THE_GENUINE:
         return
     problems = [
         sentence

@@ -30,7 +30,15 @@ def session(error: Exception) -> Any:
 
 
 def test_what_is_not_implemented_in_eager_may_be_compiled() -> None:
-    session(NotImplementedError("only in max-autotune"))._try_calls_in_eager()
+    words = (
+        "torchair.ops.npu_fused_infer_attention_score does not support in this mode, only support in max-autotune mode"
+    )
+    session(NotImplementedError(words))._try_calls_in_eager()
+
+
+def test_a_type_that_torch_has_no_kernel_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"even in eager: NotImplementedError: .* not implemented for 'Bool'"):
+        session(NotImplementedError("\"addmm_impl_cpu_\" not implemented for 'Bool'"))._try_calls_in_eager()
 
 
 def test_what_the_model_itself_cannot_take_is_refused() -> None:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from npucompose.targets.detached import DetachedHandle
 
 
+GRAPH_ONLY = "only support in max-autotune"
+"""What torchair.ops.npu_fused_infer_attention_score says in eager: a compiled graph alone has it. What torch says of a
+type without a kernel is a NotImplementedError too, and the model's own."""
 EXPORT, LOSS_INDEX = "export.export_mode", "experimental_config.aot_config_output_loss_index"
 
 
@@ -263,9 +266,9 @@ class Session:
             inputs = self.inputs(at, call)
             try:
                 self.call(self.reference, inputs)
-            except NotImplementedError:
-                return  # an operator that only a compiled graph has, as torchair.ops.npu_fused_infer_attention_score
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                if GRAPH_ONLY in str(error):
+                    return
                 words = " ".join(str(error).split())
                 raise ConfigError(
                     f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "

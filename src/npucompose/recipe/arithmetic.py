@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from npucompose.recipe.values import Const, Unknown, Value
+from npucompose.recipe.values import NOT_CONSTANT, Const, Unknown, Value
 
 
 def computed(e: ast.expr) -> Value:
     """Arithmetic of constants (`2 ** 20`, `-1`, `"a" + "b"`) is their value; all else is not known."""
     parts = [node for node in ast.walk(e) if not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context))]
     if not all(isinstance(node, (ast.Constant, ast.BinOp, ast.UnaryOp)) for node in parts):
-        return Unknown(why="its value is not a constant")
+        return Unknown(why=NOT_CONSTANT)
     try:
         return Const(value=_arithmetic(e))
     except (ArithmeticError, TypeError, KeyError, ValueError):
-        return Unknown(why="its value is not a constant")
+        return Unknown(why=NOT_CONSTANT)
 
 
 def _arithmetic(e: Any) -> Any:

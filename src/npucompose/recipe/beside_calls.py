@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npucompose.recipe.environment import from_environment
-from npucompose.recipe.values import Const, Items, Object, Unknown, Value, plain, with_keywords
+from npucompose.recipe.values import NOT_CONSTANT, Const, Items, Object, Unknown, Value, plain, with_keywords
 
 if TYPE_CHECKING:
     from npucompose.recipe.reader import _Reader
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]
-NOT_KNOWN = Unknown(why="its value is not a constant")
 PATCHING_MODULE = "patch_for_hcom_allreduce"
 """A module of torchair that patches torch.distributed.all_reduce where it is imported
 (torchair/ge_concrete_graph/ge_converter/experimental/patch_for_hcom_allreduce.py)."""
@@ -89,13 +88,11 @@ def converted(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> V
     convert: Mapping[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
     name = e.func.id if isinstance(e.func, ast.Name) else ""
     if len(args) != 1 or not isinstance(args[0], Const):
-        return (
-            args[0] if len(args) == 1 and isinstance(args[0], Unknown) else Unknown(why="its value is not a constant")
-        )
+        return args[0] if len(args) == 1 and isinstance(args[0], Unknown) else Unknown(why=NOT_CONSTANT)
     try:
         return Const(value=convert[name](args[0].value))
     except (TypeError, ValueError, OverflowError):
-        return Unknown(why="its value is not a constant")
+        return Unknown(why=NOT_CONSTANT)
 
 
 def namespace(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:

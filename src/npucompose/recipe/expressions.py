@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npucompose.recipe.arithmetic import computed
-from npucompose.recipe.values import Const, Items, Unknown, Value, plain, spread, with_keywords
+from npucompose.recipe.values import NOT_CONSTANT, Const, Items, Unknown, Value, plain, spread, with_keywords
 
 if TYPE_CHECKING:
     from npucompose.recipe.reader import _Reader
 
-NOT_CONSTANT = "its value is not a constant"
 COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,

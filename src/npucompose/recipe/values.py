@@ -10,6 +10,9 @@ from attrs import define, field, frozen
 
 from npucompose.recipe.genuine import MODE, Package
 
+NOT_CONSTANT = "its value is not a constant"
+"""Why a value is `Unknown` of which there is nothing else to say."""
+
 
 @frozen(kw_only=True)
 class Const:
@@ -192,7 +195,7 @@ def unknown_in(value: Value) -> str | None:
     """Why a value is no plain one, dicts looked through; None where it is."""
     if isinstance(value, Items):
         return next((why for item in value.items.values() if (why := unknown_in(item))), None)
-    return None if isinstance(value, Const) else getattr(value, "why", "its value is not a constant")
+    return None if isinstance(value, Const) else getattr(value, "why", NOT_CONSTANT)
 
 
 def spread(value: Value) -> dict[str, Value]:
