@@ -59,7 +59,7 @@ def _own() -> Path | None:
     """The group of this process: `0::/user.slice` below the place where version 2 is mounted."""
     line = next((one for one in Path("/proc/self/cgroup").read_text().splitlines() if one.startswith("0::")), None)
     mounts = [one.split() for one in Path("/proc/self/mounts").read_text().splitlines()]
-    place = next((words[1] for words in mounts if words[2] == "cgroup2"), None)
+    place = next((words[1].replace(r"\040", " ") for words in mounts if words[2] == "cgroup2"), None)
     if line is None or place is None:
         return None
     folder = Path(place) / line.removeprefix("0::").lstrip("/")

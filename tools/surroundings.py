@@ -79,8 +79,15 @@ def checkout(run: Run) -> Run:
 
 
 def path(run: Run) -> Run:
+    """Inductor calls the C++ compiler without quotes: what it compiles lies at a plain path, and headers as they are."""
     strange = run.temporary / "a größer place"
-    return evolve(run, tree=copied(strange / "npucompose"), temporary=strange / "temporary files")
+    return evolve(
+        run, tree=copied(strange / "npucompose"), temporary=strange / "temporary files",
+        environment={
+            "TORCHINDUCTOR_CACHE_DIR": str(run.temporary / "inductor"),
+            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+        },
+    )  # fmt: skip
 
 
 def user(run: Run) -> Run:

@@ -103,7 +103,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with control groups of version 2; this process is in `user/me`."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "cgroup").write_text("1:cpu:/elsewhere\n0::/user/me\n")
-    (tmp_path / "self" / "mounts").write_text(MOUNTS.format(place=tmp_path))
+    (tmp_path / "self" / "mounts").write_text(MOUNTS.format(place=str(tmp_path).replace(" ", r"\040")))
     own = tmp_path / "new" / "user" / "me"
     own.mkdir(parents=True)
     (own / cgroup.MEMBERS).write_text("")

@@ -75,7 +75,7 @@ def test_a_file_cannot_say_it_either(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "tracker").mkdir()
     (tmp_path / "tracker" / "mine.yaml").write_text("name: none\nplace: https://elsewhere\n")
     arguments = ["--config-dir", str(tmp_path), "tracker=mine", "model=add"]
-    assert main(["run", *arguments, f"hydra.run.dir={tmp_path / 'run'}"]) == 2
+    assert main(["run", *arguments, f"hydra.run.dir='{tmp_path / 'run'}'"]) == 2
     assert "only the command line" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -133,7 +133,7 @@ def fake_wheel(folder: Path, says: str = "2.13.0", extra: str = "") -> tuple[Pat
 def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """pip finds wheels in this folder and nowhere else."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("PIP_FIND_LINKS", (tmp_path / "links").as_uri())  # a list, divided by spaces
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     (tmp_path / "links").mkdir()
     return tmp_path / "links"
