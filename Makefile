@@ -48,22 +48,26 @@ extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
 
-run: $(READY)  ## set everything up and run the main job
+run: $(READY) native  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
 
 wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its tests read
 	@$(BIN)/npucompose fetch torch_npu || echo "make: going on without it; tests that need it say so and are skipped"
 
-test: $(READY) wheel  ## the tests (made for 5 minutes on two idle cores)
+# Else the first run, or the first test, builds it, for half a minute.
+native: $(READY)  ## the native replayer, built for this torch
+	@$(BIN)/python -c "from npucompose.targets.cpu.native import build; build.file()" || echo "make: going on without it"
+
+test: $(READY) wheel native  ## the tests (made for 5 minutes on two idle cores)
 	$(PYTEST) --durations=20
 
-test-shuffled: $(READY) wheel  ## the same, files and the tests of each in an order by SEED (default: a new one)
+test-shuffled: $(READY) wheel native  ## the same, files and the tests of each in an order by SEED (default: a new one)
 	$(PYTEST) --shuffled $(SEED)
 
-surroundings: $(READY) wheel  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
+surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	$(BIN)/python -m tools.surroundings
 
-test-full: $(READY_EXTRAS) wheel  ## every test, the slow ones and the optional models included
+test-full: $(READY_EXTRAS) wheel native  ## every test, the slow ones and the optional models included
 	@$(BIN)/npucompose fetch torch_npu --version 2.14.0 || echo "make: going on without it; its tests say so and are skipped"
 	$(PYTEST) -m ''
 
@@ -136,4 +140,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .host .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface npu-tables golden clean
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface npu-tables golden clean

@@ -86,6 +86,17 @@ def operators() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def guards_that_nobody_times() -> Iterator[None]:
+    """Dynamo flushes the processor's caches to learn how long the guards of each new graph take: 20 ms for a figure in
+    torch's log."""
+    from torch._dynamo import guards
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def temporary_folders_lie_in_no_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A person may have them in one: git looks for it no further up than here."""
     with pytest.MonkeyPatch.context() as patch:

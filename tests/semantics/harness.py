@@ -61,13 +61,13 @@ def run(row: Row, compiled: Callable[[Any], Any]) -> Run:
     done = Run()
     held: dict[int, Any] = {}
     with _settled(row.threads):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         made = row.make(compiled)
         call, state = made if isinstance(made, tuple) else (made, None)
         for k in range(CALLS):
             arguments = row.arguments(call, k)
             versions = _versions(arguments)
-            torch.manual_seed(k)
+            torch.default_generator.manual_seed(k)
             printed = io.StringIO()
             result, raised = None, "nothing"
             try:

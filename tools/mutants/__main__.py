@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.yaml")
 KEPT = ROOT / "build" / "mutants"
+WITHIN_S = 20.0
 
 
 @define
@@ -138,7 +139,9 @@ def judge_sample(given: argparse.Namespace, session: Session, results: Results) 
             return sample
 
         def one(bench: Bench, mutation: Mutation) -> None:
-            verdict = judged(bench, session.covering, mutation, given.within)
+            # Of what is called equivalent the nearest tests are asked, whether they do notice it.
+            within = WITHIN_S if given.within is None and mutation.key in reasons else given.within
+            verdict = judged(bench, session.covering, mutation, within)
             with lock:
                 done.add(mutation.key)
                 _print(results.note(ROOT, mutation, verdict, now))

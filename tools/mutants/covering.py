@@ -32,7 +32,8 @@ patch =
   fork
 """
 NATIVE_CALLS = "src/npucompose/targets/cpu/native/executor.py"
-"""Whoever runs a function of this file runs C++."""
+NATIVE_TESTS = "tests/targets/cpu/native/"
+"""Whoever runs a function of that file runs C++, and whoever lies in this folder, where it is called by itself, too."""
 IMPORTING = -1
 """Stands for no test: what runs while modules are imported, and what a module or a session of tests shares."""
 
@@ -111,7 +112,9 @@ class Map:
         kept = self._kept(file)
         native = not mutation.path.endswith(".py")
         by_line = kept.get("lines", {}).get(NATIVE_CALLS if native else mutation.path, {})
-        if native:
+        if native and file.startswith(NATIVE_TESTS):
+            numbers = set(range(len(kept.get("tests", {}))))
+        elif native:
             numbers = {n for covering in by_line.values() if IMPORTING not in covering for n in covering}
         else:
             lines = self._then(file, mutation)

@@ -109,7 +109,8 @@ def tally(entries: list[dict[str, Any]], reasons: Mapping[str, str]) -> dict[str
     """For each package that has mutants, and for all together under "all"."""
     counts: dict[str, Counter[str]] = {}
     for entry in entries:
-        verdict = "equivalent" if entry["verdict"] == "survived" and entry["key"] in reasons else entry["verdict"]
+        unnoticed = entry["verdict"] in ("survived", "undecided")
+        verdict = "equivalent" if unnoticed and entry["key"] in reasons else entry["verdict"]
         if verdict != "not compiled":
             for name in (entry["package"], "all"):
                 counts.setdefault(name, Counter())[verdict] += 1

@@ -111,7 +111,7 @@ def _run(module: fx.GraphModule, inputs: Sequence[Any]) -> _Ran | Exception:
     given = [_fresh(value) for value in inputs]
     state = torch.get_rng_state()
     try:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         with torch.no_grad():
             outputs = fx.Interpreter(module).run(*given)
     except Exception as error:  # noqa: BLE001  an operator may refuse an input with any exception

@@ -69,7 +69,7 @@ class Execution:
         self._kernels = frozenset(kernels)
         self._output = next(node for node in reversed(graph.nodes) if node.op == "output")
         self._values.update(inputs)
-        torch.manual_seed(SEED)
+        torch.default_generator.manual_seed(SEED)
 
     def prepare(self, kernel: fx.Node) -> None:
         """The views and sizes that a kernel reads. KeyError, naming it, where another kernel's result is not there."""

@@ -47,7 +47,7 @@ class Row:
 
     def arguments(self, call: Callable[..., Any], k: int) -> tuple[Any, ...]:
         """The inputs of call number `k`: the same values whenever they are asked for."""
-        torch.manual_seed(1000 + k)
+        torch.default_generator.manual_seed(1000 + k)
         if self.inputs is not None:
             return self.inputs(k)
         return tuple(torch.randn(3, 4) for _ in inspect.signature(call).parameters)

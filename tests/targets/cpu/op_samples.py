@@ -71,18 +71,18 @@ def _compare(
 ) -> str:
     mine, theirs, traced = ([t.clone(memory_format=torch.preserve_format) for t in tensors] for _ in range(3))
     try:
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         expected = [*tree_flatten(function(*theirs))[0], *theirs]
     except Exception as error:  # noqa: BLE001 - see above
         return f"no sample: eager fails on other values: {_line(error)}"
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     try:
         got = [*captured.replay(*mine), *mine]
     except NpuComposeError as error:
         return f"refused: {_line(error)}"
     if _equal(got, expected):
         return ""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     as_traced = [*graph(*traced), *traced]
     if _equal(got, as_traced):
         return "eager differs: the traced graph, run without capture, gives other bits than the operator too"
@@ -94,7 +94,7 @@ def _compare(
 def _repeatable(function: Callable[..., Any], tensors: list[torch.Tensor], seed: int) -> bool:
     runs = []
     for _ in range(2):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         runs.append(tree_flatten(function(*(t.clone() for t in tensors)))[0])
     return _equal(*runs)
 
@@ -117,7 +117,7 @@ def _calls(op: Any) -> list[Call] | None:
     """The same sample under three seeds: the first whose tensors have the same forms and whose rest is equal."""
     generators = []
     for seed in range(3):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         generators.append(list(itertools.islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), 8)))
     for samples in zip(*generators, strict=False):
         leaves = [tree_flatten((s.input, s.args, s.kwargs)) for s in samples]
@@ -154,7 +154,7 @@ def _traced(tensors: list[torch.Tensor], function: Callable[..., Any]) -> torch.
         return tuple(tree_flatten(function(*given))[0])
 
     copies = [t.clone(memory_format=torch.preserve_format) for t in tensors]
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     with torch.no_grad():
         return make_fx(torch.func.functionalize(flat, remove="mutations"))(*copies)
 

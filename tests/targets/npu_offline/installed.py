@@ -14,6 +14,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import pytest
 import torch
+from torch._functorch._aot_autograd import utils as aot_autograd
 
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
@@ -109,6 +110,7 @@ def main() -> None:
     core: Any = sys.modules["torchair.core._torchair"]
     assert core.GetSocName() == "Ascend910B1"
     assert core.TorchNpuGraphBase.device is device
+    assert "npu" in aot_autograd._GRAPHSAFE_RNG_DEVICE_TYPES, "as torch_npu does: graphs may hold random numbers"
     x = torch.ones(2, 3)
     assert sys.modules["torchair.core._npu_graph_executor"].GetNpuStorageSizes(x) == [2, 3]
     assert sys.modules["torchair.core._npu_utils"].NpuFormatCastViaCpu(x, 29) is x

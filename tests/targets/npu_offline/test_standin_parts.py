@@ -228,6 +228,9 @@ def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str
     assert (c["_npu_getOption"]("ALLOW_MATMUL_HF32"), c["_npu_getOption"]("nothing")) == (b"enable", None)
     c["_npu_set_deterministic_level"](2)
     assert (c["_npu_get_deterministic_level"](), c["_npu_get_task_queue_enable"]()) == (2, 1)
+    assert c["_npu_get_sync_debug_mode"]() == 0
+    c["_npu_set_sync_debug_mode"](2)
+    assert (c["_npu_get_sync_debug_mode"](), c["_npu_get_task_queue_enable"]()) == (2, 1)
     assert c["_npu_is_jit_compile_false"]()
     assert c["_npu_memorySnapshot"](None)["segments"] == []
     c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=3, device_index=0, device_type=20)

@@ -34,12 +34,7 @@ def claims_on(tree: Path, version: str) -> Iterator[str]:
         yield f"option tree: read from it: {len(leaves)} leaves ({both})"
         yield _beside_the_reference(version)
         known = version in versions()
-        said = (
-            "the slow tests set every leaf through YAML and read it back from its objects"
-            if known
-            else "not tried on this version"
-        )
-        yield f"setting options: {said}"
+        yield f"setting options: {SET_AND_READ if known else 'not tried on this version'}"
     yield f"execution: {executed(version, torch_wanted(tree))}"
 
 

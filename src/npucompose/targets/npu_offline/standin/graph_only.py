@@ -25,11 +25,12 @@ class GraphOnly(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
         name = SAME.get(func._schema.name)
         if name is None:
-            return func(*args, **given)
-        for slot in LENGTHS:
-            if isinstance(given.get(slot), torch.Tensor):
-                given[slot] = given[slot].tolist()
-        return attention.KERNELS[name](*args, **given)
+            return func(*args, **(kwargs or {}))
+        lengths = {slot: value.tolist() for slot, value in (kwargs or {}).items() if _is_a_list_here(slot, value)}
+        return attention.KERNELS[name](*args, **{**(kwargs or {}), **lengths})
+
+
+def _is_a_list_here(slot: str, value: Any) -> bool:
+    return slot in LENGTHS and isinstance(value, torch.Tensor)

@@ -1,0 +1,31 @@
+"""What is said of a wheel: its options, whether they were set, whether it was executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npucompose.schema.versions import genuine_tree
+from npucompose.targets.npu_offline import claims
+
+
+@pytest.mark.parametrize(("version", "said"), [("2.13.0", claims.SET_AND_READ), ("9.9.9", "not tried on this version")])
+def test_options_were_set_on_known_versions_alone(
+    version: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "live_tree", lambda tree: tuple(genuine_tree("2.13.0").values()))
+    monkeypatch.setattr(claims, "learn", lambda version, leaves: None)
+    monkeypatch.setattr(claims, "_beside_the_reference", lambda version: "")
+    monkeypatch.setattr(claims, "torch_wanted", lambda tree: "2.99.0")
+    lines = list(claims.claims_on(tmp_path, version))
+    assert f"setting options: {said}" in lines
+    assert any(line.startswith("execution: proven") for line in lines) == (version == "2.13.0")
+
+
+def test_a_tree_of_a_known_version_says_so_in_full(torch_npu_tree: Path) -> None:
+    first, *_ = claims.claims_on(torch_npu_tree, "2.13.0")
+    leaves = genuine_tree("2.13.0")
+    flat = sum(path.startswith(claims.PREFIX) for path in leaves)
+    wanted = f"{len(leaves)} leaves ({len(leaves) - flat} of torchair, {flat} of npugraph_ex)"
+    assert first == f"option tree: read from it: {wanted}"
