@@ -172,7 +172,7 @@ def _list(arguments: argparse.Namespace) -> int:
     version, by = arguments.torch_npu, ""
     if arguments.kind == "options" and version is None and not arguments.under.startswith("inductor"):
         version, by = _tree_shown()
-    if arguments.kind == "options" and by:
+    if by:
         print(f"{PREFIX}{by}", file=sys.stderr if arguments.json or arguments.yaml else sys.stdout)
     if arguments.yaml:
         print(yaml_of(arguments.under, version), end="")
