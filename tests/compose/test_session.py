@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
+from torch import nn
 
 from npucompose.api import checked
 from npucompose.compose import comparison
@@ -17,6 +20,8 @@ from npucompose.compose.steadiness import Steadiness
 from npucompose.errors import ConfigError, SignatureError
 from npucompose.models.binding import bind
 from npucompose.schema.tolerance import EXACT
+from npucompose.targets.compilation import Backend
+from npucompose.targets.cpu import CpuTarget
 
 
 def session(*overrides: str) -> Session:
@@ -94,8 +99,6 @@ def test_eager_compiles_nothing_and_records_nothing() -> None:
 
 
 def test_without_a_model_a_session_has_none() -> None:
-    from attrs import evolve
-
     made = Session(evolve(session().checked, model=None))
     assert made.calls == ({},)
     with pytest.raises(ConfigError, match="names no model of its own"):
@@ -279,3 +282,25 @@ def test_an_output_that_is_no_loss_is_refused_by_its_number(index: int) -> None:
     built = Built(module=Lost(lambda x: (x.sum(), x)), inputs=lambda step: {"x": torch.ones(2)})
     with pytest.raises(ConfigError, match=f"aot_config_output_loss_index={index}: output {index} of Lost is no single"):
         with_loss(built, index)
+
+
+class Keeping(CpuTarget):
+    """A device of somebody's that keeps compiled graphs for later processes."""
+
+    def caches(self, mode: str) -> bool:
+        return True
+
+    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
+        return lambda *args, **kwargs: (module(*args, **kwargs), dynamic)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_target_that_keeps_graphs_compiles_where_that_is_asked_for(asked: bool) -> None:
+    made = checked(["model=add", "model.size=2", "mode=reduce-overhead", "shapes=dynamic"])
+    compile_ = evolve(made.experiment.compile, cache=asked)
+    made = evolve(made, target=Keeping(), experiment=evolve(made.experiment, compile=compile_))
+    live = Session(made)
+    given = live.inputs(0)
+    result = live.call(live.compiled, given)
+    expected = live.call(live.reference, given)
+    torch.testing.assert_close(result, (expected, True) if asked else expected)
