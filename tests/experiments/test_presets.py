@@ -25,8 +25,10 @@ RUNS += [
 RUNS += [["model=mm_abs_sub", "passes=stream_plan", "streams.min_gain=0", "expect.streams=2", "expect.events=1"]]
 
 
-DEAR = {"experiment=decode"}
-"""Of what it expects, test_decode.py proves the part that takes twenty steps."""
+DEAR = {"experiment=decode", *(f"experiment={name}" for name in choices_of("experiment") if name.startswith("adapt_"))}
+"""Of what decode expects, test_decode.py proves the part that takes twenty steps; one preset that adapts stands for all,
+whose rules tests/passes/test_adapt.py tries one by one."""
+DEAR.remove("experiment=adapt_nll_loss")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def printed(read: Imported) -> str:
     return "\n".join([*read.notes, *map(str, read.unread)])
 
 
+@cache
 def overrides(case: Production, folder: Path) -> tuple[list[str], list[str]]:
     """(overrides, folders) with which the YAML of a case is composed, on a target that needs no device."""
     chosen = folder / "conf" / "experiment"
@@ -64,6 +65,7 @@ def overrides(case: Production, folder: Path) -> tuple[list[str], list[str]]:
     return [f"experiment={name}", "target=npu_offline"], [str(folder / "conf")]
 
 
+@cache
 def experiment(case: Production, folder: Path) -> Experiment:
     chosen, dirs = overrides(case, folder)
     return api.checked(chosen, config_dirs=dirs).experiment
@@ -156,6 +158,7 @@ def objects(folder: Path) -> list[tuple[Production, dict[str, Any], dict[str, An
     return [(case, made[2 * n], made[2 * n + 1]) for n, case in enumerate(PRODUCTION)]
 
 
+@cache
 def script_of(case: Production, folder: Path) -> str:
     """The ejected script. What it says of inputs by name needs the model that has them."""
     chosen, dirs = overrides(case, folder)
