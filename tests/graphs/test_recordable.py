@@ -58,6 +58,7 @@ CASES: list[tuple[str, fx.Node, str | None]] = [
     ("repeats of a known size", node_of(aten.repeat_interleave.Tensor, LONG, output_size=8), None),
     ("resize", node_of(aten.resize_.default, FLOAT, [8]), recordable.RESIZES),
     ("a resized copy", node_of(aten.resize.default, FLOAT, [8]), None),
+    ("written in place", node_of(aten.add_.Tensor, FLOAT, 1), None),
     ("integers as an index", node_of(aten.index.Tensor, FLOAT, [LONG]), None),
     ("a mask as an index", node_of(aten.index.Tensor, FLOAT, [BOOL]), recordable.MASK),
     ("bytes as an index", node_of(aten.index.Tensor, FLOAT, [None, BYTE]), recordable.MASK),
