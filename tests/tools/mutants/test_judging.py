@@ -233,6 +233,26 @@ def test_a_mutant_that_is_open_is_no_result():
     assert complaints([entry("caught"), entry("undecided")], {}) == ["1 mutants were judged by the nearest tests only"]
 
 
+def test_of_what_no_test_can_tell_the_nearest_are_asked_alone():
+    entries = [*(entry("caught", key=str(k)) for k in range(30)), entry("undecided", key="a")]
+    assert tally(entries, {"a": "because"})["graphs"].words == "30/30 (100.0 %), 1 equivalent"
+    assert complaints(entries, {"a": "because"}) == []
+
+
+def test_a_compiled_source_has_the_tests_of_its_folder_and_those_that_call_its_executor(tmp_path: Path):
+    folder, cpp = tmp_path / "tests" / "targets" / "cpu", "src/npucompose/targets/cpu/native/src/a.cpp"
+    covering = Map(tmp_path / "map", tmp_path)
+    covering.place.mkdir()
+    executor: dict[str, Any] = {tests_by_line.NATIVE_CALLS: {"7": [0]}}
+    for file, lines in {"native/test_a.py": {}, "test_b.py": executor, "test_c.py": {"src/x.py": {"7": [0]}}}.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).touch()
+        told = {"tests": {f"{file}::test": ["passed", 1.0]}, "lines": lines}
+        covering._path(f"tests/targets/cpu/{file}").write_text(json.dumps(told))
+    chosen = covering.chosen(evolve(mutant("x = x - 1", "x = x"), path=cpp))
+    assert [one.file.rpartition("/")[2] for one in chosen] == ["test_a.py", "test_b.py"]
+
+
 def test_a_package_below_its_share_is_named():
     entries = [entry("caught", "ops") for _ in range(99)] + [entry("caught"), entry("survived")]
     assert complaints(entries, {}) == ["graphs: 50.0 % caught, 90 % are wanted"]
