@@ -79,7 +79,7 @@ def checkout(run: Run) -> Run:
 
 
 def path(run: Run) -> Run:
-    """Inductor calls the C++ compiler without quotes: what it compiles lies at a plain path, and headers as they are."""
+    """Inductor does not quote paths for the C++ compiler: what it compiles lies at a plain one, headers as they are."""
     strange = run.temporary / "a größer place"
     return evolve(
         run, tree=copied(strange / "npucompose"), temporary=strange / "temporary files",
