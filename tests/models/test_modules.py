@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -446,3 +447,22 @@ def test_paddle_s_operators_get_what_they_take(operator: Any, wanted: Any) -> No
     first = shapes(model("paddle", operator=operator, batch=2, size=6, channels=3, data_format="NCHW"))
     if "pool" in operator:
         assert first["x"] == (2, 3, 6, 6)
+
+
+LEAST = {
+    "linear_scalar.times": 2, "attention_decode.grow": 0, "gpt_decode.start": 0, "mla_prolog.rope": 2,
+    "paddle.classes": 2, "paddle.size": 4, "conv_nhwc.size": 8,
+}  # fmt: skip
+"""{option: the smallest number that it takes}, where that is not 1."""
+
+
+def test_a_number_is_as_small_as_the_model_can_take() -> None:
+    for name in MODELS.names():
+        made = MODELS.get(name)
+        for option in attrs.fields(made):
+            if type(option.default) is not int:
+                continue
+            least = LEAST.get(f"{name}.{option.name}", 1)
+            made(**{option.name: least})
+            with pytest.raises(ValueError, match="must be"):
+                made(**{option.name: least - 1})
