@@ -122,8 +122,6 @@ def rebuilt(builder: Builder, arguments: Bound, changed: Mapping[str, Any]) -> f
             continue
         if index < len(args):
             args[index] = changed[taken.name]
-        elif taken.kwarg_only or taken.name in kwargs or index > len(args):
-            kwargs[taken.name] = changed[taken.name]
         else:
-            args.append(changed[taken.name])
+            kwargs[taken.name] = changed[taken.name]
     return builder.call(target, *args, **kwargs)
