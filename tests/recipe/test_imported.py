@@ -451,3 +451,27 @@ def test_the_package_brings_its_names_late_and_no_others() -> None:
 def test_the_yaml_of_a_script_is_read_by_a_person_too() -> None:
     source = dedent(script("config.debug.run_eagerly = True"))
     assert import_script(source).yaml().startswith("# @package _global_\n# what a script says; ")
+
+
+FUSES = "super kernels: the model's own code does it, {}, and goes on doing so; passes=super_kernel does it from YAML"
+MODEL_OF_ITS_OWN = """
+import torch, torchair
+config = torchair.CompilerConfig()
+class Model(torch.nn.Module):
+    def forward(self, x):
+        with torchair.scope.super_kernel("a", "b"):
+            x = x + 1
+        with torchair.scope.super_kernel("a", "b"):
+            return x + 1
+model = torch.compile(Model(), backend=torchair.get_npu_backend(compiler_config=config))
+"""
+
+
+def test_what_the_model_s_own_code_does_is_noted_with_its_lines_or_its_key(tmp_path: Path) -> None:
+    assert import_script(MODEL_OF_ITS_OWN).notes == (FUSES.format("super_kernel (line 6, 8)"),)
+    for said, notes in {"True": (FUSES.format("enable_superkernel=true"),), "False": ()}.items():
+        deployment = tmp_path / "deployment.yaml"
+        deployment.write_text(
+            f"model_config:\n  exe_mode: ge_graph\n  custom_params:\n    enable_superkernel: {said}\n"
+        )
+        assert import_file(deployment).notes == notes

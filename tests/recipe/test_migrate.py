@@ -86,3 +86,10 @@ def test_the_command_ends_with_1_where_the_recipe_has_to_be_changed(
     assert main(["recipe", "migrate", "--to", "2.14.0", str(recipe)]) == 2
     with pytest.raises(ConfigError, match="unknown torch_npu version 'newest' @ --to"):
         migration({}, "newest")
+
+
+def test_a_mode_that_is_no_name_is_none() -> None:
+    assert migrate._mode({"mode": {"name": 3}}) is None
+    assert migrate._mode({"mode": 3}) is None
+    assert migrate._mode({"defaults": [{"override /mode": ["a"]}]}) is None
+    assert migrate._mode({}) is None

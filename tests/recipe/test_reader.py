@@ -191,3 +191,20 @@ def test_numbers_and_texts_are_bounded(bits: int, known: bool) -> None:
     given = ast.BinOp(ast.Constant("a" * bits), ast.Add(), ast.Constant(""))
     swapped = ast.BinOp(ast.Constant(""), ast.Add(), ast.Constant("a" * bits))
     assert isinstance(computed(given), Const) == isinstance(computed(swapped), Const) == known
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ('"" or "reduce-overhead"', "reduce-overhead"),
+        ('"max-autotune" or "reduce-overhead"', "max-autotune"),
+        ('"max-autotune" and "reduce-overhead"', "reduce-overhead"),
+        ('1 and "max-autotune" and "reduce-overhead"', "reduce-overhead"),
+        ('(0 and "max-autotune") or "reduce-overhead"', "reduce-overhead"),
+        ('0 or "" or "reduce-overhead"', "reduce-overhead"),
+    ],
+)
+def test_and_and_or_have_the_value_that_python_gives_them(text: str, mode: str) -> None:
+    assert eval(text) == mode
+    facts = read(ast.parse(f"import torchair\nconfig = torchair.CompilerConfig()\nconfig.mode = {text}\n"))
+    assert [config.mode for config in facts.configs] == [mode]

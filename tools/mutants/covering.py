@@ -32,8 +32,12 @@ patch =
   fork
 """
 NATIVE_CALLS = "src/npucompose/targets/cpu/native/executor.py"
-NATIVE_TESTS = "tests/targets/cpu/native/"
-"""Whoever runs a function of that file runs C++, and whoever lies in this folder, where it is called by itself, too."""
+"""Whoever runs a function of that file runs C++."""
+UNSEEN = {
+    "src/npucompose/targets/cpu/native/src/": "tests/targets/cpu/native/",
+    "src/npucompose/recipe/kit_files/": "tests/recipe/test_device_kit.py",
+}
+"""{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""
 IMPORTING = -1
 """Stands for no test: what runs while modules are imported, and what a module or a session of tests shares."""
 
@@ -112,7 +116,7 @@ class Map:
         kept = self._kept(file)
         native = not mutation.path.endswith(".py")
         by_line = kept.get("lines", {}).get(NATIVE_CALLS if native else mutation.path, {})
-        if native and file.startswith(NATIVE_TESTS):
+        if any(mutation.path.startswith(source) and file.startswith(tests) for source, tests in UNSEEN.items()):
             numbers = set(range(len(kept.get("tests", {}))))
         elif native:
             numbers = {n for covering in by_line.values() if IMPORTING not in covering for n in covering}

@@ -286,7 +286,7 @@ def _profiled(fast: Any, inputs: dict[str, Any], folder: str) -> dict[str, Any]:
                 kept["calls"] += 1
                 kept["us"] += float(row.get("Duration(us)") or 0)
                 stream = row.get("Stream ID") or row.get("Stream Id")
-                kept["streams"] = sorted({*kept["streams"], stream} - {None})
+                kept["streams"] = sorted({*kept["streams"], stream} - {None, ""})
     if not kernels:
         raise RuntimeError("the profiler left no kernel_details.csv")
     return kernels

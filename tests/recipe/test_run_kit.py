@@ -1,0 +1,75 @@
+"""The parts of a kit's program that need no device: what its profile and its times come to."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from npucompose.recipe.kit_files import my_model, run_kit
+
+PROFILE = """Type,Name,Duration(us),{stream}
+MatMul,mm_1,2.5,7
+MatMul,mm_2,1.5,3
+,Add_1,1,
+"""
+
+
+def profiler(stream: str, calls: list[dict[str, Any]]) -> ModuleType:
+    """torch_npu with a profiler that writes `PROFILE` of what runs in it."""
+
+    @contextlib.contextmanager
+    def profile(activities: list[str], on_trace_ready: Path) -> Iterator[None]:
+        yield
+        on_trace_ready.mkdir(parents=True)
+        (on_trace_ready / "kernel_details.csv").write_text(PROFILE.format(stream=stream) if calls else "")
+
+    fake: Any = ModuleType("torch_npu")
+    activities = SimpleNamespace(CPU="cpu", NPU="npu")
+    fake.profiler = SimpleNamespace(
+        profile=profile,
+        ProfilerActivity=activities,
+        tensorboard_trace_handler=lambda folder: Path(folder) / "deep" / "down",
+    )
+    return fake
+
+
+@pytest.mark.parametrize("stream", ["Stream ID", "Stream Id"])
+def test_a_profile_comes_to_calls_times_and_streams_of_each_kernel(
+    stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setitem(sys.modules, "torch_npu", profiler(stream, calls))
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(synchronize=lambda: None), raising=False)
+    found = run_kit._profiled(lambda **inputs: calls.append(inputs), {"x": 1}, str(tmp_path))
+    assert calls == [{"x": 1}]
+    assert found == {
+        "MatMul": {"calls": 2, "us": 4.0, "streams": ["3", "7"]},
+        "Add_1": {"calls": 1, "us": 1.0, "streams": []},
+    }
+
+
+def test_a_profile_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_npu", profiler("Stream ID", []))
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(synchronize=lambda: None), raising=False)
+    with pytest.raises(RuntimeError, match="left no kernel_details"):
+        run_kit._profiled(lambda: None, {}, str(tmp_path))
+
+
+def test_the_time_of_a_call_is_the_median_where_there_are_samples() -> None:
+    assert run_kit._p50({"times_us": {"compiled": [5.0, 1.0, 3.0]}}) == 3.0
+    assert run_kit._p50({"times_us": {"compiled": []}}) is None
+    assert run_kit._p50({}) is None
+
+
+def test_an_untouched_kit_says_that_the_model_is_missing() -> None:
+    made, inputs = my_model.make()
+    assert not made.training
+    with pytest.raises(NotImplementedError, match="put your model here"):
+        made(**inputs)
