@@ -32,7 +32,7 @@ from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report import trace
+from npucompose.report.exports import trace_text
 from npucompose.report.files import write_atomically
 from npucompose.schema.facts import of_facts
 from npucompose.schema.record import Report
@@ -261,7 +261,7 @@ class Begun:
         _write_graphs(self.run_dir, finished)
         timelines = _timelines(finished)
         if timelines:
-            write_atomically(self.run_dir / "trace.json", trace.text(timelines))
+            write_atomically(self.run_dir / "trace.json", trace_text(timelines))
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
         report_html.write(report, self.run_dir, timelines)

@@ -64,23 +64,23 @@ def _options(arguments: argparse.Namespace, console: Console) -> int:
     from airflow_free.settings import settings_of
     from npucompose.compose.check import check
     from npucompose.compose.tree import compose
-    from npucompose.report import settings
+    from npucompose.report.explain import render_settings, settings_json
 
     if arguments.log or arguments.dump:
         raise ConfigError("--options is about an experiment; --log and --dump are about graphs.")
     composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
     found = settings_of(check(composed))
     if arguments.json:
-        print(settings.as_json(found, under=arguments.under))
+        print(settings_json(found, under=arguments.under))
     else:
-        settings.render(found, console, under=arguments.under)
+        render_settings(found, console, under=arguments.under)
     return 0
 
 
 def _dry_run(arguments: argparse.Namespace, console: Console) -> int:
     from airflow_free.explain_adapt import dry_run
     from npucompose.compose.tree import compose
-    from npucompose.report.adapted import as_json, render
+    from npucompose.report.explain import as_json, render_dry_run
 
     if arguments.log or arguments.dump:
         raise ConfigError("explain --adapt reads the model's graphs: --log and --dump have no meaning there.")
@@ -88,7 +88,7 @@ def _dry_run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.json:
         print(as_json(found))
     else:
-        render(found, console)
+        render_dry_run(found, console)
     return RejectedError.exit_status if found.rejections else 0
 
 

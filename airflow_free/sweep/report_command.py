@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow_free.sweep.gather import Gathered, gather, with_reports
 from npucompose.console import console
 from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.report import compare, comparison, differences, winner
+from npucompose.report import compare, comparison, differences
 from npucompose.report import json as report_json
 from npucompose.report.files import write_atomically
 from npucompose.report.words import STATUS_WORDS
@@ -73,7 +73,7 @@ def _verdict(found: Gathered) -> str | None:
     if len(found.lines) != 2:
         return None
     one, other = (run.report for run in with_reports(found.lines))
-    return winner.verdict(one, other) if one is not None and other is not None else None
+    return differences.verdict(one, other) if one is not None and other is not None else None
 
 
 def _is_one_run(place: Path) -> bool:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from npucompose.report.tracked import Tracked
+from npucompose.report.exports import Tracked
 
 if TYPE_CHECKING:
     from airflow_free.tracking.tell import Order

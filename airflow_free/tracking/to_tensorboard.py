@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npucompose.report.tracked import Tracked
+from npucompose.report.exports import Tracked
 
 if TYPE_CHECKING:
     from airflow_free.tracking.tell import Order

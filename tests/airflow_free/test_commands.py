@@ -276,8 +276,8 @@ def test_a_dry_run_that_rejects_ends_with_three(
     found = SimpleNamespace(rejections=("r",) if rejects else ())
     printed: list[str] = []
     monkeypatch.setattr(explain_adapt, "dry_run", lambda composed: found)
-    monkeypatch.setattr("npucompose.report.adapted.as_json", lambda found: printed.append("json") or "{}")
-    monkeypatch.setattr("npucompose.report.adapted.render", lambda found, console: printed.append("words"))
+    monkeypatch.setattr("npucompose.report.explain.as_json", lambda found: printed.append("json") or "{}")
+    monkeypatch.setattr("npucompose.report.explain.render_dry_run", lambda found, console: printed.append("words"))
     assert explain_command.act(explaining("model=add", "--adapt")) == (3 if rejects else 0)
     assert explain_command.act(explaining("model=add", "--adapt", "--json")) == (3 if rejects else 0)
     assert printed == ["words", "json"]

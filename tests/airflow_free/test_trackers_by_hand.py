@@ -19,7 +19,7 @@ from airflow_free.sweep.search.study import Study
 from airflow_free.tracking import tell, to_mlflow, to_tensorboard
 from airflow_free.tracking.tell import Order
 from npucompose.errors import NpuComposeError
-from npucompose.report.tracked import Tracked
+from npucompose.report.exports import Tracked
 from npucompose.schema.search import Dimension, Optuna
 from npucompose.schema.tracker import Tracker
 

@@ -15,7 +15,7 @@ from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report.tracked import Tracked
+from npucompose.report.exports import Tracked
 from npucompose.schema.record import Report
 from npucompose.schema.tracker import Tracker
 

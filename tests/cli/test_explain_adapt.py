@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from npucompose.cli import main
-from npucompose.report.adapted import render
+from npucompose.report.explain import render_dry_run
 from npucompose.schema.adapted import Adaptation, DryRun
 from npucompose.schema.facts import of_facts
 
@@ -67,7 +67,7 @@ def test_it_reads_as_a_diff() -> None:
     )  # fmt: skip
     found = DryRun(asked={"model": "m"}, graphs=1, adaptations=(applied,), untouched=("pool = old(x)",), compiler="no.")
     console = Console(record=True, width=40, file=io.StringIO())
-    render(found, console)
+    render_dry_run(found, console)
     assert console.export_text().splitlines() == [
         "m",
         "@@ graph_0 relu_grad @@ rule relu_grad (fill_args) · every bit · m.py:7: return relu_grad(out, dout)",

@@ -29,6 +29,7 @@ READS = re.compile(
 NO_STRANGERS = {
     "npucompose.schema.inductor_source": "the installed torch",
     "npucompose.schema.versions": "the package's own table",
+    "npucompose.report.html": "our own templates",
     "npucompose.report.doctor": "what our own process answers",
     "npucompose.recipe.node_filters": "our own source",
     "npucompose.recipe.script": "what is written, and not read",

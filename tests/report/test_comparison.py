@@ -122,7 +122,7 @@ def test_the_front_is_marked_in_table_and_pictures(chromium: Chromium, tmp_path:
 
 def test_a_run_without_a_report_is_in_the_table_and_cannot_be_chosen() -> None:
     text = render([*ALL, Compared(line=Line(name="gone", status="illegal", error="'seed' must be >= 0"))], {"ok": 9})
-    assert "&#x27;seed&#x27; must be &gt;= 0" in text
+    assert "&#39;seed&#39; must be &gt;= 0" in text
     assert 'value="9"' not in text
 
 

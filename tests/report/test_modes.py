@@ -10,7 +10,7 @@ from report_examples import CONTEST, CONTESTED, timing
 
 from npucompose.report import html
 from npucompose.report import json as report_json
-from npucompose.report.modes import sentence
+from npucompose.report.sections import sentence
 from npucompose.schema.modes import Behind, ModeFacts, ModeTime
 from npucompose.schema.timing import Timing
 from tests.report.test_terminal import shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,10 +13,11 @@ from typing import Any, Literal
 import attrs
 import pytest
 from attrs import evolve
+from jinja2 import UndefinedError
 from report_examples import FULL, FULL_BENCHMARK, timing
 
 from npucompose.errors import ConfigError
-from npucompose.report import files, keys, listing, markup, modes, winner
+from npucompose.report import differences, files, html, keys, listing, sections
 from npucompose.report import json as report_json
 from npucompose.report.files import write_atomically
 from npucompose.schema.compiler import LEAVES
@@ -117,34 +120,52 @@ def test_a_file_that_is_no_report_is_named(text: str | bytes, words: str, tmp_pa
 # Markup.
 
 
-def test_elements_are_written_like_this() -> None:
-    tag = markup.tag
-    assert tag("td", "a < b & 'c'", class_="x") == '<td class="x">a &lt; b &amp; &#x27;c&#x27;</td>'
-    assert tag("td", None, tag("b", 1), data_v=None, aria_label='"') == '<td aria-label="&quot;"><b>1</b></td>'
-    assert tag("meta", charset="utf-8") == '<meta charset="utf-8">'
-    assert tag("br") == "<br>"
-    assert tag("rect", x=1.0, y=2.504, width=0.126, height=10) == '<rect x="1" y="2.5" width="0.13" height="10"/>'
-    assert tag("rect", tag("title", "t")) == "<rect><title>t</title></rect>"
-    assert tag("td") == "<td></td>"
-    assert markup.joined(["<", markup.Html("<b>"), None, 3]) == "&lt;<b>3"
-    assert markup.table(("a",), [("<",)], class_="c") == (
-        '<div class="scroll"><table class="c"><thead><tr><th scope="col">a</th></tr></thead>'
-        "<tbody><tr><td>&lt;</td></tr></tbody></table></div>"
+def part(name: str, *values: object, template: str = "parts.html") -> str:
+    return getattr(html.environment().get_template(template).module, name)(*values)
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (2.504, "2.5"), (0.126, "0.13"), (10, "10"), (30.0, "30")])
+def test_numbers_of_a_picture_are_short(value: float, text: str) -> None:
+    assert html.number(value) == text
+
+
+def test_parts_are_written_like_this() -> None:
+    assert part("table", ("a", 1), [("<", None), ('b"', "'")], "c", (0,)) == (
+        '<div class="scroll"><table class="c"><thead><tr><th scope="col">a</th><th scope="col">1</th></tr></thead>'
+        "<tbody><tr><td><code>&lt;</code></td><td></td></tr>"
+        "<tr><td><code>b&#34;</code></td><td>&#39;</td></tr></tbody></table></div>"
     )
-    assert markup.data_block('"', ["</script>&ä"]) == (
-        '<script type="application/json" id="&quot;">["\\u003c/script\\u003e\\u0026\\u00e4"]</script>'
+    assert part("list", ["a & b", "c"]) == "<ul><li>a &amp; b</li><li>c</li></ul>"
+    assert part("list", []) == ""
+    assert part("status_chip", "ok", "<b>") == '<span class="status ok">&lt;b&gt;</span>'
+    assert part("data_block", '"', ["</script>&ä"]) == (
+        '<script type="application/json" id="&#34;">["\\u003c/script\\u003e\\u0026\\u00e4"]</script>'
+    )
+    rect = '<rect x="1" y="2.5" width="0.13" height="10" class="c0"'
+    assert part("rect", 1.0, 2.504, 0.126, 10, "c0", template="pictures.html") == f"{rect}/>"
+    assert part("rect", 1.0, 2.504, 0.126, 10, "c0", "<", template="pictures.html") == (
+        f"{rect}><title>&lt;</title></rect>"
     )
 
 
 def test_a_page_names_what_may_run_and_look_by_its_content() -> None:
-    plain, scripted = markup.page("t & t", "b{}", "<"), markup.page("t", "b{}", script="run()")
-    assert "script-src &#x27;none&#x27;" in plain
+    plain = html.page("page.html", "t & t", style="page.css")
+    scripted = html.page("page.html", "t", style="page.css wide.css", script="comparison.js")
+    style, script = html.source("page.css"), html.source("comparison.js")
+    assert "script-src &#39;none&#39;" in plain
     assert "<script>" not in plain
     assert plain.startswith("<!doctype html>\n<html lang")
-    assert "<title>t &amp; t</title><style>b{}</style></head><body><main>&lt;</main></body></html>\n" in plain
-    assert "script-src &#x27;sha256-" in scripted
+    assert f"<title>t &amp; t</title><style>{style}</style></head><body><main></main></body></html>\n" in plain
+    for text, page in ((style, plain), (style + html.source("wide.css"), scripted), (script, scripted)):
+        assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in page
+    assert "script-src &#39;sha256-" in scripted
     assert scripted.count("sha256-") == 2
-    assert "<main></main><script>run()</script></body>" in scripted
+    assert f"<main></main><script>{script}</script></body>" in scripted
+
+
+def test_a_template_asks_for_nothing_that_is_not_there() -> None:
+    with pytest.raises(UndefinedError, match="'report' is undefined"):
+        html.page("run.html", "t", style="page.css")
 
 
 # Lists.
@@ -308,7 +329,7 @@ def with_mode(name: str, ratio: float, *, spread: float = 0.0, **changes: Any) -
     ],
 )
 def test_two_runs_are_compared_in_one_sentence(one: Report, other: Report, begins: str) -> None:
-    said = winner.verdict(one, other)
+    said = differences.verdict(one, other)
     assert said is not None
     assert said.startswith(begins)
     assert said.endswith("equals eager bit for bit.")
@@ -316,7 +337,7 @@ def test_two_runs_are_compared_in_one_sentence(one: Report, other: Report, begin
 
 def test_runs_that_do_not_compete_have_no_sentence() -> None:
     one = with_mode("a", 2.0)
-    assert winner.verdict(one, one) is not None
+    assert differences.verdict(one, one) is not None
     for other in (
         evolve(one, status="numerics_failed"),
         evolve(one, stages=evolve(one.stages, benchmark=None)),
@@ -326,7 +347,7 @@ def test_runs_that_do_not_compete_have_no_sentence() -> None:
         evolve(one, experiment={**one.experiment, "target": {"name": "npu"}}),
         evolve(one, experiment={**one.experiment, "seed": 1}),
     ):
-        assert winner.verdict(one, other) is None
+        assert differences.verdict(one, other) is None
 
 
 def test_quartiles_are_those_of_the_rounds() -> None:
@@ -337,11 +358,11 @@ def test_quartiles_are_those_of_the_rounds() -> None:
         samples_us=(100.0,) * 5,
         baselines={"eager": evolve(timing(1.0), samples_us=(100.0, 200.0, 300.0, 400.0, 500.0))},
     )
-    speed = winner._speed("x", evolve(one, stages=evolve(one.stages, benchmark=rounds)))
+    speed = differences._speed("x", evolve(one, stages=evolve(one.stages, benchmark=rounds)))
     assert speed is not None
     assert (speed.low, speed.middle, speed.high) == (2.0, 2.0, 4.0)
     alone = evolve(rounds, baselines={})
-    speed = winner._speed("x", evolve(one, stages=evolve(one.stages, benchmark=alone)))
+    speed = differences._speed("x", evolve(one, stages=evolve(one.stages, benchmark=alone)))
     assert speed is not None
     assert (speed.low, speed.middle, speed.high) == (2.0, 2.0, 2.0)
 
@@ -351,7 +372,7 @@ def test_quartiles_that_touch_overlap() -> None:
     assert slow.stages.benchmark is not None
     eager = evolve(timing(1.0), samples_us=(100.0, 100.0, 200.0, 200.0))
     touching = evolve(slow.stages.benchmark, samples_us=(100.0,) * 4, baselines={"eager": eager})
-    said = winner.verdict(fast, evolve(slow, stages=evolve(slow.stages, benchmark=touching)))
+    said = differences.verdict(fast, evolve(slow, stages=evolve(slow.stages, benchmark=touching)))
     assert said is not None
     assert said.startswith("mode=a and mode=b cannot be told apart (2.00 ×")
 
@@ -370,7 +391,7 @@ def test_quartiles_that_touch_overlap() -> None:
     ],
 )
 def test_agreement_in_words(numerics: Numerics | None, words: str) -> None:
-    assert winner._agrees(numerics) == words
+    assert differences._agrees(numerics) == words
 
 
 def facts(won: bool, *behind: tuple[str, float, float, float], fastest: str | None = "a", rounds: int = 3) -> ModeFacts:
@@ -404,7 +425,7 @@ def facts(won: bool, *behind: tuple[str, float, float, float], fastest: str | No
     ],
 )
 def test_who_won_in_one_sentence(given: ModeFacts, words: str) -> None:
-    assert modes.sentence(given) == words
+    assert sections.sentence(given) == words
 
 
 def test_a_report_says_its_kinds_of_keys_as_json() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from npucompose.errors import ConfigError
-from npucompose.report.settings import as_json, render
+from npucompose.report.explain import render_settings, settings_json
 from npucompose.schema.effective import Effective
 from npucompose.schema.setting import Setting, origin, settings
 
@@ -36,7 +36,7 @@ SETTINGS = settings(
 
 def told(*, under: str = "") -> str:
     console = Console(file=io.StringIO(), width=80, record=True, color_system=None)
-    render(SETTINGS, console, under=under)
+    render_settings(SETTINGS, console, under=under)
     return console.export_text()
 
 
@@ -64,8 +64,8 @@ def test_under_a_path_everything_is_listed() -> None:
 
 
 def test_json_has_every_value() -> None:
-    rows = json.loads(as_json(SETTINGS))
+    rows = json.loads(settings_json(SETTINGS))
     assert {row["option"]: row["value"] for row in rows} == VALUES
     assert [row["option"] for row in rows if row["why_not"]] == ["compiler.ge_config.oo_level"]
-    assert len(json.loads(as_json(SETTINGS, under="mode"))) == 1
+    assert len(json.loads(settings_json(SETTINGS, under="mode"))) == 1
     assert Setting(**rows[0]) == SETTINGS[0]

@@ -108,7 +108,7 @@ def test_declared_calls_without_a_recording_or_in_anothers_place_have_a_line() -
 
     assert "without a recording" not in told(hits=3, captures=2)
     expected = "3 replayed · 2 recorded, 1 of them in another's place · 4 without a recording"
-    assert told(hits=3, captures=2, replacements=1, eager=4).replace("&#x27;", "'").count(expected) == 2
+    assert told(hits=3, captures=2, replacements=1, eager=4).replace("&#39;", "'").count(expected) == 2
 
 
 def test_another_replayer_than_was_asked_for_is_told_whether_or_not_anything_is_timed() -> None:

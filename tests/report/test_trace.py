@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from npucompose.report import trace
+from npucompose.report.exports import trace_text
 from npucompose.schema.facts import facts_of, of_facts
 from npucompose.schema.streams import Timeline
 
@@ -22,7 +22,7 @@ LINE = Timeline(
 
 
 def entries(lines: dict[str, Timeline]) -> list[dict[str, Any]]:
-    return json.loads(trace.text(list(lines.items())))["traceEvents"]
+    return json.loads(trace_text(list(lines.items())))["traceEvents"]
 
 
 def test_every_kernel_is_a_slice_on_its_stream_s_track() -> None:

@@ -26,14 +26,10 @@ from npucompose.report import (
     comparison,
     html,
     pareto,
-    scatter,
-    svg,
+    pictures,
     terminal,
-    trace,
 )
-from npucompose.report.axis import Axis
 from npucompose.report.comparison import Compared, render
-from npucompose.report.comparison_script import SCRIPT
 from npucompose.report.differences import (
     CUT as WINDOW,
 )
@@ -45,9 +41,9 @@ from npucompose.report.differences import (
     differences,
     facts,
 )
-from npucompose.report.style import STYLE, WIDE
-from npucompose.report.timeline import drawn
-from npucompose.report.tracked import Tracked
+from npucompose.report.exports import Tracked, trace_entries, trace_text
+from npucompose.report.html import source
+from npucompose.report.pictures import Axis, timeline_drawings
 from npucompose.report.words import (
     as_time,
 )
@@ -68,7 +64,7 @@ def test_a_run_with_everything_reads_like_this(name: str, golden: Any) -> None:
 def test_the_page_of_a_run_with_everything_is_this(name: str, golden: Any) -> None:
     report = {**WHOLE, **EXAMPLES, **JUDGED}[name]
     page = html.render(report, LINES if name == "rich" else ())
-    golden(f"report/whole_{name}.html", on_lines(page.replace(STYLE, "STYLE")))
+    golden(f"report/whole_{name}.html", on_lines(page.replace(source("page.css"), "STYLE")))
 
 
 def test_all_that_is_compared_of_a_run(golden: Any) -> None:
@@ -116,7 +112,12 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
 def test_the_page_of_many_runs_is_this(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = list(compared({**EXAMPLES, "rich": RICH}))
     page = render(runs, {"ok": 3, "crashed": 1, "illegal": 1, "numerics_failed": 1, "expect_failed": 9})
-    golden("report/comparison.html", on_lines(page.replace(SCRIPT, "SCRIPT").replace(STYLE + WIDE, "STYLE")))
+    golden(
+        "report/comparison.html",
+        on_lines(
+            page.replace(source("comparison.js"), "SCRIPT").replace(source("page.css") + source("wide.css"), "STYLE")
+        ),
+    )
     lines = [run.line for run in runs]
     shown = [plain(lambda made, width=width: made.print(compare.as_table(lines)), width) for width in (160, 70, 50)]
     styled = console(width=160, record=True, file=io.StringIO(), force_terminal=True, color_system="standard")
@@ -143,29 +144,43 @@ def test_what_a_tracker_is_told(golden: Any, tmp_path: Path) -> None:
     golden("report/tracked.json", json.dumps(told, indent=1, default=str) + "\n")
 
 
+def drawn(name: str, drawing: pictures.Drawing) -> str:
+    return str(getattr(html.environment().get_template("pictures.html").module, name)(drawing))
+
+
+def figures() -> list[str]:
+    return [drawn("timeline", drawing) for drawing in timeline_drawings(LINES)]
+
+
+def dots(*given: Any) -> str:
+    return drawn("scatter", pictures.scatter(*given))
+
+
 def test_pictures_are_these(golden: Any) -> None:
     many = [100.0 + n for n in range(200)] + [100_000.0]
     nodes = {f"n{k}": "default" if k % 3 else f"s{k % 4}" for k in range(9)}
     shapes = {
-        "histogram": svg.distributions({"replay": many, "a name of some length": [120.0, 130.0, 5000.0]}),
-        "few": svg.distributions({"replay": [5.0] * 30, "eager": [5.0] * 31}),
-        "stacked": svg.stacked("compilation", {f"part {k}": float(k) for k in range(8)}),
-        "nothing stacked": svg.stacked("compilation", {"none": 0.0}),
-        "lanes": svg.lanes(nodes),
-        "no lanes": svg.lanes({}),
-        "timelines": "".join(drawn(LINES)),
-        "scatter": scatter.scatter(
+        "histogram": drawn(
+            "distributions", pictures.distributions({"replay": many, "a name of some length": [120.0, 130.0, 5000.0]})
+        ),
+        "few": drawn("distributions", pictures.distributions({"replay": [5.0] * 30, "eager": [5.0] * 31})),
+        "stacked": drawn("stacked", pictures.stacked("compilation", {f"part {k}": float(k) for k in range(8)})),
+        "nothing stacked": drawn("stacked", pictures.stacked("compilation", {"none": 0.0})),
+        "lanes": drawn("lanes", pictures.lanes(nodes)),
+        "no lanes": drawn("lanes", pictures.lanes({})),
+        "timelines": "".join(figures()),
+        "scatter": dots(
             [
-                scatter.Dot(label="1", name="one", front=True, at=(1.0, 5.0, 3.0)),
-                scatter.Dot(label="2", name="two", front=False, at=(100.0, 6.0, 3.0)),
-                scatter.Dot(label="3", name="three", front=True, at=(90.0, 5.5, 3.0)),
+                pictures.Dot(label="1", name="one", front=True, at=(1.0, 5.0, 3.0)),
+                pictures.Dot(label="2", name="two", front=False, at=(100.0, 6.0, 3.0)),
+                pictures.Dot(label="3", name="three", front=True, at=(90.0, 5.5, 3.0)),
             ],
             (0, 1),
             ("x", "y"),
             (as_time, lambda value: f"{value:.1f}"),
         ),
-        "one dot": scatter.scatter(
-            [scatter.Dot(label="1", name="one", front=True, at=(1.0, 0.0, 3.0))],
+        "one dot": dots(
+            [pictures.Dot(label="1", name="one", front=True, at=(1.0, 0.0, 3.0))],
             (2, 1),
             ("x", "y"),
             (as_time, as_time),
@@ -175,31 +190,30 @@ def test_pictures_are_these(golden: Any) -> None:
 
 
 def test_the_slowest_sample_is_in_the_last_bin_and_the_fastest_in_the_first() -> None:
-    drawn_bins = list(svg._histogram([0.0, 0.0, 50.0, 100.0], Axis.between(0, 100), 60, "c0"))
-    width = (svg.WIDTH - svg.LABEL) / svg.BINS
-    lefts = [f'x="{svg._place(0, Axis.between(0, 1)) + n * width:.2f}'.rstrip("0").rstrip(".") for n in (0, 30, 59)]
-    assert [any(left in bar for bar in drawn_bins) for left in lefts] == [True] * 3
-    assert len(drawn_bins) == 3
-    assert f'height="{svg.ROW - 14}"' in drawn_bins[0]
-    assert f'height="{(svg.ROW - 14) // 2}"' in drawn_bins[2]
+    bins = pictures._histogram([0.0, 0.0, 50.0, 100.0], Axis.between(0, 100), 60, "c0")
+    width = (pictures.WIDTH - pictures.LABEL) / pictures.BINS
+    assert [x for x, *_ in bins] == [pictures.LABEL + n * width for n in (0, 30, 59)]
+    assert [height for _, _, _, height, _ in bins] == [
+        pictures.ROW - 14,
+        (pictures.ROW - 14) / 2,
+        (pictures.ROW - 14) / 2,
+    ]
 
 
 def test_only_so_much_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    from npucompose.report import timeline
-
-    monkeypatch.setattr(timeline, "MOST_NODES", 2)
-    monkeypatch.setattr(timeline, "MOST_EVENTS", 1)
-    (figure,) = [text for text in drawn(LINES) if "measured" in text]
+    monkeypatch.setattr(pictures, "MOST_NODES", 2)
+    monkeypatch.setattr(pictures, "MOST_EVENTS", 1)
+    (figure,) = [text for text in figures() if "measured" in text]
     assert "4 kernels · the first 2 drawn · 2 events · 1 drawn" in figure
     assert (figure.count('class="kernel'), figure.count('class="event"')) == (2, 0)
-    monkeypatch.setattr(timeline, "MOST_NODES", 3)
-    assert next(text for text in drawn(LINES) if "measured" in text).count('class="event"') == 1
-    monkeypatch.setattr(svg, "MOST_NODES", 2)
-    assert svg.lanes({"a": "s", "b": "s", "c": "t"}).count("<rect") == 2
+    monkeypatch.setattr(pictures, "MOST_NODES", 3)
+    assert next(text for text in figures() if "measured" in text).count('class="event"') == 1
+    monkeypatch.setattr(pictures, "MOST_NODES", 2)
+    assert drawn("lanes", pictures.lanes({"a": "s", "b": "s", "c": "t"})).count("<rect") == 2
 
 
 def test_a_trace_has_every_entry_in_the_order_of_time(golden: Any) -> None:
-    golden("report/trace.txt", "\n".join(map(str, trace.entries(LINES))) + "\n" + trace.text(LINES[:1])[:60] + "\n")
+    golden("report/trace.txt", "\n".join(map(str, trace_entries(LINES))) + "\n" + trace_text(LINES[:1])[:60] + "\n")
 
 
 @pytest.mark.parametrize(

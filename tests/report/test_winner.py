@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 from report_examples import CRASHED, FULL, WRONG
 
-from npucompose.report.winner import verdict
+from npucompose.report.differences import verdict
 from npucompose.schema.record import Numerics, Report
 
 

@@ -18,11 +18,9 @@ from whole_examples import (
 
 from npucompose.errors import ConfigError
 from npucompose.report import (
-    adapted,
     compare,
     explain,
     pareto,
-    settings,
     terminal,
 )
 from npucompose.report.comparison import Compared, render
@@ -161,19 +159,19 @@ def test_what_would_be_adapted_and_why_a_graph_would_sink(golden: Any) -> None:
     )
     stored = evolve(explained, compile_s=0.0, sinking=evolve(FACTS, path=3, blame=FACTS.blame[1:]))
     parts = [
-        plain(lambda made: adapted.render(run, made)),
-        plain(lambda made: adapted.render(DryRun(asked={"model": "x"}, graphs=1), made)),
-        adapted.as_json(run),
+        plain(lambda made: explain.render_dry_run(run, made)),
+        plain(lambda made: explain.render_dry_run(DryRun(asked={"model": "x"}, graphs=1), made)),
+        explain.as_json(run),
         plain(lambda made: explain.render(explained, made)),
         plain(lambda made: explain.render(stored, made)),
         plain(lambda made: explain.render(stored, made), 44),
-        plain(lambda made: adapted.render(run, made), 20),
+        plain(lambda made: explain.render_dry_run(run, made), 20),
         plain(lambda made: terminal.render(RICH, made, "/a long path of a folder/report.json"), 50),
         explain.as_json(stored),
     ]
     golden("report/explained.txt", "\n\n".join(parts) + "\n")
-    assert all(line.plain for line in adapted.lines(run))
-    assert [str(line.style) for line in adapted.lines(run)] == [
+    assert all(line.plain for line in explain.dry_run_lines(run))
+    assert [str(line.style) for line in explain.dry_run_lines(run)] == [
         *("bold", "cyan", "red", "green", "green", "cyan", "red", "bold red", "dim", "yellow", "bold"),
     ]
 
@@ -188,14 +186,14 @@ def test_who_set_what_reads_like_this(golden: Any) -> None:
         Setting(option="compiler.c", value=2, said_by="conf/compiler/default.yaml"),
         Setting(option="strict", value="on", said_by="default"),
     ]
-    shown = [plain(lambda made: settings.render(given, made))]
-    shown.append(plain(lambda made: settings.render(given, made, under="compiler")))
-    shown.append(plain(lambda made: settings.render(given, made), 12))
-    shown += [settings.as_json(given, under="mode"), settings.as_json(given)]
+    shown = [plain(lambda made: explain.render_settings(given, made))]
+    shown.append(plain(lambda made: explain.render_settings(given, made, under="compiler")))
+    shown.append(plain(lambda made: explain.render_settings(given, made), 12))
+    shown += [explain.settings_json(given, under="mode"), explain.settings_json(given)]
     golden("report/settings.txt", "\n\n".join(shown) + "\n")
-    assert [one.option for one in settings.below(given, "compiler.a")] == ["compiler.a"]
+    assert [one.option for one in explain.below(given, "compiler.a")] == ["compiler.a"]
     with pytest.raises(ConfigError, match="unknown option 'comp' @ --under"):
-        settings.below(given, "comp")
+        explain.below(given, "comp")
 
 
 @pytest.mark.parametrize(

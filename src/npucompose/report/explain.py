@@ -1,4 +1,5 @@
-"""An explanation for a person: three verdicts, the blame, the steps with what mends them. Pure: reads the schema only.
+"""What `npucompose explain` prints: three verdicts, the blame and the steps with what mends them; a dry run of
+adaptation rules; who set each option. Pure: reads the schema only.
 
 attention_decode · target=npu_offline · mode=max-autotune · shapes=dynamic · tiling=sink      path 4
   FX graph   dynamic · proven    actual_seq_lengths_kv[0] is the number s97 (placeholder arg3_1)
@@ -9,13 +10,19 @@ attention_decode · target=npu_offline · mode=max-autotune · shapes=dynamic ·
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+import attrs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.errors import ConfigError, unknown
+from npucompose.report.differences import written
+from npucompose.report.words import as_count, contract_words
+from npucompose.schema.adapted import Adaptation, DryRun
 from npucompose.schema.facts import facts_of
+from npucompose.schema.setting import COMMAND_LINE, DEFAULT, Setting
 from npucompose.schema.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
@@ -27,6 +34,9 @@ KINDS: Mapping[GraphKind, str] = {
     "unknown": "yellow",
     "failed": "red",
 }
+COMPILER = "compiler."
+DEFAULT_FILES = (DEFAULT, "conf/compiler/default.yaml")
+"""Who says what nobody chose, of the compiler's options."""
 
 
 def render(explanation: Explanation, console: Console) -> None:
@@ -58,9 +68,9 @@ def render_facts(facts: SinkingFacts, console: Console) -> None:
     console.print(body)
 
 
-def as_json(explanation: Explanation) -> str:
+def as_json(found: Explanation | DryRun) -> str:
     """The same as JSON; the fields are those of `sinking` in docs/report.md."""
-    return json.dumps(facts_of(explanation), indent=2, ensure_ascii=False)
+    return json.dumps(facts_of(found), indent=2, ensure_ascii=False)
 
 
 def path_words(facts: SinkingFacts) -> str:
@@ -106,3 +116,92 @@ def _steps(steps: tuple[Step, ...]) -> Iterator[tuple[Text, Text, Text]]:
         if step.fix is not None:
             words.append(f"\n-> {step.fix}", style="bold")
         yield Text(f"  {step.id}"), Text(step.status, style=STYLES[step.status]), words
+
+
+def render_dry_run(found: DryRun, console: Console) -> None:
+    """Print a diff of nodes, each hunk under its rule and the model's line; no line is broken: it can be piped.
+
+    paddle · target=cpu · mode=reduce-overhead · shapes=static · adapt=paddle      1 rule would be applied
+    @@ graph_0 relu_grad @@ rule relu_grad (fill_args) · every bit · paddle.py:12: return torch.ops.paddle.relu_gr…
+    - relu_grad: f32[4, 32] = paddle.relu_grad.default(out, dout)
+    + threshold_backward: f32[4, 32] = aten.threshold_backward.default(dout, out, 0.0)
+    """
+    for line in dry_run_lines(found):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def dry_run_lines(found: DryRun) -> Iterator[Text]:
+    title = " · ".join(choice if group == "model" else f"{group}={choice}" for group, choice in found.asked.items())
+    yield Text(title, style="bold")
+    for one in found.adaptations:
+        yield from _hunk(one)
+    for text in found.untouched:
+        yield Text(f"  no rule holds for {text}", style="dim")
+    if found.compiler is not None:
+        yield Text(f"the compiler then says: {found.compiler}", style="yellow")
+    rejected = len(found.rejections)
+    words = [as_count(found.graphs, "graph"), f"{as_count(len(found.adaptations) - rejected, 'node')} adapted"]
+    words.append(f"{rejected} rejected")
+    words += [f"{len(found.untouched)} left as they are"] if found.untouched else []
+    yield Text(" · ".join(words), style="bold")
+
+
+def _hunk(one: Adaptation) -> Iterator[Text]:
+    rule = f"rule {one.rule} ({one.kind})"
+    if one.rejected is None:
+        rule += f" · {contract_words(one.rtol, one.atol)}{', ranges checked' if one.range_check else ''}"
+    yield Text(" · ".join(word for word in (f"@@ {one.graph} {one.node} @@ {rule}", one.source) if word), style="cyan")
+    yield Text(f"- {one.before}", style="red")
+    for text in one.after:
+        yield Text(f"+ {text}", style="green")
+    if one.rejected is not None:
+        yield Text(f"! {one.rejected}", style="bold red")
+
+
+def below(settings: Sequence[Setting], path: str) -> tuple[Setting, ...]:
+    """Those at or below a dotted path; ConfigError where there is none."""
+    found = tuple(one for one in settings if one.option == path or one.option.startswith(f"{path}."))
+    if not found:
+        parts = dict.fromkeys(one.option.split(".")[0] for one in settings)
+        raise ConfigError(unknown("option", path, (*parts, *(one.option for one in settings)), "--under"))
+    return found
+
+
+def render_settings(settings: Sequence[Setting], console: Console, *, under: str = "") -> None:
+    """Values by who said them, the command line first, what nobody chose last.
+
+        command line
+          passes.cse.stage=post
+        conf/mode/eager.yaml, chosen on the command line
+          mode.name=eager
+
+    Without `under` the compiler's untouched options are counted and not listed.
+    """
+    shown = below(settings, under) if under else tuple(one for one in settings if not _untouched(one))
+    for said_by in sorted(dict.fromkeys(one.said_by for one in shown), key=_rank):
+        console.print(Text(said_by, style="bold"), soft_wrap=True)
+        for one in shown:
+            if one.said_by == said_by:
+                console.print(Text(f"  {one.option}={written(one.value)}"), soft_wrap=True)
+                if one.why_not is not None:
+                    console.print(Text(f"    does not act: {one.why_not}", style="yellow"), soft_wrap=True)
+    left = len(settings) - len(shown)
+    if left and not under:
+        words = f"{as_count(left, 'option')} of the compiler at their default: --under compiler lists them"
+        console.print(Text(words, style="dim"), soft_wrap=True)
+
+
+def _rank(said_by: str) -> int:
+    if said_by == COMMAND_LINE:
+        return 0
+    return 1 if COMMAND_LINE in said_by else 3 if said_by == DEFAULT else 2
+
+
+def _untouched(one: Setting) -> bool:
+    return one.option.startswith(COMPILER) and one.said_by.startswith(DEFAULT_FILES) and one.why_not is None
+
+
+def settings_json(settings: Sequence[Setting], *, under: str = "") -> str:
+    """Every value, or those below `under`."""
+    shown = below(settings, under) if under else settings
+    return json.dumps([attrs.asdict(one) for one in shown], indent=2, ensure_ascii=False)

@@ -1,23 +1,24 @@
 """report.html: one run for a person, in one file that loads nothing. Pure: reads a Report, returns text.
 
-No speed is shown beside results that are not those of the reference.
+No speed is shown beside results that are not those of the reference. The pages are in templates/, where every text of a
+report is escaped; here is what stands in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from npucompose.report import pictures
 from npucompose.report.differences import written
+from npucompose.report.explain import TITLES, path_words, value_words
 from npucompose.report.files import write_atomically
-from npucompose.report.html_sinking import sinking
-from npucompose.report.markup import Html, page, table, tag
-from npucompose.report.modes import tables_of_modes
-from npucompose.report.passes import tables_of_ablation, tables_of_passes
-from npucompose.report.style import STYLE
-from npucompose.report.svg import distributions, lanes, stacked
-from npucompose.report.timeline import drawn
+from npucompose.report.sections import ablation_cells, mode_cells, rule_words, sentence
 from npucompose.report.words import (
     as_bytes,
     as_count,
@@ -35,13 +36,70 @@ from npucompose.report.words import (
 from npucompose.schema.facts import facts_of
 from npucompose.schema.figures import Figures
 from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, Status
+from npucompose.schema.passes import rules_together
+from npucompose.schema.record import Report
 from npucompose.schema.setting import COMMAND_LINE, origin
 from npucompose.schema.streams import Timelines
 
 FILE_NAME = "report.html"
 CUT = 200
 """Characters of a value in a table; report.json has all of them."""
+FOLDER = Path(__file__).with_name("templates")
+
+
+@cache
+def environment() -> Any:
+    """The templates: all is escaped, nothing may be missing, and line breaks of a template are no text of a page."""
+    import jinja2
+    from jinja2.ext import Extension
+
+    class Lines(Extension):
+        def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+            beside_a_tag = re.sub(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{])", "", source)
+            return re.sub(r"\s*\n\s*", " ", beside_a_tag).strip()
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        extensions=[Lines],
+        finalize=_nothing_for_none,
+    )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    made.filters.update(number=number, value=value_words_cut)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(as_count=as_count, digest=digest)  # pyright: ignore[reportUnknownMemberType]
+    return made
+
+
+def _nothing_for_none(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def page(template: str, title: str, *, style: str, script: str = "", **values: object) -> str:
+    """A whole document that loads nothing; `style` and `script` are names of ours in templates/."""
+    from markupsafe import Markup
+
+    sources = [Markup("".join(map(source, names.split()))) for names in (style, script)]
+    return environment().get_template(template).render(title=title, style=sources[0], script=sources[1], **values)
+
+
+def source(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """What a page's policy allows: `'sha256-…'`, or `'none'`."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" if text else "'none'"
+
+
+def number(value: float) -> str:
+    """`number(2.504)` is `2.5`, `number(3.0)` is `3`."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def value_words_cut(value: Any) -> str:
+    text = written(value)
+    return text if len(text) <= CUT else f"{text[:CUT]}…"
 
 
 def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
@@ -54,80 +112,27 @@ def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
 def render(report: Report, timelines: Timelines = ()) -> str:
     """The whole document; `timelines` are those of trace.json."""
     figures = Figures.of(report)
-    title = title_of(figures)
-    head = tag(
-        "header",
-        tag("h1", title),
-        status_chip(report.status, status_words(report)),
-        tag(
-            "p", f"key {report.key[:12]}", " · nothing was run, all is stored" if report.reused else None, class_="dim"
-        ),
+    return page(
+        "run.html",
+        title_of(figures),
+        style="page.css",
+        report=report,
+        status_words=status_words(report),
+        log_words=log_words(report),
+        tiles=list(_tiles(report, figures)),
+        numerics_notes=numerics_notes(report),
+        titles=TITLES,
+        path_words=path_words,
+        value_words=value_words,
+        ran_as=ran_as,
+        **_measured(report),
+        **_planned(report, timelines),
+        **_tables(report),
     )
-    sections = (_section(name, content) for name, content in _sections(report, figures, timelines) if content)
-    return page(title, STYLE, head, *sections)
 
 
 def title_of(figures: Figures) -> str:
     return " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
-
-
-def status_chip(status: Status, words: str) -> Html:
-    return tag("span", words, class_=f"status {status}")
-
-
-def _section(name: str, content: Sequence[Html]) -> Html:
-    return tag("section", tag("h2", name), *content)
-
-
-def _sections(report: Report, figures: Figures, timelines: Timelines) -> Iterator[tuple[str, list[Html]]]:
-    missed = any(not e.held for e in report.expectations)
-    yield "What went wrong", list(_trouble(report))
-    yield "Expectations", list(_expectations(report)) if missed else []
-    yield "Summary", list(_summary(report, figures))
-    yield "Latency", list(_latency(report))
-    yield "Which mode won", list(tables_of_modes(report))
-    yield "Where the time went", list(_split(report))
-    yield "Streams", list(_streams(report, timelines))
-    yield "Sinking", list(sinking(report.sinking)) if report.sinking is not None else []
-    yield "Graphs", list(_graphs(report))
-    yield "Passes", list(tables_of_passes(report))
-    yield "What each pass is worth", list(tables_of_ablation(report))
-    yield "Declared calls", list(_calls(report))
-    yield "TorchAir", list(_npu(report))
-    yield "Expectations", [] if missed else list(_expectations(report))
-    yield "Options that do not act as asked", list(_effective(report))
-    yield "Configuration, and who said so", list(_configuration(report))
-    yield "Environment", list(_environment(report))
-
-
-def _trouble(report: Report) -> Iterator[Html]:
-    if report.error:
-        yield tag("p", report.error, class_="bad")
-    if words := log_words(report):
-        yield tag("p", words)
-    if report.last_lines:
-        yield tag("pre", "\n".join(report.last_lines))
-    if report.numerics is not None and report.numerics.problems:
-        yield tag("ul", *(tag("li", problem) for problem in report.numerics.problems))
-
-
-def _expectations(report: Report) -> Iterator[Html]:
-    """What did not hold with all its evidence, what held with its evidence folded."""
-    for e in report.expectations:
-        chip = tag("span", "held" if e.held else "missed", class_=f"chip {'ok' if e.held else 'problem'}")
-        words = f" expect.{e.name} wanted {_value(e.wanted)}, got {_value(e.got)}"
-        evidence = tag("ul", *(tag("li", sentence) for sentence in e.evidence)) if e.evidence else None
-        if e.held and evidence is not None:
-            yield tag("details", tag("summary", chip, words), evidence)
-        else:
-            yield tag("div", chip, words, evidence)
-
-
-def _summary(report: Report, figures: Figures) -> Iterator[Html]:
-    boxes = (tag("div", tag("b", value), tag("span", name)) for name, value in _tiles(report, figures))
-    yield tag("div", *boxes, class_="tiles")
-    for note in numerics_notes(report):
-        yield tag("p", note, class_="dim")
 
 
 def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
@@ -146,11 +151,7 @@ def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
         yield path, report.sinking.ge_build
     if report.streams is not None:
         yield as_count(report.streams.events, "event"), as_count(report.streams.streams, "stream")
-    apart, taken = (report.memory.pool_bytes, report.memory.taken_bytes) if report.memory else (None, None)
-    if report.memory is not None and apart is not None and taken is not None:
-        label = f"shared pool, {as_bytes(apart)} apart" if taken < apart else "pool"
-        without = report.memory.unplanned_bytes
-        yield f"{label}, {as_bytes(without)} without reuse" if without else label, as_bytes(taken)
+    yield from _memory(report)
     if figures.peak_rss_bytes is not None:
         yield "process peak", as_bytes(figures.peak_rss_bytes)
     if report.memory is not None and report.memory.device_peak_bytes is not None:
@@ -159,139 +160,103 @@ def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
         yield "compile", as_time(figures.compile_s * 1e6)
 
 
-def _split(report: Report) -> Iterator[Html]:
-    if report.records:
-        stored = [r.stage for r in report.records if r.reused]
-        yield stacked("stages, with the start of their process", {r.stage: r.seconds for r in report.records})
-        if stored:
-            yield tag("p", f"Taken from the store, as it was when it ran: {', '.join(stored)}.", class_="dim")
-    times = report.stages.compile
-    if times is not None:
-        named = {"Dynamo": times.dynamo_s, "AOTAutograd": times.aot_s, "passes": times.passes_s}
-        parts = {name: s for name, s in {**named, "backend": times.backend_s}.items() if s is not None}
-        if parts:
-            yield stacked("compilation", parts)
+def _memory(report: Report) -> Iterator[tuple[str, str]]:
+    apart, taken = (report.memory.pool_bytes, report.memory.taken_bytes) if report.memory else (None, None)
+    if report.memory is not None and apart is not None and taken is not None:
+        label = f"shared pool, {as_bytes(apart)} apart" if taken < apart else "pool"
+        without = report.memory.unplanned_bytes
+        yield f"{label}, {as_bytes(without)} without reuse" if without else label, as_bytes(taken)
 
 
-def _latency(report: Report) -> Iterator[Html]:
+def _measured(report: Report) -> dict[str, Any]:
+    """Latency, modes, where the time went."""
+    times, compiled, modes = report.stages.benchmark, report.stages.compile, report.stages.modes
+    wrong, parts = is_wrong(report), dict[str, float]()
+    if compiled is not None:
+        named = {"Dynamo": compiled.dynamo_s, "AOTAutograd": compiled.aot_s, "passes": compiled.passes_s}
+        parts = {name: s for name, s in {**named, "backend": compiled.backend_s}.items() if s is not None}
+    seconds = {r.stage: r.seconds for r in report.records}
+    return {
+        "why_untimed": why_untimed(report) if times is not None and wrong else None,
+        "latency": _latency(report) if times is not None and not wrong else None,
+        "modes": {"sentence": sentence(modes), "rows": [mode_cells(one) for one in modes.modes]}
+        if modes is not None and not wrong
+        else None,
+        "stages": pictures.stacked("stages, with the start of their process", seconds) if seconds else None,
+        "stored": [r.stage for r in report.records if r.reused],
+        "compilation": pictures.stacked("compilation", parts) if parts else None,
+    }
+
+
+def _latency(report: Report) -> dict[str, Any]:
     times = report.stages.benchmark
-    if times is None:
-        return
-    if is_wrong(report):
-        yield tag("p", f"Not shown: {why_untimed(report)}.", class_="bad")
-        return
+    assert times is not None
     candidates = {times.candidate: times, **times.baselines}
-    yield distributions({name: t.samples_us for name, t in candidates.items()})
-    rows = [
-        (name, *(as_time(us) for us in (t.p50_us, t.p90_us, t.p99_us, t.mean_us)), len(t.samples_us))
-        for name, t in candidates.items()
-    ]
-    yield table(("", "p50", "p90", "p99", "mean", "samples"), rows)
     ratios = [(f"{times.candidate} against {name}", f"{ratio:.2f}×") for name, ratio in times.speedup.items()]
     ratios += [(f"compiled against {name}", f"{ratio:.2f}×") for name, ratio in times.speedup_compiled.items()]
-    if ratios:
-        yield table(("median of paired ratios", ""), ratios)
-    if report.stages.capture is not None and report.stages.capture.why_attached:
-        yield tag("p", f"No detached handle: {report.stages.capture.why_attached}")
+    return {
+        "picture": pictures.distributions({name: t.samples_us for name, t in candidates.items()}),
+        "rows": [
+            (name, *map(as_time, (t.p50_us, t.p90_us, t.p99_us, t.mean_us)), len(t.samples_us))
+            for name, t in candidates.items()
+        ],
+        "ratios": ratios,
+    }
 
 
-def _streams(report: Report, timelines: Timelines) -> Iterator[Html]:
+def _planned(report: Report, timelines: Timelines) -> dict[str, Any]:
     plan = report.streams
     if plan is None:
-        return
+        return {"plan": None}
     words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), as_count(len(plan.nodes), "node")]
     words.append("validated" if plan.validated else "not validated")
     for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us)) if not plan.trials else ():
         words += [f"{name} {as_time(us)}"] if us is not None else []
     words += [f"for {plan.device}"] if plan.device and plan.predicted_us is not None else []
-    words += stream_words(plan)
-    yield tag("p", " · ".join(words))
-    if plan.why:
-        yield tag("p", f"{'Applied' if plan.applied else 'Not applied'}: {plan.why}", class_="dim")
-    pictures = list(drawn(timelines))
-    yield from pictures
-    if plan.nodes and not pictures:
-        yield lanes(plan.nodes)
-        yield tag("p", "From left to right in the order of the plan; widths are not times.", class_="dim")
+    drawings = list(pictures.timeline_drawings(timelines))
+    return {
+        "plan": plan,
+        "plan_words": " · ".join([*words, *stream_words(plan)]),
+        "timelines": drawings,
+        "lanes": pictures.lanes(plan.nodes),
+    }
 
 
-def _graphs(report: Report) -> Iterator[Html]:
-    if report.graphs:
-        rows = [
-            (g.id, g.fx, f"{g.nodes_before} → {g.nodes_after}", ", ".join(g.symbols), _code(g.fingerprint[:16]))
-            for g in report.graphs
-        ]
-        yield table(("graph", "shapes", "nodes", "symbols", "fingerprint"), rows)
+def _tables(report: Report) -> dict[str, Any]:
+    """The rows of every table."""
+    npu, ablation, made = report.npu, report.stages.ablation, report.stages.sequence
+    counts = ("captures", "replays", "task_updates", "streams", "event_records", "event_waits") if npu else ()
+    options = [
+        (name, value_words_cut(value), origin(report.provenance, name))
+        for name, value in flat(report.experiment).items()
+    ]
     outside = [(g.id, one) for g in report.graphs if g.partition is not None for one in g.partition.outside]
-    if outside:
-        yield tag("ul", *(tag("li", words) for words in partition_words(report)))
-        rows = [(graph, one.operator, one.reason, one.source) for graph, one in outside]
-        yield table(("graph", "outside recordings", "why", "line of the model"), rows, class_="prose")
-    if repeated := overwrites_words(report):
-        yield tag("ul", *(tag("li", words) for words in repeated))
-    if report.recompiles:
-        rows = [(r.compile_id, r.reason, r.call or "", r.avoid or "") for r in report.recompiles]
-        yield table(("recompilation", "why", "in", "avoid it"), rows, class_="prose")
-
-
-def _calls(report: Report) -> Iterator[Html]:
-    made = report.stages.sequence
-    if made is not None:
-        yield tag("p", f"{as_count(made.graphs, 'graph')} and {as_count(made.captures, 'recording')} for all of them.")
-        if made.ran is not None and (made.ran.eager or made.ran.replacements):
-            yield tag("p", ran_as(made.ran))
-        rows = [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls]
-        yield table(("call", "recompilations", "against eager"), rows)
-
-
-def _npu(report: Report) -> Iterator[Html]:
-    npu = report.npu
-    if npu is None:
-        return
-    where = "a device" if npu.platform == "device" else "the stand-in, which has no speed"
-    yield tag("p", f"{npu.package} {npu.version} on {where}.")
-    counted = {"captures": npu.captures, "replays": npu.replays, "task updates": npu.task_updates}
-    counted |= {"streams": npu.streams, "event records": npu.event_records, "event waits": npu.event_waits}
-    yield table(("counted", ""), [(name, number) for name, number in counted.items() if number is not None])
-    if npu.ge_graphs:
-        rows = [(g.name, g.nodes, g.shapes, len(g.control_edges)) for g in npu.ge_graphs]
-        yield table(("GE graph", "nodes", "shapes", "control edges"), rows)
-
-
-def _effective(report: Report) -> Iterator[Html]:
-    if report.effective:
-        rows = [
-            (_code(e.option), _value(e.requested), _value(e.effective), e.why, origin(report.provenance, e.option))
+    environment = flat(facts_of(report.environment)) if report.environment is not None else {}
+    return {
+        "graphs": [
+            (g.id, g.fx, f"{g.nodes_before} → {g.nodes_after}", ", ".join(g.symbols), g.fingerprint[:16])
+            for g in report.graphs
+        ],
+        "outside": [(graph, one.operator, one.reason, one.source) for graph, one in outside],
+        "partition_words": partition_words(report),
+        "overwrites_words": overwrites_words(report),
+        "recompiles": [(r.compile_id, r.reason, r.call, r.avoid) for r in report.recompiles],
+        "passes": [
+            (p.name, p.stage, p.graph, p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))
+            for p in report.passes
+        ],
+        "rules": [(r.rule, " · ".join(rule_words(r)[1:])) for r in rules_together(one.rules for one in report.passes)],
+        "rejected": [(words,) for words in report.rejected],
+        "ablation": [ablation_cells(variant) for variant in ablation.variants] if ablation is not None else None,
+        "calls": [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls] if made else [],
+        "counted": [(name.replace("_", " "), n) for name in counts if (n := getattr(npu, name)) is not None],
+        "ge_graphs": [(g.name, g.nodes, g.shapes, len(g.control_edges)) for g in npu.ge_graphs] if npu else [],
+        "effective": [
+            (e.option, value_words_cut(e.requested), value_words_cut(e.effective), e.why,
+             origin(report.provenance, e.option))
             for e in report.effective
-        ]
-        yield table(("option", "asked for", "in effect", "why", "asked by"), rows, class_="prose")
-
-
-def _configuration(report: Report) -> Iterator[Html]:
-    """What the command line said is open, everything else one click away."""
-    values = {name: (value, origin(report.provenance, name)) for name, value in flat(report.experiment).items()}
-    said = {name: row for name, row in values.items() if COMMAND_LINE in row[1]}
-    if said:
-        yield _options(said)
-    if values:
-        yield tag("details", tag("summary", f"all {as_count(len(values), 'value')}"), _options(values))
-
-
-def _options(values: Mapping[str, tuple[Any, str]]) -> Html:
-    rows = [(_code(name), _value(value), said_by) for name, (value, said_by) in values.items()]
-    return table(("option", "value", "from"), rows, class_="prose")
-
-
-def _environment(report: Report) -> Iterator[Html]:
-    if report.environment is not None:
-        rows = [(_code(name), _value(value)) for name, value in flat(facts_of(report.environment)).items()]
-        yield tag("details", tag("summary", report.environment.platform), table(("", ""), rows))
-
-
-def _code(text: str) -> Html:
-    return tag("code", text)
-
-
-def _value(value: Any) -> str:
-    text = written(value)
-    return text if len(text) <= CUT else f"{text[:CUT]}…"
+        ],
+        "values": options,
+        "said": [row for row in options if COMMAND_LINE in row[2]],
+        "environment": [(name, value_words_cut(value)) for name, value in environment.items()],
+    }  # fmt: skip

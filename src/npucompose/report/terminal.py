@@ -19,8 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.explain import path_words, verdict_words
-from npucompose.report.modes import rows_of_modes
-from npucompose.report.passes import rows_of_ablation, rows_of_passes
+from npucompose.report.sections import rows_of_ablation, rows_of_modes, rows_of_passes
 from npucompose.report.words import (
     STATUS_STYLES,
     as_bytes,

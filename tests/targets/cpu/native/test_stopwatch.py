@@ -8,7 +8,7 @@ import attrs
 import pytest
 import torch
 
-from npucompose.report import trace
+from npucompose.report.exports import trace_entries
 from npucompose.schema.device_model import cpu
 from npucompose.schema.streams import Streams, StreamTimes
 from npucompose.streams import apply, decision_of, made_up_inputs
@@ -86,7 +86,7 @@ def test_a_measured_timeline_keeps_the_order_of_streams_and_events_and_can_be_dr
         assert all(line.end_us[at[first]] <= line.start_us[at[then]] for first, then in line.events)
         assert times.plan_us == max(line.end_us)
         assert times.serial_us > 0
-        entries = trace.entries([("graph_0", line)])
+        entries = trace_entries([("graph_0", line)])
         flows = [entry["id"] for entry in entries if entry["ph"] in "sf"]
         assert sorted(flows) == sorted([*range(len(line.events)), *range(len(line.events))])
     assert drawn > 20

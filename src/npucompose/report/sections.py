@@ -1,4 +1,4 @@
-"""What passes and their rules did, and what each is worth, for the terminal and for report.html. Pure."""
+"""What the terminal and report.html both say of modes, passes and their rules, and of what each pass is worth. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,80 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from npucompose.report.markup import Html, table
-from npucompose.report.words import as_bytes, as_count, as_time, contract_words
+from npucompose.report.words import as_bytes, as_count, as_time, contract_words, is_wrong
 from npucompose.schema.ablation import Variant
+from npucompose.schema.modes import Behind, ModeFacts, ModeTime
 from npucompose.schema.passes import RuleFacts, rules_together
 from npucompose.schema.record import PassFacts, Report
+from npucompose.schema.timing import Candidate
 
 Row = tuple[str, Text]
+
+WAYS: dict[Candidate, str] = {"replay": "detached replay", "compiled": "through torch.compile", "eager": "as it is"}
+
+
+def sentence(facts: ModeFacts) -> str:
+    """`max-autotune won: 1.21x as fast as reduce-overhead (quartiles 1.18x to 1.25x), 1.34x as fast as eager (…)`."""
+    behind = {one.mode: one.behind for one in facts.modes if one.behind is not None}
+    if facts.fastest is None or not behind:
+        return "nobody won: no two modes gave results that may be timed"
+    if facts.won:
+        ahead = [f"{told.ratio:.2f}x as fast as {mode} ({_quartiles(told)})" for mode, told in behind.items()]
+        return f"{facts.fastest} won: {', '.join(ahead)}"
+    mode, nearest = min(behind.items(), key=lambda item: item[1].low)
+    if nearest.low > 1:
+        rounds = max(len(one.timing.samples_us) for one in facts.modes if one.timing is not None)
+        return f"nobody is said to have won: {rounds} rounds are too few; {facts.fastest} was ahead"
+    return (
+        f"nobody won: {facts.fastest} and {mode} are even within the spread "
+        f"({nearest.ratio:.2f}x, {_quartiles(nearest)})"
+    )
+
+
+def _quartiles(behind: Behind) -> str:
+    return f"quartiles {behind.low:.2f}x to {behind.high:.2f}x"
+
+
+def rows_of_modes(report: Report) -> Iterator[Row]:
+    facts = report.stages.modes
+    if facts is None or is_wrong(report):
+        return
+    yield "modes", Text(sentence(facts), style="bold" if facts.won else "yellow")
+    for one in facts.modes:
+        yield "", Text(" · ".join((one.mode, *_mode_words(one))), style="dim" if one.passed else "red")
+
+
+def _mode_words(one: ModeTime) -> list[str]:
+    """`p50 8.01 ms through torch.compile · compiled for 35.20 s · equals eager bit for bit`."""
+    words = [f"p50 {as_time(one.timing.p50_us)} {_way(one)}"] if one.timing is not None else []
+    words += [f"compiled for {as_time(one.compile_s * 1e6)}"] if one.compile_s else []
+    words += [_result(one)] if one.mode != "eager" or not one.passed else []
+    return [*words, f"does not act there: {', '.join(one.idle)}"] if one.idle else words
+
+
+def _way(one: ModeTime) -> str:
+    return "" if one.candidate is None else WAYS[one.candidate]
+
+
+def _result(one: ModeTime) -> str:
+    if not one.passed:
+        return f"not timed: {one.problem or 'wrong results'}"
+    if one.bitwise:
+        return "equals eager bit for bit"
+    return f"equals eager within tolerance, largest error {one.max_abs_err or 0.0:.3g}"
+
+
+def mode_cells(one: ModeTime) -> tuple[str, ...]:
+    return (
+        one.mode,
+        _way(one),
+        "" if one.timing is None else as_time(one.timing.p50_us),
+        "" if one.behind is None else f"{one.behind.ratio:.2f}x",
+        "" if one.behind is None else f"{one.behind.low:.2f}x to {one.behind.high:.2f}x",
+        as_time(one.compile_s * 1e6) if one.compile_s else "",
+        _result(one),
+        ", ".join(one.idle),
+    )
 
 
 def rows_of_passes(report: Report) -> Iterator[Row]:
@@ -27,7 +94,7 @@ def rows_of_passes(report: Report) -> Iterator[Row]:
         words += [f"keeps its promise, largest error {max(errors):.3g}"] if errors else []
         yield "passes", Text(" · ".join(words))
         for rule in rules_together(one.rules for one in runs):
-            yield "", Text(" · ".join(_rule(rule)), style="dim")
+            yield "", Text(" · ".join(rule_words(rule)), style="dim")
     if report.rejected:
         yield "passes", Text(f"{as_count(len(report.rejected), 'operator')} rejected by adaptation rules", style="red")
 
@@ -40,7 +107,7 @@ def _folds(runs: Sequence[PassFacts]) -> list[str]:
     return [f"{as_count(names, 'parameter')} folded into {held} of constants"] if folds else []
 
 
-def _rule(rule: RuleFacts) -> list[str]:
+def rule_words(rule: RuleFacts) -> list[str]:
     """`nll_loss_double · 1 match · 3 casts put in · largest error 1.86e-08 of rtol 1e-05, atol 1e-06`."""
     words = [rule.rule, as_count(rule.matches, "match", "matches")]
     put_in = ((rule.casts, "cast"), (rule.permutes, "permute"))
@@ -86,28 +153,7 @@ def result_words(variant: Variant) -> str:
     return f"equals eager within tolerance, largest error {variant.max_abs_err or 0.0:.3g}"
 
 
-def tables_of_passes(report: Report) -> Iterator[Html]:
-    if report.passes:
-        rows = [
-            (p.name, p.stage, p.graph or "", p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))
-            for p in report.passes
-        ]
-        yield table(("pass", "stage", "graph", "matches", "nodes", "took"), rows)
-    rules = rules_together(one.rules for one in report.passes)
-    if rules:
-        yield table(("rule", "what it did"), [(rule.rule, " · ".join(_rule(rule)[1:])) for rule in rules])
-    if report.rejected:
-        yield table(("rejected",), [(sentence,) for sentence in report.rejected])
-
-
-def tables_of_ablation(report: Report) -> Iterator[Html]:
-    found = report.stages.ablation
-    if found is not None:
-        head = ("passes", "nodes", "kernels", "passes took", "p50", "by all passes", "result")
-        yield table(head, [_cells(variant) for variant in found.variants])
-
-
-def _cells(variant: Variant) -> tuple[str, ...]:
+def ablation_cells(variant: Variant) -> tuple[str, ...]:
     def known(number: int | None) -> str:
         return "" if number is None else str(number)
 

@@ -1,6 +1,4 @@
-"""The comparison page's own script: sort the table, choose two runs. It makes text nodes only, never markup."""
 
-SCRIPT = """
 'use strict';
 (() => {
   const table = document.getElementById('runs');
@@ -37,9 +35,9 @@ SCRIPT = """
   const block = document.getElementById('facts');
   if (!block) return;
   const {texts, names, runs} = JSON.parse(block.textContent);
-  const CUT = 60, ABSENT = '\\u2014';
+  const CUT = 60, ABSENT = '\u2014';
   const cut = (text, start) =>
-    (start ? '\\u2026' : '') + text.slice(start, start + CUT) + (start + CUT < text.length ? '\\u2026' : '');
+    (start ? '\u2026' : '') + text.slice(start, start + CUT) + (start + CUT < text.length ? '\u2026' : '');
   const beside = (one, other) => {
     if (one.length <= CUT && other.length <= CUT) return [one, other];
     let same = 0;
@@ -57,7 +55,7 @@ SCRIPT = """
       const [x, by] = a.get(name) || ['', ''];
       const [y, also] = b.get(name) || ['', ''];
       if (x === y) return [];
-      const saidBy = [by, also].filter(Boolean).join(' \\u2192 ');
+      const saidBy = [by, also].filter(Boolean).join(' \u2192 ');
       return [[...names[name], ...beside(x, y).map((text) => text || ABSENT), saidBy]];
     });
   };
@@ -88,4 +86,3 @@ SCRIPT = """
   document.getElementById('choose').hidden = false;
   show();
 })();
-"""

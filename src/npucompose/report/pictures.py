@@ -1,0 +1,297 @@
+"""Where things lie in the pictures of a report: latency, bars, stream lanes, timelines, runs over two figures.
+
+Values only, which the macros of templates/pictures.html draw as inline SVG. Knows no markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from npucompose.report.words import as_bytes, as_count, as_time
+from npucompose.schema.streams import Timeline, Timelines
+
+Drawing = dict[str, Any]
+"""What one macro draws; boxes are (x, y, width, height, class[, title])."""
+Box = tuple[Any, ...]
+
+WIDTH = 720
+BINS = 60
+ROW = 64
+LABEL = 110
+"""Left margin, for names."""
+LANE = 30
+AXIS = 24
+FEW = 30
+"""Samples that are drawn one by one."""
+MOST_NODES = 4000
+"""Nodes drawn; a picture of more would be a grey band and a slow page."""
+CURVE = 44
+BYTES_ALIVE = "bytes alive"
+MOST_EVENTS = 400
+"""Arrows drawn; more would hide what they connect."""
+NARROWEST = 0.4
+DECADE = 10.0
+
+
+@frozen(kw_only=True)
+class Axis:
+    """Values to places between 0 and 1; logarithmic where a decade or more lies between them."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    @staticmethod
+    def between(low: float, high: float) -> Axis:
+        """`Axis.between(1, 100).place(10)` is 0.5, `Axis.between(0, 9).place(3)` is a third."""
+        if low == high:
+            low, high = low * 0.9, high * 1.1 or 1.0
+        return Axis(low=low, high=high, logarithmic=low > 0 and high / low >= DECADE)
+
+    def place(self, value: float) -> float:
+        if self.logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def value(self, place: float) -> float:
+        """The inverse of `place`."""
+        if self.logarithmic:
+            return self.low * (self.high / self.low) ** place
+        return self.low + (self.high - self.low) * place
+
+    def marks(self, number: int) -> Iterator[float]:
+        """Values at places that are equally far apart, both ends among them."""
+        return (self.value(n / (number - 1)) for n in range(number))
+
+    def x(self, value: float) -> float:
+        """In a picture WIDTH wide, right of the names."""
+        return LABEL + self.place(value) * (WIDTH - LABEL)
+
+
+def _axis(scale: Axis, height: float) -> Drawing:
+    """Five marks of time at the bottom of a picture: (words, x, where the words are held)."""
+    anchors = ("start", "middle", "middle", "middle", "end")
+    marks = [
+        (as_time(mark), LABEL + (WIDTH - LABEL) * n / 4, anchor)
+        for n, (mark, anchor) in enumerate(zip(scale.marks(5), anchors, strict=True))
+    ]
+    return {"marks": marks, "logarithmic": scale.logarithmic, "height": height}
+
+
+def distributions(samples: Mapping[str, Sequence[float]]) -> Drawing:
+    """A histogram (few samples: each by itself) of each candidate on one axis, from the fastest sample of all to the
+    slowest 99th percentile.
+
+    The slowest hundredth is cut off and counted beside the name: one outlier would make everything else a line.
+    """
+    low = min(min(times) for times in samples.values())
+    high = max(_percentile(times, 99) for times in samples.values())
+    scale = Axis.between(low, high if high > low else low + 1.0)
+    rows = [_row(n, name, times, scale) for n, (name, times) in enumerate(samples.items())]
+    return {"rows": rows, "axis": _axis(scale, ROW * len(rows) + AXIS)}
+
+
+def _row(row: int, name: str, times: Sequence[float], scale: Axis) -> Drawing:
+    shown = [time for time in times if time <= scale.high]
+    base, draw = ROW * (row + 1), _ticks if len(times) <= FEW else _histogram
+    return {
+        "name": name,
+        "count": as_count(len(times), "sample"),
+        "slower": len(times) - len(shown),
+        "base": base,
+        "boxes": draw(shown, scale, base, f"c{row % 6}"),
+        "middle": scale.x(_percentile(times, 50)),
+    }
+
+
+def _ticks(times: Sequence[float], scale: Axis, base: float, kind: str) -> list[Box]:
+    """Each sample by itself."""
+    return [(min(scale.x(time), WIDTH - 3) - 1.5, base - 30, 3, 30, kind, as_time(time)) for time in times]
+
+
+def _histogram(times: Sequence[float], scale: Axis, base: float, kind: str) -> list[Box]:
+    counts = [0] * BINS
+    for time in times:
+        counts[min(BINS - 1, int(scale.place(time) * BINS))] += 1
+    width, tall = (WIDTH - LABEL) / BINS, (ROW - 14) / max(counts)
+    bars = [(n, count * tall) for n, count in enumerate(counts) if count]
+    return [(LABEL + n * width, base - height, max(width - 1, 0.5), height, kind) for n, height in bars]
+
+
+def stacked(name: str, parts: Mapping[str, float]) -> Drawing:
+    """Seconds that add up, as one bar, each part named in the legend below it."""
+    total, x = sum(parts.values()), 0.0
+    boxes: list[Box] = []
+    for n, (part, seconds) in enumerate(parts.items()):
+        width = WIDTH * seconds / (total or 1.0)
+        boxes.append((x, 0, width, 26, f"c{n % 6}", f"{part} {as_time(seconds * 1e6)}"))
+        x += width
+    return {"name": name, "words": f"{name}: {as_time(total * 1e6)}", "boxes": boxes}
+
+
+def lanes(nodes: Mapping[str, str]) -> Drawing:
+    """{node: stream} in running order as one lane for each stream; a node is as wide as any other: order, not time."""
+    streams = list(dict.fromkeys(nodes.values()))
+    shown = list(nodes.items())[:MOST_NODES]
+    width = (WIDTH - LABEL) / max(len(shown), 1)
+    boxes = [
+        (LABEL + n * width, lane * LANE + 4, max(width - 0.5, 0.4), LANE - 8, f"c{lane % 6}", f"{name} on {stream}")
+        for n, (name, stream) in enumerate(shown)
+        for lane in (streams.index(stream),)
+    ]
+    return {"names": _names(streams), "boxes": boxes, "height": LANE * len(streams)}
+
+
+def _names(streams: Sequence[str]) -> list[tuple[str, float]]:
+    return [(stream, n * LANE + LANE / 2 + 4) for n, stream in enumerate(streams)]
+
+
+def _percentile(times: Sequence[float], percent: float) -> float:
+    ordered = sorted(times)
+    at = (len(ordered) - 1) * percent / 100
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def timeline_drawings(timelines: Timelines) -> Iterator[Drawing]:
+    """One for each timeline: a lane for each stream, a box for each kernel, as wide as it takes; below, bytes alive.
+
+    Those of one graph, predicted and measured, share one scale of time.
+    """
+    for name, line in timelines:
+        alike = [other for graph, other in timelines if graph == name]
+        end = max((end for other in alike for end in other.end_us), default=0.0)
+        if end > 0:
+            yield _timeline(name, line, Axis(low=0.0, high=end))
+
+
+def _timeline(name: str, line: Timeline, scale: Axis) -> Drawing:
+    streams = list(dict.fromkeys(sorted(line.streams, key=lambda stream: stream != "default")))
+    shown = min(len(line.nodes), MOST_NODES)
+    events = line.events[:MOST_EVENTS]
+    words = [f"{name}, {line.source}: {as_time(max(line.end_us))}", as_count(len(line.nodes), "kernel")]
+    words += [f"the first {shown} drawn"] if shown < len(line.nodes) else []
+    words += [as_count(len(line.events), "event")] if line.events else []
+    words += [f"{len(events)} drawn"] if len(events) < len(line.events) else []
+    bottom = LANE * len(streams)
+    curve = _curve(line.counters.get(BYTES_ALIVE, ()), scale, bottom)
+    return {
+        "name": f"timeline of {name}",
+        "words": " · ".join(words),
+        "names": _names(streams),
+        "boxes": _kernels(line, streams, scale),
+        "arrows": _arrows(line, events, streams, scale),
+        "curve": curve,
+        "axis": _axis(scale, bottom + (CURVE if curve is not None else 0) + AXIS),
+    }
+
+
+def _kernels(line: Timeline, streams: Sequence[str], scale: Axis) -> Iterator[Box]:
+    kernels = zip(line.nodes, line.streams, line.start_us, line.end_us, strict=True)
+    for node, stream, start, end in list(kernels)[:MOST_NODES]:
+        lane = streams.index(stream)
+        words = f"{node} on {stream}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
+        width = max((end - start) / scale.high * (WIDTH - LABEL), NARROWEST)
+        yield scale.x(start), lane * LANE + 4, width, LANE - 8, f"kernel c{lane % 6}", words
+
+
+def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence[str], scale: Axis) -> Iterator[Box]:
+    """(x, y, x, y): from the end of the recorder to the beginning of the waiter, where both are known."""
+    at = {node: number for number, node in enumerate(line.nodes[:MOST_NODES])}
+
+    def middle(number: int) -> float:
+        return streams.index(line.streams[number]) * LANE + LANE / 2
+
+    for one, other in ((at[a], at[b]) for a, b in events if a in at and b in at):
+        yield scale.x(line.end_us[one]), middle(one), scale.x(line.start_us[other]), middle(other)
+
+
+def _curve(steps: Sequence[tuple[float, float]], scale: Axis, top: float) -> Drawing | None:
+    most = max((value for _, value in steps), default=0.0)
+    if most <= 0:
+        return None
+    height = base = top + CURVE - 6
+    path = [f"M{LABEL} {base}"]
+    for us, value in steps:
+        x = scale.x(min(us, scale.high))
+        path.append(f"L{x:.1f} {height:.1f}")
+        height = base - value / most * (CURVE - 14)
+        path.append(f"L{x:.1f} {height:.1f}")
+    path.append(f"L{WIDTH} {height:.1f} L{WIDTH} {base}Z")
+    return {"name": BYTES_ALIVE, "base": base, "words": f"at most {as_bytes(int(most))}", "path": " ".join(path)}
+
+
+@frozen(kw_only=True)
+class Dot:
+    """A run: `at` has its value for each objective."""
+
+    label: str
+    name: str
+    front: bool
+    at: tuple[float, ...]
+
+
+@frozen(kw_only=True)
+class Frame:
+    """Of a picture of dots."""
+
+    width: int = 420
+    height: int = 300
+    left: int = 82
+    bottom: int = 26
+    top: int = 6
+    right: int = 30
+    radius: int = 7
+    margin: float = 0.05
+    """So that no dot lies on it."""
+    marks: int = 3
+
+    def x(self, place: float) -> float:
+        return self.left + self._inside(place) * (self.width - self.left - self.right)
+
+    def y(self, place: float) -> float:
+        return self.height - self.bottom - self._inside(place) * (self.height - self.bottom - self.top)
+
+    def _inside(self, place: float) -> float:
+        return self.margin + (1 - 2 * self.margin) * place
+
+
+FRAME = Frame()
+
+
+def scatter(
+    dots: Sequence[Dot],
+    axes: tuple[int, int],
+    names: tuple[str, str],
+    words: tuple[Callable[[float], str], Callable[[float], str]],
+) -> Drawing:
+    """The dots over two of their objectives; smaller is better, so the lower left corner is best.
+
+    What is on the front is filled, and comes last, so that nothing hides it.
+    """
+    across, up = (Axis.between(min(values), max(values)) for values in ([dot.at[n] for dot in dots] for n in axes))
+    drawn: list[Drawing] = []
+    for dot in sorted(dots, key=lambda dot: dot.front):
+        values = [dot.at[axis] for axis in axes]
+        x = FRAME.x(across.place(values[0]))
+        drawn.append(
+            {
+                "dot": dot,
+                "words": f"{dot.label} {dot.name}: {words[0](values[0])}, {words[1](values[1])}",
+                "x": x,
+                "y": FRAME.y(up.place(values[1])),
+                "number_on_the_left": x > FRAME.width - FRAME.right - 40,
+            }
+        )
+    return {
+        "title": f"{names[1]} over {names[0]}",
+        "frame": FRAME,
+        "across": [(words[0](mark), FRAME.x(across.place(mark))) for mark in across.marks(FRAME.marks)],
+        "up": [(words[1](mark), FRAME.y(up.place(mark))) for mark in up.marks(FRAME.marks)],
+        "dots": drawn,
+    }
