@@ -54,7 +54,8 @@ RESULT_ROOMS = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
     "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes",
-    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.modules", "airflow_free.stages",
+    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
+    "npucompose.models.pretrained", "npucompose.models.small_configs", "airflow_free.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 

@@ -13,9 +13,12 @@ from torch import nn
 from torch.nn import functional
 
 from npucompose.errors import ConfigError
-from npucompose.models import MODELS, Built
-from npucompose.models.modules import attention, gpt, mla, moe, paddle, small
-from npucompose.models.modules.seeding import generator, inference, seeded
+from npucompose.models import MODELS, Built, gpt, layers, small
+from npucompose.models.attention_decode import AttentionDecode
+from npucompose.models.base import generator, inference, seeded
+from npucompose.models.mla_prolog import MlaProlog
+from npucompose.models.moe_shared_expert import MoeSharedExpert
+from npucompose.models.paddle import Paddle
 
 HIDDEN, HEADS = 12, 3
 
@@ -79,7 +82,7 @@ def test_each_seed_and_each_step_has_numbers_of_its_own() -> None:
 
 
 def test_rms_norm_is_torchs_own() -> None:
-    norm = gpt.RmsNorm(HIDDEN)
+    norm = layers.RmsNorm(HIDDEN)
     norm.weight.data = values(HIDDEN)
     for scale in (1.0, 1e-3):  # at the second what is added to the square counts
         x = values(2, 5, HIDDEN) * scale
@@ -87,7 +90,7 @@ def test_rms_norm_is_torchs_own() -> None:
 
 
 def test_swiglu_gates_one_product_with_the_other() -> None:
-    net = made(lambda: gpt.SwiGlu(HIDDEN, 20))
+    net = made(lambda: layers.SwiGlu(HIDDEN, 20))
     x = values(3, HIDDEN)
     gate, up = x @ net.gate.weight.t(), x @ net.up.weight.t()
     close(net(x), (gate * torch.sigmoid(gate) * up) @ net.down.weight.t())
@@ -98,27 +101,27 @@ def by_heads(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(linear(x).split(HIDDEN // HEADS, -1), 1)
 
 
-def attended(net: gpt.Attention, q: Any, k: Any, v: Any, causal: bool) -> torch.Tensor:
+def attended(net: layers.Attention, q: Any, k: Any, v: Any, causal: bool) -> torch.Tensor:
     heads = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return net.o(torch.cat(heads.unbind(1), -1))
 
 
 def test_a_prompt_attends_as_torch_does() -> None:
-    net = made(lambda: gpt.Attention(HIDDEN, HEADS, 0))
+    net = made(lambda: layers.Attention(HIDDEN, HEADS, 0))
     assert [linear.bias for linear in (net.q, net.k, net.v, net.o)] == [None] * 4
     assert list(net.buffers()) == []
     x = values(2, 5, HIDDEN)
-    mask = torch.full((5, 5), gpt.HIDDEN_SCORE).triu(1)
+    mask = torch.full((5, 5), layers.HIDDEN_SCORE).triu(1)
     close(net(x, mask), attended(net, by_heads(net.q, x), by_heads(net.k, x), by_heads(net.v, x), causal=True))
 
 
 def test_a_token_attends_to_the_cache_with_itself_in_its_place() -> None:
-    net = made(lambda: gpt.Attention(HIDDEN, HEADS, 6))
+    net = made(lambda: layers.Attention(HIDDEN, HEADS, 6))
     keys, cached = net.keys.clone(), net.values.clone()
     assert not torch.equal(keys, cached)
     x = values(1, 1, HIDDEN)
     keys[:, :, 4:5], cached[:, :, 4:5] = by_heads(net.k, x), by_heads(net.v, x)
-    mask = (torch.arange(6) > 4) * gpt.HIDDEN_SCORE
+    mask = (torch.arange(6) > 4) * layers.HIDDEN_SCORE
     got = net(x, mask, torch.tensor([4]))
     close(got, attended(net, by_heads(net.q, x), keys[:, :, :5], cached[:, :, :5], causal=False))
     close(net.keys, keys)
@@ -126,39 +129,41 @@ def test_a_token_attends_to_the_cache_with_itself_in_its_place() -> None:
 
 
 def test_a_block_adds_attention_and_network_to_what_comes_in() -> None:
-    net = made(lambda: gpt.Block(HIDDEN, HEADS, 20, 0))
+    net = made(lambda: layers.Block(HIDDEN, HEADS, 20, 0))
     assert (net.attention.heads, net.attention.cache, net.ffn.gate.out_features) == (HEADS, 0, 20)
     net.ffn_norm.weight.data *= 2
-    x, mask = values(1, 4, HIDDEN), torch.full((4, 4), gpt.HIDDEN_SCORE).triu(1)
+    x, mask = values(1, 4, HIDDEN), torch.full((4, 4), layers.HIDDEN_SCORE).triu(1)
     middle = x + net.attention(net.attention_norm(x), mask)
     close(net(x, mask), middle + net.ffn(net.ffn_norm(middle)))
 
 
 def test_a_prompt_goes_through_every_block_and_the_norm() -> None:
-    net = made(lambda: gpt.GptPrefill(HIDDEN, 3, HEADS, 20, 4))
+    net = made(lambda: gpt.GptPrefill(hidden=HIDDEN, layers=3, heads=HEADS, ffn=20, tokens=4).network())
     assert len(net.blocks) == 3
     net.norm.weight.data = values(HIDDEN)
     x = values(2, 4, HIDDEN)
     wanted = x
     for block in net.blocks:
-        wanted = block(wanted, torch.full((4, 4), gpt.HIDDEN_SCORE).triu(1))
+        wanted = block(wanted, torch.full((4, 4), layers.HIDDEN_SCORE).triu(1))
     close(net(x), net.norm(wanted))
 
 
 def test_a_token_gets_its_place_and_sees_no_later_one() -> None:
-    net, other = (made(lambda: gpt.GptDecode(HIDDEN, 2, HEADS, 20, 6)) for _ in range(2))
+    net, other = (
+        made(lambda: gpt.GptDecode(hidden=HIDDEN, layers=2, heads=HEADS, ffn=20, cache=6).network()) for _ in range(2)
+    )
     assert net.where.num_embeddings == 6
     net.norm.weight.data = other.norm.weight.data = values(HIDDEN)
     x, position = values(1, 1, HIDDEN), torch.tensor([3])
     wanted = x + other.where.weight[3]
     for block in other.blocks:
-        wanted = block(wanted, torch.tensor([0.0] * 4 + [gpt.HIDDEN_SCORE] * 2), position)
+        wanted = block(wanted, torch.tensor([0.0] * 4 + [layers.HIDDEN_SCORE] * 2), position)
     close(net(x, position), other.norm(wanted))
 
 
 def test_a_hidden_score_leaves_nothing_and_makes_no_nan() -> None:
-    assert torch.softmax(torch.full((3,), gpt.HIDDEN_SCORE) + torch.tensor([0.0, 9.0, 0.0]), -1).isfinite().all()
-    assert torch.softmax(torch.tensor([50.0 + gpt.HIDDEN_SCORE, -50.0]), -1).tolist() == [0.0, 1.0]
+    assert torch.softmax(torch.full((3,), layers.HIDDEN_SCORE) + torch.tensor([0.0, 9.0, 0.0]), -1).isfinite().all()
+    assert torch.softmax(torch.tensor([50.0 + layers.HIDDEN_SCORE, -50.0]), -1).tolist() == [0.0, 1.0]
 
 
 # Latent attention.
@@ -167,20 +172,25 @@ def test_a_hidden_score_leaves_nothing_and_makes_no_nan() -> None:
 def test_halves_are_turned_like_complex_numbers() -> None:
     x, angles = values(2, 4, 6), values(2, 4, 3) * 3
     turned = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
-    close(mla.rotated(x, angles.cos(), angles.sin()), torch.cat((turned.real, turned.imag), -1))
+    close(layers.rotated(x, angles.cos(), angles.sin()), torch.cat((turned.real, turned.imag), -1))
 
 
 NOPE, ROPE, LATENT = 8, 6, 10
 
 
+def prolog() -> nn.Module:
+    options = {"hidden": HIDDEN, "heads": HEADS, "q_latent": 7, "kv_latent": LATENT, "nope": NOPE, "rope": ROPE}
+    return MlaProlog(**options, positions=50).network()
+
+
 def test_the_angles_are_those_of_rotary_embedding() -> None:
-    net = made(lambda: mla.MlaProlog(HIDDEN, HEADS, 7, LATENT, NOPE, ROPE, 50))
+    net = made(prolog)
     frequencies = [10000.0 ** (-2 * k / ROPE) for k in range(ROPE // 2)]
     close(net.angles, torch.outer(torch.arange(50.0), torch.tensor(frequencies)))
 
 
 def test_queries_and_cache_entries_are_computed_head_by_head() -> None:
-    net = made(lambda: mla.MlaProlog(HIDDEN, HEADS, 7, LATENT, NOPE, ROPE, 50))
+    net = made(prolog)
     for norm, width in ((net.norm, HIDDEN), (net.queries.norm, 7), (net.latents.norm, LATENT)):
         norm.weight.data = values(width)
     x, position = values(4, HIDDEN), torch.tensor([0, 3, 3, 49])
@@ -190,10 +200,10 @@ def test_queries_and_cache_entries_are_computed_head_by_head() -> None:
     for head in range(HEADS):
         mine = q[:, head * (NOPE + ROPE) : (head + 1) * (NOPE + ROPE)]
         close(in_latent[:, head], mine[:, :NOPE] @ net.queries.absorbed[head])
-        close(turned[:, head], mla.rotated(mine[:, NOPE:], angles.cos(), angles.sin()))
+        close(turned[:, head], layers.rotated(mine[:, NOPE:], angles.cos(), angles.sin()))
     entries = net.latents.down(x)
     close(latent, net.latents.norm(entries[:, :LATENT]))
-    close(key, mla.rotated(entries[:, LATENT:], angles.cos(), angles.sin()))
+    close(key, layers.rotated(entries[:, LATENT:], angles.cos(), angles.sin()))
     assert [one.bias for one in (net.queries.down, net.queries.up, net.latents.down)] == [None] * 3
 
 
@@ -201,7 +211,7 @@ def test_queries_and_cache_entries_are_computed_head_by_head() -> None:
 
 
 def test_each_token_gets_its_best_experts_by_their_share_and_the_shared_one() -> None:
-    net = made(lambda: moe.MoeSharedExpert(HIDDEN, 20, 5, 2, 30))
+    net = made(lambda: MoeSharedExpert(hidden=HIDDEN, ffn=20, experts=5, top_k=2, shared_ffn=30).network())
     assert net.router.bias is None
     assert net.shared_expert.gate.out_features == 30
     x = values(6, HIDDEN)
@@ -222,20 +232,20 @@ def test_each_token_gets_its_best_experts_by_their_share_and_the_shared_one() ->
 
 def test_the_small_networks_compute_what_their_names_say() -> None:
     x, y = values(6, 6), values(6, 6) * 2
-    close(small.Add()(x, y), x + y)
-    close(small.MmAbsSub()(x), x @ x + x.abs() - x)
-    linear = made(lambda: small.LinearScalar(6))
+    close(small.Add().network()(x, y), x + y)
+    close(small.MmAbsSub().network()(x), x @ x + x.abs() - x)
+    linear = made(lambda: small.LinearScalar(features=6).network())
     close(linear(x, 3), 3 * (x @ linear.weight.t()) + linear.shift)
-    mlp = made(lambda: small.Mlp(6, 3))
+    mlp = made(lambda: small.Mlp(hidden=6, layers=3).network())
     first, second, third = mlp.layers
     close(mlp(x), third(functional.gelu(second(functional.gelu(first(x))))))
-    branches = made(lambda: small.ParallelBranches(6, 2))
+    branches = made(lambda: small.ParallelBranches(size=6, depth=2).network())
     assert (len(branches.left), len(branches.right)) == (2, 2)
     close(branches(x), x @ branches.left[0] @ branches.left[1] + x @ branches.right[0] @ branches.right[1])
 
 
 def test_a_convolution_s_images_are_halved_three_times() -> None:
-    net = made(lambda: small.ConvNhwc(4, 5))
+    net = made(lambda: small.ConvNhwc(channels=4, classes=5).network())
     x = values(2, 3, 16, 16)
     stem = functional.max_pool2d(functional.conv2d(x, net.stem.weight, net.stem.bias, 2, 1).relu(), 2)
     body = functional.avg_pool2d(functional.conv2d(stem, net.body.weight, net.body.bias, 1, 1).relu(), 2)
@@ -245,7 +255,7 @@ def test_a_convolution_s_images_are_halved_three_times() -> None:
 
 
 def test_tiny_ops_goes_round_four_operators_and_four_sizes() -> None:
-    net = made(lambda: small.TinyOps(21))
+    net = made(lambda: small.TinyOps(count=21).network())
     given = [values(n, n) for n in (8, 16, 32, 64)]
     x = given[0] @ net.weights[0] + net.biases[0]
     x = torch.relu(x) * 0.9
@@ -263,12 +273,15 @@ def test_tiny_ops_goes_round_four_operators_and_four_sizes() -> None:
 @pytest.mark.parametrize(
     ("make", "spreads"),
     [
-        (lambda: small.LinearScalar(100), {"weight": 0.1, "shift": 1.0}),
-        (lambda: small.ParallelBranches(100, 2), {"left.0": 0.1, "right.1": 0.1}),
-        (lambda: small.TinyOps(4), {"weights.0": 0.4, "weights.3": 0.1, "biases.3": 1.0}),
-        (lambda: moe.MoeSharedExpert(100, 25, 2, 1, 4), {"gate": 0.1, "up": 0.1, "down": 0.2}),
-        (lambda: mla.Queries(4, 2, 4, 100, 100, 4), {"absorbed": 0.1}),
-        (lambda: gpt.Attention(100, 2, 100), {"keys": 1.0, "values": 1.0}),
+        (lambda: small.LinearScalar(features=100).network(), {"weight": 0.1, "shift": 1.0}),
+        (lambda: small.ParallelBranches(size=100, depth=2).network(), {"left.0": 0.1, "right.1": 0.1}),
+        (lambda: small.TinyOps(count=4).network(), {"weights.0": 0.4, "weights.3": 0.1, "biases.3": 1.0}),
+        (
+            lambda: MoeSharedExpert(hidden=100, ffn=25, experts=2, top_k=1, shared_ffn=4).network(),
+            {"gate": 0.1, "up": 0.1, "down": 0.2},
+        ),
+        (lambda: layers.Queries(4, 2, 4, 100, 100, 4), {"absorbed": 0.1}),
+        (lambda: layers.Attention(100, 2, 100), {"keys": 1.0, "values": 1.0}),
     ],
 )
 def test_weights_are_drawn_so_that_results_keep_their_size(make: Any, spreads: dict[str, float]) -> None:
@@ -280,7 +293,7 @@ def test_weights_are_drawn_so_that_results_keep_their_size(make: Any, spreads: d
 
 
 def test_attention_is_scaled_and_projected() -> None:
-    net = made(lambda: attention.AttentionDecode("fia", "BNSD", 2, 2, 8))
+    net = made(lambda: AttentionDecode(op="fia", layout="BNSD", heads=2, kv_heads=2, head_dim=8).network())
     query, key, value = values(2, 2, 1, 8), values(2, 2, 6, 8), values(2, 2, 6, 8) * 2
     wanted = [
         functional.scaled_dot_product_attention(query[n], key[n, :, :length], value[n, :, :length])
@@ -292,9 +305,9 @@ def test_attention_is_scaled_and_projected() -> None:
 
 def test_relu_s_gradient_and_the_loss_are_torchs() -> None:
     out, dout = values(3, 5).relu(), values(3, 5)
-    close(paddle.ReluGrad()(out, dout), dout * (out > 0))
+    close(Paddle(operator="relu_grad").network()(out, dout), dout * (out > 0))
     x, label = values(4, 3).log_softmax(1), torch.tensor([0, 2, 1, 2])
-    loss, weight = paddle.NllLoss()(x, label)
+    loss, weight = Paddle(operator="nll_loss").network()(x, label)
     weights = torch.tensor([1.0, 2.0, 3.0])
     close(loss, functional.nll_loss(x, label, weights))
     assert weight.item() == 1 + 3 + 2 + 3
@@ -305,7 +318,8 @@ def test_relu_s_gradient_and_the_loss_are_torchs() -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("ceil", [False, True])
 def test_poolings_follow_one_another(kind: str, layers: int, layout: str, ceil: bool) -> None:
-    net = paddle.Pooling(layout, kind, ceil, layers)
+    options: Any = {"data_format": layout, "pooling_type": kind, "ceil_mode": ceil, "layers": layers}
+    net = Paddle(operator="pool2d", **options).network()
     x = values(2, 3, 7, 7)
 
     def pooled(pool: Any) -> torch.Tensor:
@@ -324,16 +338,16 @@ def test_poolings_follow_one_another(kind: str, layers: int, layout: str, ceil: 
 
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
-def test_the_gradient_of_a_pooling_is_autograds(kind: str) -> None:
-    net = paddle.Pooling("NCHW", kind, False, 1)
+def test_the_gradient_of_a_pooling_is_autograds(kind: Any) -> None:
+    model = Paddle(operator="pool2d_grad", data_format="NCHW", pooling_type=kind)
     x = values(1, 2, 6, 6).requires_grad_(True)
     pool = functional.max_pool2d if kind == "max" else functional.avg_pool2d
     out = pool(x, 2)
     grad = values(*out.shape)
     out.backward(grad)
     assert x.grad is not None
-    close(net.pooled(x.detach()), out.detach())
-    close(paddle.PoolGrad(net)(x.detach(), grad), x.grad)
+    close(model._pooled(x.detach()), out.detach())
+    close(model.network()(x.detach(), grad), x.grad)
 
 
 # Options reach the network, each its own place.

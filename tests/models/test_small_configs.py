@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from npucompose.errors import ConfigError
-from npucompose.models.modules import small_configs
-from npucompose.models.modules.pretrained import Outputs, SentenceEncoder
-from npucompose.models.modules.pretrained_inputs import FIRST_ID, Sizes, makers
-from npucompose.models.modules.small_configs import CLASSES, SIZES, arguments, keys_of
+from npucompose.models import small_configs
+from npucompose.models.pretrained import FIRST_ID, Outputs, SentenceEncoder, Sizes, makers
+from npucompose.models.small_configs import CLASSES, SIZES, arguments, keys_of
 
 
 class Config:

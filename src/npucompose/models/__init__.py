@@ -1,4 +1,7 @@
-"""Models by name. A new model is one file, one line here, one YAML and one test. Loads no torch and no model."""
+"""Models by name: a class of options that makes its module and inputs. Loads no torch and no model.
+
+A new one is a class here (or an installed package's), one line below, one YAML and one test. Knows no device.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ MODELS: Registry[Model] = Registry(
     base=Model,
     group="npucompose.models",
     built_in=(
-        ("add", "npucompose.models.add:Add"),
-        ("mm_abs_sub", "npucompose.models.mm_abs_sub:MmAbsSub"),
-        ("linear_scalar", "npucompose.models.linear_scalar:LinearScalar"),
+        ("add", "npucompose.models.small:Add"),
+        ("mm_abs_sub", "npucompose.models.small:MmAbsSub"),
+        ("linear_scalar", "npucompose.models.small:LinearScalar"),
         ("attention_decode", "npucompose.models.attention_decode:AttentionDecode"),
-        ("mlp", "npucompose.models.mlp:Mlp"),
-        ("tiny_ops", "npucompose.models.tiny_ops:TinyOps"),
-        ("gpt_decode", "npucompose.models.gpt_decode:GptDecode"),
-        ("gpt_prefill", "npucompose.models.gpt_prefill:GptPrefill"),
+        ("mlp", "npucompose.models.small:Mlp"),
+        ("tiny_ops", "npucompose.models.small:TinyOps"),
+        ("gpt_decode", "npucompose.models.gpt:GptDecode"),
+        ("gpt_prefill", "npucompose.models.gpt:GptPrefill"),
         ("moe_shared_expert", "npucompose.models.moe_shared_expert:MoeSharedExpert"),
         ("mla_prolog", "npucompose.models.mla_prolog:MlaProlog"),
-        ("parallel_branches", "npucompose.models.parallel_branches:ParallelBranches"),
-        ("conv_nhwc", "npucompose.models.conv_nhwc:ConvNhwc"),
+        ("parallel_branches", "npucompose.models.small:ParallelBranches"),
+        ("conv_nhwc", "npucompose.models.small:ConvNhwc"),
         ("paddle", "npucompose.models.paddle:Paddle"),
         ("transformers", "npucompose.models.transformers:Transformers"),
         ("minilm", "npucompose.models.minilm:MiniLm"),

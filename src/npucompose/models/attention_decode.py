@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.base import Inputs, Network
 from npucompose.schema.options import option
+
+if TYPE_CHECKING:
+    from torch import Generator, nn
 
 
 @frozen(kw_only=True)
-class AttentionDecode(Model):
+class AttentionDecode(Network):
     """forward(query, key, value, actual_seq_lengths_kv) -> [batch, 1, heads * head_dim].
 
     The lengths are the question of "will my graph be static?": with shapes=static they are constants and `grow` > 0
@@ -46,31 +49,66 @@ class AttentionDecode(Model):
                 f"tokens, but model.cache holds {self.cache}."
             )
 
-    def build(self, seed: int) -> Built:
+    def network(self) -> nn.Module:
         import torch
+        from torch import nn
 
         from npucompose import ops
-        from npucompose.models.modules import attention
-        from npucompose.models.modules.seeding import generator, inference, seeded
 
-        self.check()
         ops.define()
+
+        class AttentionDecode(nn.Module):
+            """The attention of one new token over a key and value cache, then the output projection."""
+
+            def __init__(self, op: str, layout: str, heads: int, kv_heads: int, head_dim: int) -> None:
+                super().__init__()
+                self.op, self.layout, self.heads, self.kv_heads = op, layout, heads, kv_heads
+                self.scale = head_dim**-0.5
+                self.o_proj = nn.Linear(heads * head_dim, heads * head_dim, bias=False)
+
+            def forward(
+                self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, actual_seq_lengths_kv: list[int]
+            ) -> torch.Tensor:
+                if self.op == "fia":
+                    attended = torch.ops.npu.npu_fused_infer_attention_score(
+                        query,
+                        key,
+                        value,
+                        actual_seq_lengths_kv=actual_seq_lengths_kv,
+                        num_heads=self.heads,
+                        num_key_value_heads=self.kv_heads,
+                        scale=self.scale,
+                        input_layout=self.layout,
+                    )[0]
+                else:
+                    attended = torch.ops.npu.npu_incre_flash_attention(
+                        query,
+                        key,
+                        value,
+                        actual_seq_lengths=actual_seq_lengths_kv,
+                        num_heads=self.heads,
+                        num_key_value_heads=self.kv_heads,
+                        scale_value=self.scale,
+                        input_layout=self.layout,
+                    )
+                # For one token BNSD, BSND and BSH are the same memory.
+                return self.o_proj(attended.reshape(attended.shape[0], 1, -1))
+
+        return AttentionDecode(self.op, self.layout, self.heads, self.kv_heads, self.head_dim).to(
+            getattr(torch, self.dtype)
+        )
+
+    def inputs(self, step: int, chance: Generator) -> Inputs:
+        import torch
+
         dtype: torch.dtype = getattr(torch, self.dtype)
-        with seeded(seed):
-            net = attention.AttentionDecode(self.op, self.layout, self.heads, self.kv_heads, self.head_dim)
-        module = inference(net.to(dtype))
-
-        def inputs(step: int) -> Inputs:
-            g = generator(seed, step)
-            named: dict[str, object] = {}
-            for name, heads, tokens in (
-                ("query", self.heads, 1),
-                ("key", self.kv_heads, self.cache),
-                ("value", self.kv_heads, self.cache),
-            ):
-                x = torch.randn(self.batch, tokens, heads, self.head_dim, generator=g).to(dtype)
-                named[name] = {"BNSD": x.transpose(1, 2).contiguous(), "BSND": x, "BSH": x.flatten(2)}[self.layout]
-            longest = [self.length + n + step * self.grow for n in range(self.batch)]
-            return {**named, "actual_seq_lengths_kv": [min(n, self.cache) for n in longest]}
-
-        return Built(module=module, inputs=inputs)
+        named: dict[str, object] = {}
+        for name, heads, tokens in (
+            ("query", self.heads, 1),
+            ("key", self.kv_heads, self.cache),
+            ("value", self.kv_heads, self.cache),
+        ):
+            x = torch.randn(self.batch, tokens, heads, self.head_dim, generator=chance).to(dtype)
+            named[name] = {"BNSD": x.transpose(1, 2).contiguous(), "BSND": x, "BSH": x.flatten(2)}[self.layout]
+        longest = [self.length + n + step * self.grow for n in range(self.batch)]
+        return {**named, "actual_seq_lengths_kv": [min(n, self.cache) for n in longest]}

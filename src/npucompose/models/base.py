@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -12,7 +14,7 @@ from npucompose.schema.options import option
 from npucompose.schema.sequence import Call
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Generator, nn
 
 Inputs = Mapping[str, Any]
 """{parameter name of forward: tensor, number, list of ints, text, None, …}, in any order (`binding.bind`)."""
@@ -53,3 +55,53 @@ class Model(ABC):
     def source_files(self) -> tuple[str, ...]:
         """Files outside the package whose content the model depends on (a user's factory): part of the key."""
         return ()
+
+
+@frozen(kw_only=True)
+class Network(Model):
+    """A model that says its module and its inputs apart; the seeds are set here."""
+
+    def build(self, seed: int) -> Built:
+        self.check()
+        with seeded(seed):
+            module = inference(self.network())
+        return Built(module=module, inputs=lambda step: self.inputs(step, generator(seed, step)))
+
+    @abstractmethod
+    def network(self) -> nn.Module:
+        """The module, its weights drawn from torch's global generator. Its class is made inside, where torch is."""
+
+    @abstractmethod
+    def inputs(self, step: int, chance: Generator) -> Inputs:
+        """What forward takes in one step."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch's CPU generator, `random` and numpy's global one start from `seed`; then they are restored."""
+    import numpy as np
+    import torch
+
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would also seed the devices, whose state fork_rng does not restore here.
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def generator(seed: int, step: int) -> Generator:
+    """The source of the inputs of one step: `generator(0, 0)`, `generator(0, 1)` and `generator(1, 0)` all differ."""
+    import torch
+
+    return torch.Generator().manual_seed((seed * 1_000_003 + step + 1) % 2**63)
+
+
+def inference(module: nn.Module) -> nn.Module:
+    """The module in eval mode, its parameters without grad."""
+    return module.eval().requires_grad_(False)

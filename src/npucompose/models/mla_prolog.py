@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.base import Inputs, Network
 from npucompose.schema.options import option
+
+if TYPE_CHECKING:
+    from torch import Generator, nn
 
 
 @frozen(kw_only=True)
-class MlaProlog(Model):
+class MlaProlog(Network):
     """forward(x [tokens, hidden], position [tokens]) -> (query in latent space, rotated query, latent, rotated key)."""
 
     name: ClassVar[str] = "mla_prolog"
@@ -29,23 +32,39 @@ class MlaProlog(Model):
         if self.rope % 2:
             raise ConfigError(f"model.rope={self.rope} must be even: its halves are turned against each other.")
 
-    def build(self, seed: int) -> Built:
+    def network(self) -> nn.Module:
+        import torch
+        from torch import nn
+
+        from npucompose.models.layers import Latents, Queries, RmsNorm
+
+        class MlaProlog(nn.Module):
+            """The queries need nothing of the cache entries: the branches that Ascend's decoders put on two streams."""
+
+            angles: torch.Tensor
+
+            def __init__(
+                self, hidden: int, heads: int, q_latent: int, kv_latent: int, nope: int, rope: int, positions: int
+            ) -> None:
+                super().__init__()
+                self.norm = RmsNorm(hidden)
+                self.queries = Queries(hidden, heads, q_latent, kv_latent, nope, rope)
+                self.latents = Latents(hidden, kv_latent, rope)
+                steps = torch.arange(positions).unsqueeze(1) * 10000.0 ** (-torch.arange(0, rope, 2) / rope)
+                self.register_buffer("angles", steps)
+
+            def forward(self, x: torch.Tensor, position: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                angles = self.angles[position]
+                cos, sin = angles.cos(), angles.sin()
+                x = self.norm(x)
+                return *self.queries(x, cos, sin), *self.latents(x, cos, sin)
+
+        return MlaProlog(self.hidden, self.heads, self.q_latent, self.kv_latent, self.nope, self.rope, self.positions)
+
+    def inputs(self, step: int, chance: Generator) -> Inputs:
         import torch
 
-        from npucompose.models.modules import mla
-        from npucompose.models.modules.seeding import generator, inference, seeded
-
-        self.check()
-        with seeded(seed):
-            net = mla.MlaProlog(
-                self.hidden, self.heads, self.q_latent, self.kv_latent, self.nope, self.rope, self.positions
-            )
-
-        def inputs(step: int) -> Inputs:
-            chance = generator(seed, step)
-            return {
-                "x": torch.randn(self.tokens, self.hidden, generator=chance),
-                "position": torch.randint(0, self.positions, (self.tokens,), generator=chance),
-            }
-
-        return Built(module=inference(net), inputs=inputs)
+        return {
+            "x": torch.randn(self.tokens, self.hidden, generator=chance),
+            "position": torch.randint(0, self.positions, (self.tokens,), generator=chance),
+        }

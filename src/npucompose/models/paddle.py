@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.base import Inputs, Network
 from npucompose.schema.options import option
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Generator, nn
 
 Operator = Literal["relu_grad", "nll_loss", "pool2d", "pool2d_grad"]
 OPERATORS: tuple[Operator, ...] = ("relu_grad", "nll_loss", "pool2d", "pool2d_grad")
 
 
 @frozen(kw_only=True)
-class Paddle(Model):
+class Paddle(Network):
     """forward(out, dout), forward(x, label), forward(x) or forward(x, out_grad), as the operator takes it."""
 
     name: ClassVar[str] = "paddle"
@@ -35,33 +39,96 @@ class Paddle(Model):
         if self.pooling_type == "both" and self.operator != "pool2d":
             raise ConfigError("model.pooling_type=both is for model.operator=pool2d: choose max or avg.")
 
-    def build(self, seed: int) -> Built:
+    def network(self) -> nn.Module:
+        return {
+            "relu_grad": self._relu_grad,
+            "nll_loss": self._nll_loss,
+            "pool2d": self._pooling,
+            "pool2d_grad": self._pooling_gradient,
+        }[self.operator]()
+
+    def _relu_grad(self) -> nn.Module:
+        import torch
+        from torch import nn
+
+        class ReluGrad(nn.Module):
+            def forward(self, out: torch.Tensor, dout: torch.Tensor) -> torch.Tensor:
+                return torch.ops.paddle.relu_grad(out, dout)
+
+        return ReluGrad()
+
+    def _nll_loss(self) -> nn.Module:
+        import torch
+        from torch import nn
+
+        class NllLoss(nn.Module):
+            """(loss, total_weight), the classes weighted 1, 2, 3, …"""
+
+            def forward(self, x: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                weight = torch.arange(1, x.shape[1] + 1, dtype=x.dtype, device=x.device)
+                return torch.ops.paddle.nll_loss(x, label, weight)
+
+        return NllLoss()
+
+    def _pooling(self) -> nn.Module:
+        import torch
+        from torch import nn
+
+        class Pooling(nn.Module):
+            """`layers` poolings with windows of 2 x 2; the first halves an image, the others keep its size less one."""
+
+            def __init__(self, data_format: str, pooling_type: str, ceil_mode: bool, layers: int) -> None:
+                super().__init__()
+                self.options = (ceil_mode, True, data_format)
+                self.kinds = ("max", "avg") if pooling_type == "both" else (pooling_type,)
+                self.layers = layers
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                results = []
+                for kind in self.kinds:
+                    y = torch.ops.paddle.pool2d(x, [2, 2], [2, 2], [0, 0], *self.options, kind)
+                    for _ in range(self.layers - 1):
+                        y = torch.ops.paddle.pool2d(torch.relu(y), [2, 2], [1, 1], [0, 0], *self.options, kind)
+                    results.append(y)
+                return results[0] if len(results) == 1 else results[0] + results[1]
+
+        return Pooling(self.data_format, self.pooling_type, self.ceil_mode, self.layers)
+
+    def _pooling_gradient(self) -> nn.Module:
+        import torch
+        from torch import nn
+
+        pooled, options = self._pooled, (self.ceil_mode, True, self.data_format, self.pooling_type)
+
+        class PoolGrad(nn.Module):
+            """The gradient of one pooling."""
+
+            def forward(self, x: torch.Tensor, out_grad: torch.Tensor) -> torch.Tensor:
+                return torch.ops.paddle.pool2d_grad(x, pooled(x), out_grad, [2, 2], [2, 2], [0, 0], *options)
+
+        return PoolGrad()
+
+    def inputs(self, step: int, chance: Generator) -> Inputs:
         import torch
 
-        from npucompose.models.modules import paddle
-        from npucompose.models.modules.seeding import generator, inference
+        if self.operator == "nll_loss":
+            x = torch.randn(self.batch, self.classes, generator=chance, dtype=torch.float64).log_softmax(1)
+            return {"x": x, "label": torch.randint(self.classes, (self.batch,), generator=chance)}
+        if self.operator == "relu_grad":
+            out = torch.randn(self.batch, self.size, generator=chance).relu()
+            return {"out": out, "dout": torch.randn(self.batch, self.size, generator=chance)}
+        image = (self.size, self.size)
+        x = torch.randn(
+            (self.batch, *image, self.channels) if self.data_format == "NHWC" else (self.batch, self.channels, *image),
+            generator=chance,
+        )
+        if self.operator == "pool2d":
+            return {"x": x}
+        return {"x": x, "out_grad": torch.randn(self._pooled(x).shape, generator=chance)}
 
-        pooling = paddle.Pooling(self.data_format, self.pooling_type, self.ceil_mode, self.layers)
-        image = (self.batch, self.size, self.size, self.channels)
-        shape = image if self.data_format == "NHWC" else (image[0], image[3], image[1], image[2])
+    def _pooled(self, x: torch.Tensor) -> torch.Tensor:
+        """One pooling with windows of 2 x 2 that halves an image."""
+        import torch
 
-        def inputs(step: int) -> Inputs:
-            g = generator(seed, step)
-            if self.operator == "nll_loss":
-                x = torch.randn(self.batch, self.classes, generator=g, dtype=torch.float64).log_softmax(1)
-                return {"x": x, "label": torch.randint(self.classes, (self.batch,), generator=g)}
-            if self.operator == "relu_grad":
-                out = torch.randn(self.batch, self.size, generator=g).relu()
-                return {"out": out, "dout": torch.randn(self.batch, self.size, generator=g)}
-            x = torch.randn(shape, generator=g)
-            if self.operator == "pool2d":
-                return {"x": x}
-            return {"x": x, "out_grad": torch.randn(pooling.pooled(x).shape, generator=g)}
-
-        modules = {
-            "relu_grad": paddle.ReluGrad,
-            "nll_loss": paddle.NllLoss,
-            "pool2d": lambda: pooling,
-            "pool2d_grad": lambda: paddle.PoolGrad(pooling),
-        }
-        return Built(module=inference(modules[self.operator]()), inputs=inputs)
+        options = (self.ceil_mode, True, self.data_format, self.pooling_type)
+        return torch.ops.paddle.pool2d(x, [2, 2], [2, 2], [0, 0], *options)

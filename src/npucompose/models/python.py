@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
 from npucompose.models.binding import bind
 from npucompose.models.nested import mapped
 from npucompose.schema.options import option
@@ -41,8 +41,6 @@ class Python(Model):
 
     def build(self, seed: int) -> Built:
         self.check()
-        from npucompose.models.modules.seeding import seeded
-
         with seeded(seed), working_directory_importable():
             made = self._made(seed)
         return self._built(made, seed)
@@ -60,8 +58,6 @@ class Python(Model):
 
     def _built(self, made: Any, seed: int) -> Built:
         from torch import nn
-
-        from npucompose.models.modules.seeding import inference
 
         if isinstance(made, Built):
             if not isinstance(made.module, nn.Module):
@@ -93,8 +89,6 @@ def _takes_seed(function: Callable[..., Any]) -> bool:
 
 
 def _reordered(examples: Mapping[str, Any], seed: int, step: int) -> Inputs:
-    from npucompose.models.modules.seeding import generator
-
     g = generator(seed, step)
 
     def fresh(tensor: torch.Tensor) -> torch.Tensor:

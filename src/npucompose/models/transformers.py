@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra, did_you_mean
-from npucompose.models.base import Built, Inputs, Model
+from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
 from npucompose.schema.names import CLASS, foreign_config_problems
 from npucompose.schema.options import option
 
@@ -56,9 +56,7 @@ class Transformers(Model):
         self.check()
         import torch
 
-        from npucompose.models.modules.pretrained import Outputs
-        from npucompose.models.modules.pretrained_inputs import Sizes, makers
-        from npucompose.models.modules.seeding import generator, inference, seeded
+        from npucompose.models.pretrained import Outputs, Sizes, makers
 
         dtype = getattr(torch, self.dtype)
         with seeded(seed):
@@ -76,8 +74,8 @@ class Transformers(Model):
     def _made(self) -> nn.Module:
         import transformers  # pyright: ignore[reportMissingImports]
 
-        from npucompose.models.modules.pretrained import offline
-        from npucompose.models.modules.small_configs import arguments
+        from npucompose.models.pretrained import offline
+        from npucompose.models.small_configs import arguments
 
         architecture = self._class("architecture", self.architecture, transformers.PreTrainedModel)
         config_class = self._config_class(architecture)

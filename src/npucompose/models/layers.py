@@ -1,4 +1,4 @@
-"""A small decoder-only transformer, once for a whole prompt and once for one token with a cache."""
+"""Layers that several models are made of. Imports torch: a model imports this inside `network`."""
 
 from __future__ import annotations
 
@@ -71,42 +71,39 @@ class Block(nn.Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
-class GptPrefill(nn.Module):
-    """A whole prompt at once: `x` [batch, tokens, hidden] are embeddings, the mask is causal."""
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: the two halves of the last dimension turned by the angles."""
+    left, right = x.chunk(2, -1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
 
-    mask: torch.Tensor
 
-    def __init__(self, hidden: int, layers: int, heads: int, ffn: int, tokens: int) -> None:
+class Queries(nn.Module):
+    """Hidden state -> latent -> heads; the part without position is multiplied into the space of the latent keys."""
+
+    def __init__(self, hidden: int, heads: int, latent: int, kv_latent: int, nope: int, rope: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(hidden, heads, ffn, 0) for _ in range(layers))
-        self.norm = RmsNorm(hidden)
-        self.register_buffer("mask", torch.full((tokens, tokens), HIDDEN_SCORE).triu(1))
+        self.heads, self.nope, self.rope = heads, nope, rope
+        self.down = nn.Linear(hidden, latent, bias=False)
+        self.norm = RmsNorm(latent)
+        self.up = nn.Linear(latent, heads * (nope + rope), bias=False)
+        self.absorbed = nn.Parameter(torch.randn(heads, nope, kv_latent) / nope**0.5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x, self.mask)
-        return self.norm(x)
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = self.up(self.norm(self.down(x))).view(-1, self.heads, self.nope + self.rope)
+        without, turned = q.split((self.nope, self.rope), -1)
+        in_latent = torch.bmm(without.transpose(0, 1), self.absorbed).transpose(0, 1)
+        return in_latent, rotated(turned, cos.unsqueeze(1), sin.unsqueeze(1))
 
 
-class GptDecode(nn.Module):
-    """One token: `x` [1, 1, hidden] is its embedding, `position` [1] its place, behind which the cache is hidden.
+class Latents(nn.Module):
+    """Hidden state -> what goes into the two caches: the normalised latent and the shared key with its position."""
 
-    The caches are buffers that the step updates in place; they start full of random keys and values, as if a prompt
-    had been read.
-    """
-
-    slots: torch.Tensor
-
-    def __init__(self, hidden: int, layers: int, heads: int, ffn: int, cache: int) -> None:
+    def __init__(self, hidden: int, latent: int, rope: int) -> None:
         super().__init__()
-        self.where = nn.Embedding(cache, hidden)
-        self.blocks = nn.ModuleList(Block(hidden, heads, ffn, cache) for _ in range(layers))
-        self.norm = RmsNorm(hidden)
-        self.register_buffer("slots", torch.arange(cache))
+        self.latent, self.rope = latent, rope
+        self.down = nn.Linear(hidden, latent + rope, bias=False)
+        self.norm = RmsNorm(latent)
 
-    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        mask = (self.slots > position).to(x.dtype) * HIDDEN_SCORE
-        x = x + self.where(position)
-        for block in self.blocks:
-            x = block(x, mask, position)
-        return self.norm(x)
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        latent, key = self.down(x).split((self.latent, self.rope), -1)
+        return self.norm(latent), rotated(key, cos, sin)
