@@ -13,11 +13,12 @@ from npucompose.errors import ConfigError
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS
+from npucompose.recipe.dialects import DIALECTS
 from npucompose.registry import Registry
 from npucompose.targets import TARGETS
 
 ROOT = Path(__file__).parents[1]
-REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS)
+REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS, DIALECTS)
 
 
 def of_a_package(registry: Registry[Any], name: str) -> EntryPoint:

@@ -17,8 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from npucompose.recipe import of_config
-from npucompose.recipe.genuine import Package, attributes
-from npucompose.recipe.node_filters import patterns_of
+from npucompose.recipe.genuine import Package, attributes, patterns_of
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.versions import tree_of
 from npucompose.targets.npu_offline.option_trees import load_configs

@@ -71,8 +71,8 @@ def verdicts(results: dict[str, Any]) -> dict[str, str]:
 
 
 def test_the_files_of_a_kit_import_nothing_of_ours(here: Path) -> None:
-    for file in ("run_kit.py", "my_model.py"):
-        tree = ast.parse((files("npucompose.recipe.kit_files") / file).read_text("utf-8"))
+    for file in ("run_kit.py", "observe.py", "my_model.py"):
+        tree = ast.parse((files("npucompose.recipe") / "kit_files" / file).read_text("utf-8"))
         names = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in ast.walk(tree)
                  if isinstance(n, (ast.Import, ast.ImportFrom))}  # fmt: skip
         theirs = {"torch", "torch_npu", "torchair", "compiled", "my_model"}
@@ -99,7 +99,7 @@ def test_from_a_recipe_to_a_host_and_back(here: Path, capsys: pytest.CaptureFixt
     assert "python3 kit/run_kit.py" in capsys.readouterr().out
     kit = here / "kit"
     assert sorted(path.name for path in kit.iterdir()) == [
-        "README.txt", "compiled.py", "kit.json", "my_model.py", "run_kit.py"
+        "README.txt", "compiled.py", "kit.json", "my_model.py", "observe.py", "run_kit.py"
     ]  # fmt: skip
     assert "npucompose" not in "".join(
         line for line in (kit / "run_kit.py").read_text().splitlines() if "import" in line

@@ -27,8 +27,7 @@ from npucompose.passes.cse import Cse
 from npucompose.recipe import carried, carried_events, eject
 from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
 from npucompose.recipe.ejected import CARRIED, options_of
-from npucompose.recipe.freeze import freeze
-from npucompose.recipe.freezing import freezing_session
+from npucompose.recipe.freeze import freeze, freezing_session
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.schema.versions import genuine_tree

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from npucompose.errors import ConfigError
-from npucompose.recipe import import_script, node_filters
+from npucompose.recipe import import_script
+from npucompose.recipe.genuine import filter_source
 from npucompose.schema.compiler import CompilerOptions
 from tests.recipe.importing import compiler, experiment_of, read
 
@@ -54,7 +55,7 @@ logging.getLogger("torchair").setLevel(logging.DEBUG)
 """
 
 
-FILTER = node_filters.source()
+FILTER = filter_source()
 
 
 POOL = "aclgraph_config.use_custom_pool"

@@ -15,7 +15,7 @@ import yaml
 import npucompose.recipe
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose.recipe import export, header, import_file, import_script, node_filters, of_config
+from npucompose.recipe import export, genuine, header, import_file, import_script, of_config
 from npucompose.recipe.genuine import Unread, attributes, group_of, set_option, translated
 from npucompose.recipe.imported import MOST_BYTES, _covers, _differing, _flat
 from npucompose.targets.torchair.node_filter import node_filter
@@ -357,25 +357,25 @@ def test_only_the_filter_that_is_written_is_known_again() -> None:
     import ast
 
     names: dict[str, Any] = {}
-    text = f"from __future__ import annotations\n\nimport fnmatch\n\n\n{node_filters.source()}"
+    text = f"from __future__ import annotations\n\nimport fnmatch\n\n\n{genuine.filter_source()}"
     exec(compile(text, "script.py", "exec"), names)
-    assert node_filters.patterns_of(names["node_filter"](("a", "b*"))) == ("a", "b*")
-    assert node_filters.patterns_of(node_filter(())) == ()
+    assert genuine.patterns_of(names["node_filter"](("a", "b*"))) == ("a", "b*")
+    assert genuine.patterns_of(node_filter(())) == ()
     for other in (print, lambda n: n, 3, node_filter):
-        assert node_filters.patterns_of(other) is None
-    (ours,) = ast.parse(node_filters.source()).body
+        assert genuine.patterns_of(other) is None
+    (ours,) = ast.parse(genuine.filter_source()).body
     assert isinstance(ours, ast.FunctionDef)
-    assert node_filters.is_node_filter(ours)
-    documented = ast.parse(node_filters.source().replace("Any", "Any", 1)).body[0]
+    assert genuine.is_node_filter(ours)
+    documented = ast.parse(genuine.filter_source().replace("Any", "Any", 1)).body[0]
     assert isinstance(documented, ast.FunctionDef)
     documented.body[0] = ast.Expr(ast.Constant("Other words."))
-    assert node_filters.is_node_filter(documented)
+    assert genuine.is_node_filter(documented)
     documented.body.pop(0)
-    assert node_filters.is_node_filter(documented)
+    assert genuine.is_node_filter(documented)
     documented.name = "other"
-    assert not node_filters.is_node_filter(documented)
+    assert not genuine.is_node_filter(documented)
     ours.body.pop()
-    assert not node_filters.is_node_filter(ours)
+    assert not genuine.is_node_filter(ours)
 
 
 # Commands.

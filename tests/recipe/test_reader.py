@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from npucompose.recipe import node_filters
-from npucompose.recipe.arithmetic import computed
-from npucompose.recipe.held import MOST_ITEMS, size
-from npucompose.recipe.reader import MOST_STEPS, Facts, TooLong, _Reader, read
-from npucompose.recipe.values import Config, Const, Unknown
+from npucompose.recipe.expressions import computed
+from npucompose.recipe.genuine import filter_source
+from npucompose.recipe.reader import MOST_STEPS, Reader, read
+from npucompose.recipe.values import MOST_ITEMS, Config, Const, Facts, TooLong, Unknown, size
 from npucompose.schema.versions import REFERENCE
 from tests.recipe.scripts import CONFIG, SCRIPTS
 
 
 def whole(script: str) -> str:
     """A script of the table, with what it begins with."""
-    text = dedent(script).strip().replace("FILTER", node_filters.source())
+    text = dedent(script).strip().replace("FILTER", filter_source())
     return text.replace("…", f"import torch, torchair, torch_npu, npugraph_ex\n{CONFIG}") + "\n"
 
 
@@ -55,7 +54,7 @@ def test_what_a_script_says_is_read_like_this(golden: Any) -> None:
     parts = []
     for about, script in SCRIPTS.items():
         text = whole(script)
-        shown = text.replace(node_filters.source(), "# the filter of nodes")
+        shown = text.replace(filter_source(), "# the filter of nodes")
         facts = "\n".join(told(read(ast.parse(text))))
         parts.append(f"# {about}\n{indent(shown, '    ')}{facts}\n")
     golden("recipe/read.txt", "\n\n".join(parts))
@@ -95,7 +94,7 @@ def test_counting_ends_where_there_are_too_many() -> None:
 
 
 def test_a_reader_ends_at_its_last_step() -> None:
-    reader = _Reader(REFERENCE, 3)
+    reader = Reader(REFERENCE, 3)
     reader.step(2)
     reader.step()
     with pytest.raises(TooLong):
@@ -103,7 +102,7 @@ def test_a_reader_ends_at_its_last_step() -> None:
 
 
 def test_a_text_costs_the_more_steps_the_longer_it_is() -> None:
-    reader = _Reader(REFERENCE, 100)
+    reader = Reader(REFERENCE, 100)
     assert reader.code(ast.parse("'" + "a" * 38 + "'").body[0]) == "'" + "a" * 38 + "'"
     assert reader.steps_left == 100 - 3
 

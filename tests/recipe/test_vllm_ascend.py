@@ -9,7 +9,7 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.recipe import export
-from npucompose.recipe.vllm_ascend import FIXED, MODES, OPTIONS
+from npucompose.recipe.ascend_dialects import FIXED, MODES, OPTIONS
 from npucompose.schema.compiler import LEAVES
 
 FIXED_AS_THERE = [

@@ -54,8 +54,8 @@ def option(attribute: str, value: Any) -> Callable[[Path], Any]:
 
 HOOKED = SimpleNamespace(ge_config=None, post_grad_custom_pre_pass=print)
 HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.imported", "npucompose.recipe.reader"
-COMPILED, BESIDE = "npucompose.recipe.compile_calls", "npucompose.recipe.beside_calls"
-CALLED, ARITHMETIC, OPTIONS = "npucompose.recipe.calls", "npucompose.recipe.arithmetic", "npucompose.recipe.genuine"
+CALLED, VALUES = "npucompose.recipe.calls", "npucompose.recipe.values"
+EXPRESSIONS, OPTIONS = "npucompose.recipe.expressions", "npucompose.recipe.genuine"
 CASES = (
     Case(HEADER, "does not follow", with_recipe("mode: {}", end=""), "'# end of recipe' does not follow", "ValueError"),
     Case(
@@ -79,26 +79,29 @@ CASES = (
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
     Case(IMPORTED, "problems.append('passes", with_recipe("passes: {cse: 3}", HOOK), "passes in the recipe must be a"),
     Case(IMPORTED, "ConfigError(*problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
-    Case(READER, "raise TooLong", few_steps, "its functions call one another so often"),
+    Case(VALUES, "raise TooLong", few_steps, "its functions call one another so often"),
     Case(READER, "no YAML is known", script(CONFIG + "torch._dynamo.config.x = 1\n"), "no YAML is known for it"),
     Case(READER, "which configuration", script(CONFIG + "mine.debug.x.y = 1\n"), NOT_READ),
-    Case(READER, "sub-configuration", script(CONFIG + "config.debug.graph_dump = 1\n"), "a whole sub-configuration is"),
+    Case(VALUES, "sub-configuration", script(CONFIG + "config.debug.graph_dump = 1\n"), "a whole sub-configuration is"),
     Case(
-        READER, "unread(s, why)", script(CONFIG + "config.mode = asked\n"), "'asked' is not a constant of this script"
+        VALUES, "unread(s, why)", script(CONFIG + "config.mode = asked\n"), "'asked' is not a constant of this script"
     ),
     Case(
-        READER, "the level is none", script(CONFIG + "logging.getLogger('torchair').setLevel(3)\n"), "the level is none"
+        EXPRESSIONS,
+        "the level is none",
+        script(CONFIG + "logging.getLogger('torchair').setLevel(3)\n"),
+        "the level is none",
     ),
     Case(CALLED, "{name}'", script(CONFIG + "torchair.use_everything(1)\n"), "no YAML is known for torchair.use_every"),
     Case(CALLED, "is handed to code", script(CONFIG + "theirs.tune(config)\n"), "a configuration is handed to code"),
     Case(
-        COMPILED,
+        CALLED,
         "of get_npu_backend",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=config, x=1)\n"),
         "x of get_npu_backend",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "backend :: which configuration",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=theirs)\n"),
         NOT_READ,
@@ -122,31 +125,31 @@ CASES = (
         "YAML takes 2 to 100 constant sizes",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "its backend",
         script(CONFIG + "torch.compile(m, backend='inductor')\n"),
         "its backend, 'inductor', is none",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "which backend",
         script(CONFIG + "torch.compile(m, backend=theirs)\n"),
         "it is not known which backend",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "of torch.compile",
         script(BACKEND + "torch.compile(m, backend=backend, mode='x')\n"),
         "no YAML is known for mode of torch.compile",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "{name} is not a constant",
         script(BACKEND + "torch.compile(m, backend=backend, dynamic=theirs)\n"),
         "dynamic is not a constant",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "its options are not",
         script("import torch\ntorch.compile(m, backend='npu', options=theirs)\n"),
         "its options are not a dict",
@@ -192,28 +195,28 @@ CASES = (
         "torch makes a size of 1 a constant",
     ),
     Case(
-        COMPILED,
+        CALLED,
         "cache_compile :: which configuration",
         script(CONFIG + CACHED.replace("=config", "=theirs") + ")\n"),
         NOT_READ,
     ),
-    Case(COMPILED, "of cache_compile", script(CONFIG + CACHED + ", tp_rank=1)\n"), "tp_rank of cache_compile"),
-    Case(COMPILED, "as a whole", script(CONFIG + CACHED + ", fullgraph=False)\n"), "takes the graph as a whole"),
+    Case(CALLED, "of cache_compile", script(CONFIG + CACHED + ", tp_rank=1)\n"), "tp_rank of cache_compile"),
+    Case(CALLED, "as a whole", script(CONFIG + CACHED + ", fullgraph=False)\n"), "takes the graph as a whole"),
     Case(
-        COMPILED,
+        CALLED,
         "traced elsewhere",
         script("import torch\ntorch.npu.npugraph_ex.compile_fx(gm, inputs, {})\n"),
         "the graph is traced elsewhere",
     ),
-    Case(COMPILED, "read as if", script(CONFIG + "if theirs:\n    " + CACHED + ")\n"), "it depends on a condition"),
+    Case(CALLED, "read as if", script(CONFIG + "if theirs:\n    " + CACHED + ")\n"), "it depends on a condition"),
     Case(
-        BESIDE,
+        CALLED,
         "a replacement is Python",
         script(CONFIG + "torchair.register_replacement(a, b)\n"),
         "a replacement is Python (a by b)",
     ),
     Case(
-        BESIDE,
+        CALLED,
         "outside of a graph",
         script(CONFIG + "torch.npu.set_compile_mode(jit_compile=True)\n"),
         "jit_compile=True is about operators outside of a graph",
@@ -224,15 +227,20 @@ CASES = (
         script(CONFIG + "import os\nos.environ['HCCL_BUFFSIZE'] = '1'\n"),
         "YAML sets no environment",
     ),
-    Case(CALLED, "option's name", script(CONFIG + "setattr(config, name, 1)\n"), "the option's name is not a constant"),
     Case(
-        ARITHMETIC,
+        EXPRESSIONS,
+        "option's name",
+        script(CONFIG + "setattr(config, name, 1)\n"),
+        "the option's name is not a constant",
+    ),
+    Case(
+        EXPRESSIONS,
         "a number that",
         script(CONFIG + "config.debug.aclgraph.static_capture_size_limit = (2 ** 64) ** 64 - (2 ** 64) ** 64 + 8\n"),
         "its value is not a constant",
     ),
     Case(
-        ARITHMETIC,
+        EXPRESSIONS,
         "a text that",
         script(CONFIG + "config.debug.graph_dump.path = 'abc' * 60 * 60\n"),
         "its value is not a constant",

@@ -2,6 +2,8 @@
 
 `eject("mode=reduce-overhead", …)` is a script, `import_file("train.py").yaml()` an experiment, `of_config(config)` the
 tree of a live CompilerConfig, `export("mode=npugraph_ex", …)` vLLM-Ascend's JSON. Importing this loads no torch.
+
+What turns experiments into files for others and back lies here. Nothing here runs a graph or a stranger's script.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from npucompose.recipe.ascend_dialects import export
+    from npucompose.recipe.dialects import Exported
     from npucompose.recipe.ejected import eject
     from npucompose.recipe.genuine import Unread, of_config
     from npucompose.recipe.imported import Imported, import_file, import_script
-    from npucompose.recipe.vllm_ascend import Exported, export
 
 __all__ = ["Exported", "Imported", "Unread", "eject", "export", "import_file", "import_script", "of_config"]
 
@@ -23,8 +26,8 @@ _HOME = {
     "Imported": "imported",
     "import_file": "imported",
     "import_script": "imported",
-    "Exported": "vllm_ascend",
-    "export": "vllm_ascend",
+    "Exported": "dialects",
+    "export": "ascend_dialects",
 }
 
 

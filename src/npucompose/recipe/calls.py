@@ -1,33 +1,34 @@
-"""The calls of torch and TorchAir that a script reader understands; every other call into TorchAir is listed."""
+"""The calls of torch and TorchAir that a script reader understands; every other call into TorchAir is listed.
+
+CompilerConfig, torch.compile and cache_compile make configurations, backends and compiled models; marks and gears say
+shapes. `patch_for_hcom` has its place in YAML; the mode of eager operators, patterns, scopes and events of a model's
+own code have none, or lie in the model, which keeps them: each is a line.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from npucompose.recipe import beside_calls, compile_calls
+from npucompose.recipe.genuine import Package
 from npucompose.recipe.values import (
+    Analysis,
     Argument,
     At,
     Backend,
+    Compile,
     Config,
     Const,
     Dotted,
     GearsCall,
     Items,
-    Logger,
     MarkCall,
     Pool,
     Unknown,
     Value,
     plain,
-    spread,
-    with_keywords,
 )
-
-if TYPE_CHECKING:
-    from npucompose.recipe.reader import _Reader
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]
@@ -41,9 +42,35 @@ SPELLINGS = (
 """(a package, where the same functions lie too), in torch_npu 2.13.0."""
 SILENT = ("scope", "ops", "ge", "core")
 """Parts of torchair and npugraph_ex that a model or a converter calls, and that configure no compilation."""
+WITHOUT_YAML: Mapping[str, str] = {
+    "cache_dir": "no YAML takes cache_dir: npucompose keeps what is cached in its own store, a folder an experiment",
+    "ge_cache": "no YAML is known for ge_cache of cache_compile, GE's own cache beside TorchAir's",
+    "options": "torchair's cache_compile takes any keyword and passes over options: it reads config",
+}
+"""Keywords of cache_compile that no option says, and why not; any other one has no YAML."""
+COMPILE_FX = "npugraph_ex.compile_fx"
+PATCHING_MODULE = "patch_for_hcom_allreduce"
+"""A module of torchair that patches torch.distributed.all_reduce where it is imported
+(torchair/ge_concrete_graph/ge_converter/experimental/patch_for_hcom_allreduce.py)."""
+IN_MODELS: Mapping[str, str] = {
+    "npu_stream_switch": "streams",
+    "npu_wait_tensor": "streams",
+    "npu_create_tagged_event": "streams",
+    "npu_tagged_event_record": "streams",
+    "npu_tagged_event_wait": "streams",
+    "npu_record_tagged_stream": "streams",
+    "record": "streams",
+    "wait": "streams",
+    "limit_core_num": "cores",
+    "super_kernel": "super kernels",
+    "deterministic": "determinism",
+    "op_never_timeout": "time-outs",
+    "data_dump": "dumps",
+}
+"""Functions of torchair.scope and torchair.ops (torch_npu 2.13.0) that a model's forward calls, by what they decide."""
 
 
-def called(reader: _Reader, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def called(reader: Analysis, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """What a call of `name` gives, and what it says about compiling."""
     name = shortest(name)
     last, top = name.rpartition(".")[2], name.partition(".")[0]
@@ -53,13 +80,13 @@ def called(reader: _Reader, name: str, e: ast.Call, args: Args, keywords: Keywor
     if name in KNOWN:
         return KNOWN[name](reader, e, args, keywords)
     if last == "compile" and _is_ours(keywords.get("backend")):  # torch.nn.Module.compile takes the same keywords
-        return compile_calls.compile(reader, e, args, keywords)
+        return compile(reader, e, args, keywords)
     if last == "graph_pool_handle":
         return Pool()
     parts = name.split(".")
     inner = vendor and ((parts[1:2] and parts[1] in SILENT) or any(part.startswith("_") for part in parts))
     if inner and parts[1] in ("scope", "ops"):
-        beside_calls.in_a_model(reader, last, e)
+        in_a_model(reader, last, e)
     if (vendor and not inner) or name.startswith(("torch._dynamo.mark", "torch._dynamo.maybe_mark")):
         reader.unread(e, f"no YAML is known for {name}")
     passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, Backend))]
@@ -81,7 +108,7 @@ def _is_ours(backend: Value | None) -> bool:
     return isinstance(backend, Backend) or (isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex"))
 
 
-def _set_dim_gears(reader: _Reader, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _set_dim_gears(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torchair.inference.set_dim_gears(x, {0: [32, 64]})."""
     subject = args[0] if args else keywords.get("t")
     given = args[1] if len(args) > 1 else keywords.get("dim_gears")
@@ -109,18 +136,169 @@ def _are_gears(sizes: Any) -> bool:
     return isinstance(sizes, list) and 2 <= len(sizes) <= 100 and all(type(s) is int and s >= 1 for s in sizes)
 
 
-VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
-    "CompilerConfig": compile_calls.config,
-    "get_npu_backend": compile_calls.backend,
-    "cache_compile": compile_calls.cache_compile,
-    "compile_fx": compile_calls.compile_fx,
-    "set_dim_gears": _set_dim_gears,
-    "patch_for_hcom": beside_calls.patch_for_hcom,
-    "register_replacement": beside_calls.register_replacement,
-}
+def config(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Config:
+    made = Config(package=package, line=e.lineno, branch=reader.branch)
+    reader.facts.configs.append(made)
+    return made
 
 
-def _mark_static(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def backend(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    given = keywords.get("compiler_config", args[0] if args else Const(value=None))
+    for name in keywords:
+        if name != "compiler_config":
+            reader.unread(e, f"no YAML is known for {name} of get_npu_backend")
+    if isinstance(given, Const) and given.value is None:
+        given = config(reader, package, e, (), {})
+    if not isinstance(given, Config):
+        reader.unread(e, "it is not known which configuration this is")
+        return Unknown(why="a backend of an unknown configuration")
+    made = Backend(config=given)
+    reader.facts.backends.append(made)
+    return made
+
+
+def compile(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """torch.compile(model, backend=…, dynamic=…, fullgraph=…, options=…)."""
+    given = keywords.get("backend")
+    if isinstance(given, Backend):
+        found = given.config
+    elif (package := _package(given)) is not None:
+        found = config(reader, package, e, (), {})
+        _options(reader, found, e, keywords.get("options"))
+    else:
+        if given is None or (isinstance(given, Const) and isinstance(given.value, str)):
+            said = repr(given.value) if isinstance(given, Const) else "torch's own"
+            reader.unread(e, f"its backend, {said}, is none of TorchAir's")
+        else:
+            reader.unread(e, "it is not known which backend this is")
+        return Unknown(why="a model compiled otherwise")
+    for name in keywords:
+        if name not in ("backend", "dynamic", "fullgraph", "options"):
+            reader.unread(e, f"no YAML is known for {name} of torch.compile")
+    return _compiled(
+        reader,
+        e,
+        Compile(
+            config=found,
+            dynamic=_keyword(reader, e, keywords, "dynamic", None),
+            fullgraph=bool(_keyword(reader, e, keywords, "fullgraph", None)),
+            node=e,
+        ),
+    )
+
+
+def cache_compile(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """torchair.inference.cache_compile(model.forward, config=…, dynamic=…, …) and npugraph_ex's, with options=…
+
+    The graph is a whole one whatever `fullgraph` says, and dynamic where nothing is said (torch_npu 2.13.0,
+    torchair/inference/_cache_compiler.py). `torch.npu.npugraph_ex.inference.cache_compile` makes its own configuration
+    of `options` (torch_npu/npu/npugraph_ex/inference/__init__.py).
+    """
+    given, by = keywords.get("config"), keywords.get("backend")
+    if (given is None or plain_none(given)) and isinstance(by, Backend):
+        given = by.config
+    if given is None or plain_none(given):
+        given = config(reader, package, e, (), {})
+    if not isinstance(given, Config):
+        reader.unread(e, "it is not known which configuration this is")
+        return Unknown(why="a model compiled with an unknown configuration")
+    said = {"config", "backend", "dynamic", "fullgraph"}
+    if package == "npugraph_ex":
+        _options(reader, given, e, keywords.get("options"))
+        said.add("options")
+    for name in keywords:
+        if name not in said:
+            reader.unread(e, WITHOUT_YAML.get(name, f"no YAML is known for {name} of cache_compile"))
+    if not _keyword(reader, e, keywords, "fullgraph", True):
+        reader.unread(e, "cache_compile takes the graph as a whole, whatever fullgraph says")
+    dynamic = _keyword(reader, e, keywords, "dynamic", True)
+    return _compiled(reader, e, Compile(config=given, dynamic=bool(dynamic), fullgraph=True, node=e, cached=True))
+
+
+def compile_fx(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """npugraph_ex.compile_fx(graph_module, example_inputs, options): a graph that somebody else traced."""
+    found = config(reader, package, e, (), {})
+    _options(reader, found, e, keywords.get("options", args[2] if len(args) > 2 else None))
+    reader.unread(e, "the graph is traced elsewhere: dynamic and fullgraph are said where it is")
+    return _compiled(reader, e, Compile(config=found, dynamic=None, fullgraph=False, node=e))
+
+
+def _compiled(reader: Analysis, e: ast.Call, made: Compile) -> Value:
+    if reader.doubt:
+        reader.unread(e, f"{reader.doubt}: read as if it were run")
+    reader.facts.compiles.append(made)
+    return Unknown(why="a compiled model")
+
+
+def plain_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def _package(given: Value | None) -> Package | None:
+    """The package of a backend that is given by its name, or by the function that npugraph_ex compiles with."""
+    if isinstance(given, Dotted) and given.name.endswith(COMPILE_FX):
+        return "npugraph_ex"
+    names: Mapping[Any, Package] = {"npu": "torchair", "npugraph_ex": "npugraph_ex"}
+    return names.get(given.value) if isinstance(given, Const) and isinstance(given.value, str) else None
+
+
+def _keyword(reader: Analysis, e: ast.Call, keywords: Keywords, name: str, default: bool | None) -> bool | None:
+    value = keywords.get(name, Const(value=default))
+    if isinstance(value, Const) and value.value in (True, False, None):
+        return value.value
+    why = f": {value.why}" if isinstance(value, Unknown) else ""
+    reader.unread(e, f"{name} is not a constant{why}")
+    return default
+
+
+def _options(reader: Analysis, made: Config, e: ast.Call, options: Value | None) -> None:
+    if options is None or plain_none(options):
+        return
+    if not isinstance(options, Items):
+        reader.unread(e, "its options are not a dict of this script")
+        return
+    for name, value in options.items.items():
+        line = ast.parse(f"options[{name!r}]").body[0]
+        reader.option(made, name, value, ast.copy_location(line, e))
+
+
+def patch_for_hcom(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    reader.facts.hcom.append((e.lineno, reader.code(e), reader.doubt))
+    return Const(value=None)
+
+
+def register_replacement(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """register_replacement(search_fn, replace_fn, example_inputs, …): which functions, for they are Python."""
+    names = {"search_fn": 0, "replace_fn": 1}
+    found = [keywords.get(name, args[at] if len(args) > at else None) for name, at in names.items()]
+    said = [getattr(value, "name", "") or getattr(getattr(value, "node", None), "name", "?") for value in found]
+    others = [name for name in keywords if name not in names]
+    also = f", with {', '.join(others)}" if others else ""
+    reader.unread(
+        e,
+        f"a replacement is Python ({said[0]} by {said[1]}{also}): passes=replace has the known ones, and a pattern of "
+        "your own is registered for it (docs/adding_a_pass.md)",
+    )
+    return Const(value=None)
+
+
+def set_compile_mode(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    value = keywords.get("jit_compile", args[0] if args else Const(value=False))
+    known = f"={plain(value)}" if isinstance(value, Const) else ""
+    reader.unread(
+        e, f"jit_compile{known} is about operators outside of a graph, for the whole process: no YAML is known for it"
+    )
+    return Const(value=None)
+
+
+def in_a_model(reader: Analysis, name: str, e: ast.Call) -> None:
+    """A scope or an event in a model's own code, gathered to one note for all calls of one kind."""
+    kind = IN_MODELS.get(name)
+    if kind is not None:
+        reader.facts.in_models.setdefault(kind, {}).setdefault(name, []).append(e.lineno)
+
+
+def _mark_static(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     if len(args) + len(keywords) > 1:
         reader.unread(e, "YAML marks whole tensors as static, not single dimensions")
     else:
@@ -128,7 +306,7 @@ def _mark_static(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -
     return Const(value=None)
 
 
-def _mark_dynamic(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _mark_dynamic(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     dims = args[1] if len(args) > 1 else keywords.get("index")
     numbers = dims.value if isinstance(dims, Const) else None
     numbers = [numbers] if isinstance(numbers, int) else numbers
@@ -140,7 +318,7 @@ def _mark_dynamic(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) 
     return Const(value=None)
 
 
-def _mark(reader: _Reader, e: ast.Call, args: Args, dims: tuple[int, ...] | None) -> None:
+def _mark(reader: Analysis, e: ast.Call, args: Args, dims: tuple[int, ...] | None) -> None:
     subject = args[0] if args else None
     name = subject.name if isinstance(subject, (Argument, Unknown)) else ""
     if reader.doubt and not (reader.doubt == "it is in a loop" and isinstance(subject, Argument)):
@@ -151,11 +329,11 @@ def _mark(reader: _Reader, e: ast.Call, args: Args, dims: tuple[int, ...] | None
         reader.facts.marks.append(MarkCall(argument=name, dims=dims))
 
 
-def _first(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _first(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     return args[0] if args else Const(value=None)
 
 
-def _set_logs(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _set_logs(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     for name, value in keywords.items():
         if isinstance(value, Const) and value.value is True and not reader.doubt:
             reader.facts.artifacts.append(name)
@@ -164,57 +342,20 @@ def _set_logs(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> V
     return Const(value=None)
 
 
-def _get_logger(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    name = plain(args[0]) if args else ""
-    return Logger(name=name) if isinstance(name, str) else Unknown(why="a logger of unknown name")
-
-
-def _setattr(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    if len(args) == 3 and isinstance(args[0], (Config, At)):
-        name = plain(args[1])
-        if isinstance(name, str):
-            reader.option(args[0], name, args[2], e)
-        else:
-            reader.unread(e, "the option's name is not a constant")
-    return Const(value=None)
-
-
-def _getattr(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    name = plain(args[1]) if len(args) > 1 else None
-    if isinstance(name, str) and isinstance(args[0], (Config, At)):
-        from npucompose.recipe.values import where_of
-
-        config, path = where_of(args[0], name)
-        return At(config=config, path=path)
-    return Unknown(why="getattr() is known only when the script runs")
-
-
-def _dict(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    return Items(items={**(spread(args[0]) if args else {}), **with_keywords(keywords)}, branch=reader.branch)
-
-
-def _partial(reader: _Reader, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """functools.partial(torch.compile, backend=…) says all that the call will say; the model comes later."""
-    if args and isinstance(args[0], Dotted):
-        return called(reader, args[0].name, e, args[1:], keywords)
-    return Unknown(why="functools.partial() is known only when the script runs")
-
-
+VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
+    "CompilerConfig": config,
+    "get_npu_backend": backend,
+    "cache_compile": cache_compile,
+    "compile_fx": compile_fx,
+    "set_dim_gears": _set_dim_gears,
+    "patch_for_hcom": patch_for_hcom,
+    "register_replacement": register_replacement,
+}
 KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
-    "torch.compile": compile_calls.compile,
-    "torch.npu.set_compile_mode": beside_calls.set_compile_mode,
-    "os.getenv": beside_calls.getenv,
-    "os.environ.get": beside_calls.getenv,
-    "types.SimpleNamespace": beside_calls.namespace,
-    "argparse.Namespace": beside_calls.namespace,
+    "torch.compile": compile,
+    "torch.npu.set_compile_mode": set_compile_mode,
     "torch._dynamo.mark_static": _mark_static,
     "torch._dynamo.mark_dynamic": _mark_dynamic,
     "torch._logging.set_logs": _set_logs,
     "torch.utils._pytree.tree_leaves": _first,
-    "logging.getLogger": _get_logger,
-    "setattr": _setattr,
-    "getattr": _getattr,
-    "dict": _dict,
-    "functools.partial": _partial,
-    **dict.fromkeys(("int", "bool", "str", "float"), beside_calls.converted),
 }

@@ -23,7 +23,7 @@ from npucompose.schema.compiler import EVERY_LEAF
 from npucompose.schema.leaf import GE
 from npucompose.version import __version__
 
-FILES = ("README.txt", "my_model.py", "run_kit.py")
+FILES = ("README.txt", "my_model.py", "run_kit.py", "observe.py")
 RECORD, SCOPE = ".air.record.default", ".scope_enter.default"
 """How an ejected script writes the edits that make an event and a side stream."""
 OPAQUE = ("pool", "names", "code")
@@ -36,7 +36,7 @@ def texts(composed: Composed, checked: Checked, configuration: str) -> dict[str,
     """{file: text} of a kit."""
     script = script_of(composed, checked)
     kit = json.dumps(about(checked, script, configuration), indent=1) + "\n"
-    plain = {name: (resources.files("npucompose.recipe.kit_files") / name).read_text("utf-8") for name in FILES}
+    plain = {name: (resources.files("npucompose.recipe") / "kit_files" / name).read_text("utf-8") for name in FILES}
     return {**plain, "compiled.py": script, "kit.json": kit}
 
 

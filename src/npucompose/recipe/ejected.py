@@ -88,7 +88,7 @@ def script_of(composed: Composed, checked: Checked) -> str:
     shapes = checked.experiment.shapes
     if not (checked.passes or shapes.mark_static or shapes.mark_dynamic or shapes.gears):
         return text(parts)
-    from npucompose.recipe.freezing import freezing_session
+    from npucompose.recipe.freeze import freezing_session
 
     session, frozen_graphs = freezing_session(checked)
     inputs = session.built.inputs(0)

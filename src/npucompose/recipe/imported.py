@@ -16,10 +16,9 @@ from npucompose.compose.shapes import matches
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.recipe import dialects, header
-from npucompose.recipe.beside_calls import INSTEAD
 from npucompose.recipe.genuine import Unread, translated
-from npucompose.recipe.reader import Facts, TooLong, read
-from npucompose.recipe.values import Compile, Config
+from npucompose.recipe.reader import read
+from npucompose.recipe.values import Compile, Config, Facts, TooLong
 from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.leaf import GE, shown
@@ -30,6 +29,11 @@ from npucompose.untrusted import plain_yaml, read_text
 
 MOST_BYTES = 2 * 2**20
 """Of a script."""
+INSTEAD: Mapping[str, str] = {
+    "streams": "passes=stream_plan with streams=auto or a plan of your own does it from YAML",
+    "cores": "passes=core_limit does it from YAML",
+    "super kernels": "passes=super_kernel does it from YAML",
+}
 ANOTHER = "the script compiles with another configuration first"
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
 CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")

@@ -10,55 +10,36 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeGuard
+from contextlib import contextmanager
+from typing import TypeGuard
 
-from attrs import define, field
-
-from npucompose.recipe.arithmetic import computed
-from npucompose.recipe.beside_calls import PATCHING_MODULE
-from npucompose.recipe.environment import from_environment
-from npucompose.recipe.expressions import DICT_METHODS, composed, why_unknown
-from npucompose.recipe.genuine import HOOKS, Unread, attributes, group_of, set_option
-from npucompose.recipe.held import (
-    MOST_ITEMS,
-    constructed,
-    filter_of,
-    is_property,
-    is_static,
-    items_of,
-    module,
-    named,
-    rounds_of,
-    size,
-)
-from npucompose.recipe.node_filters import is_node_filter
+from npucompose.recipe.calls import PATCHING_MODULE, called
+from npucompose.recipe.expressions import Expressions
+from npucompose.recipe.genuine import is_node_filter
 from npucompose.recipe.values import (
+    CONDITION,
+    LOOP,
     Argument,
     At,
-    Backend,
-    Compile,
     Config,
     Const,
     Def,
     Dotted,
-    Doubt,
+    Facts,
     Filter,
-    GearsCall,
     Items,
-    Logger,
-    MarkCall,
     Object,
     Rounds,
     Unknown,
     Value,
+    items_of,
+    module,
+    named,
     plain,
-    unknown_in,
-    where_of,
+    rounds_of,
 )
 from npucompose.schema.versions import REFERENCE
 
-CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
 """Modules whose settings decide what is compiled: an assignment to one is never passed over."""
 VENDOR_ENVIRONMENT = (
@@ -66,39 +47,16 @@ VENDOR_ENVIRONMENT = (
     "TORCH_COMPILE",
 )  # fmt: skip
 """How the names of variables begin that torch_npu, TorchAir and CANN read."""
-TOO_MANY = "it holds too many values"
 DEEPEST = 20
 MOST_STEPS = 300_000
 """Statements and expressions, each counted as often as a call leads to it, beside those of the script itself."""
-
-
-class TooLong(Exception):
-    """The functions of a script call one another so often that reading it would not end."""
-
-
-@define(kw_only=True)
-class Facts:
-    """Everything that a script says about compiling, in the order in which it says it."""
-
-    configs: list[Config] = field(factory=list)
-    backends: list[Backend] = field(factory=list)
-    compiles: list[Compile] = field(factory=list)
-    marks: list[MarkCall] = field(factory=list)
-    gears: list[GearsCall] = field(factory=list)
-    levels: dict[str, str] = field(factory=dict)
-    artifacts: list[str] = field(factory=list)
-    hcom: list[tuple[int, str, str]] = field(factory=list)
-    """(line, code, why it may not be called) of each patch_for_hcom."""
-    in_models: dict[str, dict[str, list[int]]] = field(factory=dict)
-    """{what is decided: {function: lines}} of the scopes and events in a model's own code."""
-    unread: list[Unread] = field(factory=list)
 
 
 def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
     """The facts of a whole script for that torch_npu; functions that nobody calls are read too, after all else."""
     nodes = list(ast.walk(tree))
     stores = Counter(n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    reader = _Reader(torch_npu, MOST_STEPS + 3 * len(nodes), stores)
+    reader = Reader(torch_npu, MOST_STEPS + 3 * len(nodes), stores)
     scope: dict[str, Value] = {}
     reader.block(tree.body, scope)
     reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in nodes if _is_use(n)})
@@ -106,46 +64,15 @@ def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
     return reader.facts
 
 
-class _Reader:
+class Reader(Expressions):
+    """Statements, assignments and functions of a script, one after the other."""
+
     def __init__(self, torch_npu: str, steps: int, stores: Mapping[str, int] | None = None) -> None:
-        self.torch_npu = torch_npu
-        self.stores = stores if stores is not None else Counter[str]()
-        """How often the script sets an attribute of each name."""
-        self.facts = Facts()
-        self.steps_left = steps
+        super().__init__(torch_npu, steps, stores)
         self.depth = 0
-        self.rounds_deep = 0
-        """How many loops are read round for round at this place."""
-        self.set_by: dict[tuple[int, str], ast.AST] = {}
-        """{(configuration, path): the statement in a round that set it last}."""
-        self.branch: tuple[Doubt, ...] = ()
-        """The branches and loops that this place lies in; empty where an assignment certainly happens."""
         self.defs: list[Def] = []
         self.seen: set[ast.AST] = set()
         self.returned: Value | None = None
-
-    @property
-    def doubt(self) -> str:
-        """Why an assignment at this place may not happen; empty where it certainly does."""
-        return self.branch[-1].why if self.branch else ""
-
-    def doubt_of(self, made: Config | Items) -> str:
-        """Why an option of a configuration, or a key, may not be set at this place although the object is made."""
-        shared = sum(1 for one, other in zip(self.branch, made.branch, strict=False) if one is other)
-        return self.branch[-1].why if len(self.branch) > shared else ""
-
-    def step(self, count: int = 1) -> None:
-        self.steps_left -= count
-        if self.steps_left < 0:
-            raise TooLong
-
-    def code(self, node: ast.AST) -> str:
-        """The text of a part of the script. It takes the longer the longer it is."""
-        text = ast.unparse(node)
-        self.step(1 + len(text) // 20)
-        return text
-
-    # Statements.
 
     def block(self, body: Sequence[ast.stmt], scope: dict[str, Value]) -> None:
         for statement in body:
@@ -182,7 +109,7 @@ class _Reader:
         elif isinstance(s, (ast.For, ast.AsyncFor)):
             self._for(s, scope)
         elif isinstance(s, ast.While):
-            with self._doubting(LOOP):
+            with self.doubting(LOOP):
                 self.block([*s.body, *s.orelse], scope)
         elif isinstance(s, (ast.With, ast.AsyncWith)):
             for item in s.items:
@@ -190,12 +117,12 @@ class _Reader:
             self.block(s.body, scope)
         elif isinstance(s, ast.Try):
             self.block(s.body, scope)
-            with self._doubting("it is in an except clause"):
+            with self.doubting("it is in an except clause"):
                 self.block([statement for handler in s.handlers for statement in handler.body], scope)
             self.block([*s.orelse, *s.finalbody], scope)
         elif isinstance(s, ast.Match):
             for case in s.cases:
-                with self._doubting(CONDITION):
+                with self.doubting(CONDITION):
                     self.block(case.body, scope)
 
     def _for(self, s: ast.For | ast.AsyncFor, scope: dict[str, Value]) -> None:
@@ -212,7 +139,7 @@ class _Reader:
             return
         if isinstance(s.target, ast.Name):
             scope[s.target.id] = over if isinstance(over, Argument) else Unknown(why=LOOP)
-        with self._doubting(LOOP):
+        with self.doubting(LOOP):
             self.block([*s.body, *s.orelse], scope)
 
     def _if(self, s: ast.If, scope: dict[str, Value]) -> None:
@@ -228,7 +155,7 @@ class _Reader:
             self.block([*s.body, *s.orelse], scope)
             return
         for branch in (s.body, s.orelse):
-            with self._doubting(CONDITION):
+            with self.doubting(CONDITION):
                 self.block(branch, scope)
 
     @contextmanager
@@ -243,14 +170,6 @@ class _Reader:
         """The first counts; a constant that may not be returned is not known, an object that is returned else is."""
         if self.returned is None or (isinstance(self.returned, Unknown) and not isinstance(value, Const)):
             self.returned = Unknown(why=self.doubt) if self.doubt and isinstance(value, Const) else value
-
-    @contextmanager
-    def _doubting(self, why: str) -> Iterator[None]:
-        before, self.branch = self.branch, (*self.branch, Doubt(why=why))
-        try:
-            yield
-        finally:
-            self.branch = before
 
     def _import(self, s: ast.Import | ast.ImportFrom, scope: dict[str, Value]) -> None:
         if PATCHING_MODULE in self.code(s):
@@ -318,174 +237,17 @@ class _Reader:
             elif isinstance(base, Dotted) and base.name == "os.environ" and _of_the_vendor(key):
                 self.unread(s, "YAML sets no environment: set it where npucompose runs, or hydra.job.env_set")
 
-    def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
-        config, path = where_of(base, name)
-        if path in HOOKS:
-            config.hooks[HOOKS[path]] = s
-            return
-        if group_of(config.package, path, self.torch_npu):
-            self.unread(s, "a whole sub-configuration is replaced")
-            return
-        why = self.doubt_of(config) or (value.why if isinstance(value, Unknown) else "")
-        kept = plain(value)
-        leaf = attributes(config.package, self.torch_npu).get(path)
-        takes_function = leaf is not None and leaf.kind == "names" and kept is not None
-        if not why and takes_function != isinstance(value, Filter):
-            why = "it takes a function of nodes" if takes_function else "it is a function"
-        if not why and kept is None and not isinstance(value, Const):
-            why = unknown_in(value) or ""
-        self.step(count := size(kept))
-        why = why or (TOO_MANY if count > MOST_ITEMS else "")
-        why = why or self._again(config, path, s) or ""
-        why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
-        if why:
-            self.unread(s, why)
+    # Functions and classes of the script.
 
-    def _again(self, config: Config, path: str, s: ast.AST) -> str | None:
-        """One statement that sets one option in several rounds tries values: which one is meant is not known."""
-        if not self.rounds_deep:
-            return None
-        if self.set_by.setdefault((id(config), path), s) is not s:
-            self.set_by[id(config), path] = s
-        elif path in config.rounds_set:
-            config.values.pop(path, None)
-            return LOOP
-        config.rounds_set.add(path)
-        return None
-
-    def certain(self, value: Value, made: Items) -> Value:
-        """What a key of a dict may hold after an assignment at this place."""
-        why = self.doubt_of(made)
-        return Unknown(why=why) if why else value
-
-    def unread(self, s: ast.AST, why: str) -> None:
-        code = " ".join(self.code(s).split())
-        short = code if len(code) <= 100 else code[:97] + "..."
-        self.facts.unread.append(Unread(line=getattr(s, "lineno", 0), code=short, why=why))
-
-    # Expressions.
-
-    def value(self, e: ast.expr, scope: Mapping[str, Value]) -> Value:
-        self.step()
-        if isinstance(e, ast.Constant):
-            return Const(value=e.value)
-        if isinstance(e, ast.Name):
-            return scope.get(e.id, Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id))
-        if isinstance(e, ast.Attribute):
-            return self._attribute(e, scope)
-        if isinstance(e, ast.Subscript):
-            return self._subscript(e, scope)
-        if isinstance(e, ast.Dict):
-            keys = [self.value(key, scope) if key else None for key in e.keys]
-            values = [self.value(v, scope) for v in e.values]
-            return Items(items=items_of(zip(keys, values, strict=True)), branch=self.branch)
-        if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
-            items = [self.value(item, scope) for item in e.elts]
-            return self._list(items)
-        if isinstance(e, ast.Call):
-            return self._call(e, scope)
-        if isinstance(e, ast.Lambda):
-            return Unknown(why="it is a function")
-        return composed(self, e, scope) or computed(e)
-
-    def decided(self, test: ast.expr, scope: Mapping[str, Value]) -> Value:
-        """A condition; not known in a loop or by an attribute that is set more than once, which may have changed."""
-        value = self.value(test, scope)
-        changing = any(isinstance(n, ast.Attribute) and self.stores[n.attr] > 1 for n in ast.walk(test))
-        looped = any(doubt.why == LOOP for doubt in self.branch) and not isinstance(test, ast.Constant)
-        return Unknown(why=CONDITION) if isinstance(value, Const) and (changing or looped) else value
-
-    def conditional(self) -> AbstractContextManager[None]:
-        return self._doubting(CONDITION)
-
-    def comprehension(self, e: Any, scope: Mapping[str, Value]) -> Value:
-        """What it calls is in a loop."""
-        inner = dict(scope)
-        for generator in e.generators:
-            self.value(generator.iter, inner)
-            names = [n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)]
-            inner.update({name: Unknown(why=LOOP) for name in names})
-        with self._doubting(LOOP):
-            for part in (e.key, e.value) if isinstance(e, ast.DictComp) else (e.elt,):
-                self.value(part, inner)
-        return Unknown(why=LOOP)
-
-    def _list(self, items: Sequence[Value]) -> Value:
-        if any(unknown_in(item) for item in items):
-            return why_unknown(items)
-        made = [plain(item) for item in items]
-        self.step(count := size(made))
-        return Const(value=made) if count <= MOST_ITEMS else Unknown(why=TOO_MANY)
-
-    def _attribute(self, e: ast.Attribute, scope: Mapping[str, Value]) -> Value:
-        base = self.value(e.value, scope)
-        if isinstance(base, Dotted):
-            return module(f"{base.name}.{e.attr}")
-        if isinstance(base, (Config, At)):
-            config, path = where_of(base, e.attr)
-            return At(config=config, path=path)
-        if isinstance(base, Object):
-            found = base.attributes.get(e.attr)
-            if isinstance(found, Def) and is_property(found.node):
-                return self.call(found, [], {})
-            return base.attributes.get(e.attr, Unknown(why=f"'{self.code(e)}' is not set in this script", name=e.attr))
-        return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
-
-    def _subscript(self, e: ast.Subscript, scope: Mapping[str, Value]) -> Value:
-        base, key = self.value(e.value, scope), self.value(e.slice, scope)
-        if isinstance(base, Items) and isinstance(key, Const) and str(key.value) in base.items:
-            return base.items[str(key.value)]
-        if isinstance(base, Dotted) and base.name == "os.environ":
-            return from_environment([key])
-        if isinstance(base, Items) and isinstance(key, Const):
-            return base.items.get("**", Unknown(why=f"'{self.code(e)}' is not set in this script"))
-        if isinstance(key, Const) and isinstance(key.value, str):
-            return Argument(name=key.value)
-        return Unknown(why=f"'{self.code(e)}' is known only when the script runs")
-
-    # Calls.
-
-    def _call(self, e: ast.Call, scope: Mapping[str, Value]) -> Value:
-        from npucompose.recipe.calls import called
-
-        args = [self.value(a, scope) for a in e.args]
-        keywords = {k.arg or "**": self.value(k.value, scope) for k in e.keywords}
-        if isinstance(e.func, ast.Attribute):
-            on = self.value(e.func.value, scope)
-            if isinstance(on, Logger):
-                if e.func.attr == "setLevel":
-                    self._level(on, args, e)
-                return Const(value=None)
-            if isinstance(on, Items) and e.func.attr in DICT_METHODS:
-                return DICT_METHODS[e.func.attr](self, on, args, keywords)
-        function = self.value(e.func, scope)
-        if isinstance(function, Def) and is_node_filter(function.node):
-            return filter_of(args)
-        if isinstance(function, Def):
-            return self.call(function, args, keywords)
-        if isinstance(function, Object):  # a class of the script: its one instance is the class itself
-            initial = function.attributes.get("__init__")
+    def own(self, made: Def | Object, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
+        if isinstance(made, Object):  # a class of the script: its one instance is the class itself
+            initial = made.attributes.get("__init__")
             if isinstance(initial, Def):
                 self.call(initial, args, keywords)
             else:
-                constructed(function, keywords)
-            return function
-        name = function.name if isinstance(function, (Dotted, Unknown)) else ""
-        return called(self, name, e, args, keywords)
-
-    def _level(self, logger: Logger, args: Sequence[Value], e: ast.Call) -> None:
-        level = args[0] if args else Unknown(why="no level is given")
-        name = level.name.removeprefix("logging.") if isinstance(level, Dotted) else str(plain(level))
-        if name in ("DEBUG", "INFO", "WARNING", "ERROR") and not self.doubt:
-            self.facts.levels[logger.name] = name
-        else:
-            self.unread(e, self.doubt or "the level is none of DEBUG, INFO, WARNING, ERROR")
-
-    def _decorator(self, e: ast.expr, scope: dict[str, Value]) -> None:
-        from npucompose.recipe.calls import called
-
-        if isinstance(self.value(e, scope), Dotted) and self.code(e) == "torch.compile":
-            called(self, "torch.compile", ast.Call(func=e, args=[], keywords=[], lineno=e.lineno), [], {})
+                constructed(made, keywords)
+            return made
+        return filter_of(args) if is_node_filter(made.node) else self.call(made, args, keywords)
 
     def call(self, made: Def, args: Sequence[Value], keywords: Mapping[str, Value], *, unknown: bool = False) -> Value:
         """The script's own function, read with these arguments; what it returns."""
@@ -516,6 +278,30 @@ class _Reader:
         given = [made.owner, *args] if made.owner is not None and not is_static(made.node) else list(args)
         bound.update({name: value for name, value in zip(names, given, strict=False) if not isinstance(value, Unknown)})
         return bound | {k: v for k, v in keywords.items() if k in bound and not isinstance(v, Unknown)}
+
+    def _decorator(self, e: ast.expr, scope: dict[str, Value]) -> None:
+        if isinstance(self.value(e, scope), Dotted) and self.code(e) == "torch.compile":
+            called(self, "torch.compile", ast.Call(func=e, args=[], keywords=[], lineno=e.lineno), [], {})
+
+
+def constructed(made: Object, keywords: Mapping[str, Value]) -> None:
+    """The fields of a class without __init__, as a dataclass takes them."""
+    for name, value in keywords.items():
+        before = made.attributes.get(name)
+        other = name in made.given and (not isinstance(before, Const) or plain(before) != plain(value))
+        made.attributes[name] = Unknown(why=f"instances of {made.name} have several values of it") if other else value
+        made.given.add(name)
+
+
+def is_static(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
+
+
+def filter_of(args: Sequence[Value]) -> Value:
+    patterns = plain(args[0]) if args else None
+    if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
+        return Filter(patterns=tuple(patterns))
+    return Unknown(why="the patterns of the filter are not constants")
 
 
 def _of_the_vendor(key: Value) -> bool:

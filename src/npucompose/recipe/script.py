@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npucompose.passes.base import Stage
-from npucompose.recipe import header, node_filters
+from npucompose.recipe import header
 from npucompose.recipe.ejected import Mark, Parts, options_of
+from npucompose.recipe.genuine import filter_source
 from npucompose.recipe.python_text import (
     Blank,
     Block,
@@ -245,7 +246,7 @@ def _filters(parts: Parts) -> list[str]:
 def _filter(parts: Parts) -> Iterator[list[Part]]:
     """The function that makes a filter of patterns, pasted."""
     if _filters(parts):
-        yield [Pasted(node_filters.source())]
+        yield [Pasted(filter_source())]
 
 
 def _plain(value: Any) -> Any:

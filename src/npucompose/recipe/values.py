@@ -1,15 +1,21 @@
-"""What the names of a script stand for while it is read."""
+"""What the names of a script stand for while it is read, and what is known at one place of it. Runs nothing."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from attrs import define, field, frozen
 
-from npucompose.recipe.genuine import MODE, Package
+from npucompose.recipe.genuine import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
 
+CONDITION, LOOP = "it depends on a condition", "it is in a loop"
+TOO_MANY = "it holds too many values"
+MOST_ITEMS = 10_000
+"""Of a constant list or dict, what is in its lists counted too."""
+LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
 NOT_CONSTANT = "its value is not a constant"
 """Why a value is `Unknown` of which there is nothing else to say."""
 
@@ -212,3 +218,176 @@ def with_keywords(keywords: Mapping[str, Value]) -> dict[str, Value]:
 def where_of(base: Config | At, name: str) -> tuple[Config, str]:
     """(configuration, attribute path) of `base.name`."""
     return (base, name) if isinstance(base, Config) else (base.config, f"{base.path}.{name}")
+
+
+def items_of(pairs: Iterable[tuple[Value | None, Value]]) -> dict[str, Value]:
+    """The entries of a dict, `**other` as (None, other)."""
+    found: dict[str, Value] = {}
+    for key, value in pairs:
+        if isinstance(key, Const):
+            found[str(key.value)] = named(value, str(key.value))
+        else:
+            found |= spread(value if key is None else key)
+    return found
+
+
+def rounds_of(over: Value) -> Value:
+    """A constant list as rounds; a pair in it is shared out among two targets."""
+    if isinstance(over, Items):
+        return Rounds(rounds=tuple((Const(value=key),) for key in over.items)) if "**" not in over.items else over
+    if not isinstance(over, Const) or not isinstance(over.value, list):
+        return over
+    items: list[Any] = over.value
+    return Rounds(
+        rounds=tuple(tuple(map(constant, item)) if isinstance(item, list) else (constant(item),) for item in items)
+    )
+
+
+def constant(value: Any) -> Value:
+    if isinstance(value, dict):
+        return Items(items={str(key): constant(item) for key, item in value.items()})
+    return Const(value=value)
+
+
+def named(value: Value, name: str) -> Value:
+    """A pool takes the name of the first variable, attribute or key that holds it."""
+    return Pool(name=name) if isinstance(value, Pool) and not value.name else value
+
+
+def module(name: str) -> Value:
+    """Something of a module; TorchAir's logger goes by the name that Python's logging knows it by."""
+    top = name.partition(".")[0]
+    return Logger(name=top) if name in LOGGERS else Dotted(name=name)
+
+
+def from_environment(args: Sequence[Value]) -> Unknown:
+    """`os.getenv("MODE", "reduce-overhead")`: which variable it is, and what holds where nobody sets it."""
+    name = plain(args[0]) if args else None
+    said = f"the environment variable {name}" if isinstance(name, str) else "an environment variable"
+    default = args[1] if len(args) > 1 else None
+    unset = f" (where it is unset: {plain(default)!r})" if isinstance(default, Const) else ""
+    return Unknown(why=f"it is not constant: it comes from {said}{unset}", name=name if isinstance(name, str) else "")
+
+
+def size(value: Any) -> int:
+    """How many values it holds; counts no further than needed, for lists may hold the same one again and again."""
+    inside: Sequence[Any] = (
+        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
+    total = 1
+    for item in inside:
+        total += size(item)
+        if total > MOST_ITEMS:
+            break
+    return total
+
+
+class TooLong(Exception):
+    """The functions of a script call one another so often that reading it would not end."""
+
+
+@define(kw_only=True)
+class Facts:
+    """Everything that a script says about compiling, in the order in which it says it."""
+
+    configs: list[Config] = field(factory=list)
+    backends: list[Backend] = field(factory=list)
+    compiles: list[Compile] = field(factory=list)
+    marks: list[MarkCall] = field(factory=list)
+    gears: list[GearsCall] = field(factory=list)
+    levels: dict[str, str] = field(factory=dict)
+    artifacts: list[str] = field(factory=list)
+    hcom: list[tuple[int, str, str]] = field(factory=list)
+    """(line, code, why it may not be called) of each patch_for_hcom."""
+    in_models: dict[str, dict[str, list[int]]] = field(factory=dict)
+    """{what is decided: {function: lines}} of the scopes and events in a model's own code."""
+    unread: list[Unread] = field(factory=list)
+
+
+class Analysis:
+    """What is known at one place of a script: the facts so far, the branches around it, the work that is left."""
+
+    def __init__(self, torch_npu: str, steps: int) -> None:
+        self.torch_npu = torch_npu
+        self.facts = Facts()
+        self.steps_left = steps
+        self.rounds_deep = 0
+        """How many loops are read round for round at this place."""
+        self.set_by: dict[tuple[int, str], ast.AST] = {}
+        """{(configuration, path): the statement in a round that set it last}."""
+        self.branch: tuple[Doubt, ...] = ()
+        """The branches and loops that this place lies in; empty where an assignment certainly happens."""
+
+    @property
+    def doubt(self) -> str:
+        """Why an assignment at this place may not happen; empty where it certainly does."""
+        return self.branch[-1].why if self.branch else ""
+
+    def doubt_of(self, made: Config | Items) -> str:
+        """Why an option of a configuration, or a key, may not be set at this place although the object is made."""
+        shared = sum(1 for one, other in zip(self.branch, made.branch, strict=False) if one is other)
+        return self.branch[-1].why if len(self.branch) > shared else ""
+
+    @contextmanager
+    def doubting(self, why: str) -> Iterator[None]:
+        before, self.branch = self.branch, (*self.branch, Doubt(why=why))
+        try:
+            yield
+        finally:
+            self.branch = before
+
+    def step(self, count: int = 1) -> None:
+        self.steps_left -= count
+        if self.steps_left < 0:
+            raise TooLong
+
+    def code(self, node: ast.AST) -> str:
+        """The text of a part of the script. It takes the longer the longer it is."""
+        text = ast.unparse(node)
+        self.step(1 + len(text) // 20)
+        return text
+
+    def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
+        config, path = where_of(base, name)
+        if path in HOOKS:
+            config.hooks[HOOKS[path]] = s
+            return
+        if group_of(config.package, path, self.torch_npu):
+            self.unread(s, "a whole sub-configuration is replaced")
+            return
+        why = self.doubt_of(config) or (value.why if isinstance(value, Unknown) else "")
+        kept = plain(value)
+        leaf = attributes(config.package, self.torch_npu).get(path)
+        takes_function = leaf is not None and leaf.kind == "names" and kept is not None
+        if not why and takes_function != isinstance(value, Filter):
+            why = "it takes a function of nodes" if takes_function else "it is a function"
+        if not why and kept is None and not isinstance(value, Const):
+            why = unknown_in(value) or ""
+        self.step(count := size(kept))
+        why = why or (TOO_MANY if count > MOST_ITEMS else "")
+        why = why or self._again(config, path, s) or ""
+        why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
+        if why:
+            self.unread(s, why)
+
+    def _again(self, config: Config, path: str, s: ast.AST) -> str | None:
+        """One statement that sets one option in several rounds tries values: which one is meant is not known."""
+        if not self.rounds_deep:
+            return None
+        if self.set_by.setdefault((id(config), path), s) is not s:
+            self.set_by[id(config), path] = s
+        elif path in config.rounds_set:
+            config.values.pop(path, None)
+            return LOOP
+        config.rounds_set.add(path)
+        return None
+
+    def certain(self, value: Value, made: Items) -> Value:
+        """What a key of a dict may hold after an assignment at this place."""
+        why = self.doubt_of(made)
+        return Unknown(why=why) if why else value
+
+    def unread(self, s: ast.AST, why: str) -> None:
+        code = " ".join(self.code(s).split())
+        short = code if len(code) <= 100 else code[:97] + "..."
+        self.facts.unread.append(Unread(line=getattr(s, "lineno", 0), code=short, why=why))
