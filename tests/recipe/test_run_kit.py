@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.recipe.kit_files import my_model, run_kit
+from npucompose.recipe.kit_files import my_model, observe, run_kit
 
 PROFILE = """Type,Name,Duration(us),{stream}
 MatMul,mm_1,2.5,7
@@ -47,7 +47,7 @@ def test_a_profile_comes_to_calls_times_and_streams_of_each_kernel(
     calls: list[dict[str, Any]] = []
     monkeypatch.setitem(sys.modules, "torch_npu", profiler(stream, calls))
     monkeypatch.setattr(torch, "npu", SimpleNamespace(synchronize=lambda: None), raising=False)
-    found = run_kit._profiled(lambda **inputs: calls.append(inputs), {"x": 1}, str(tmp_path))
+    found = observe._profiled(lambda **inputs: calls.append(inputs), {"x": 1}, str(tmp_path))
     assert calls == [{"x": 1}]
     assert found == {
         "MatMul": {"calls": 2, "us": 4.0, "streams": ["3", "7"]},
@@ -59,7 +59,7 @@ def test_a_profile_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "torch_npu", profiler("Stream ID", []))
     monkeypatch.setattr(torch, "npu", SimpleNamespace(synchronize=lambda: None), raising=False)
     with pytest.raises(RuntimeError, match="left no kernel_details"):
-        run_kit._profiled(lambda: None, {}, str(tmp_path))
+        observe._profiled(lambda: None, {}, str(tmp_path))
 
 
 def test_the_time_of_a_call_is_the_median_where_there_are_samples() -> None:
