@@ -30,11 +30,11 @@ from typing import Any
 from attrs import asdict, evolve, field, frozen
 
 from airflow_free import cgroup
-from airflow_free.environment import worker_environment
 from airflow_free.outcome import GRACE_S, STACK_S, Account, Hearing, Limits, Outcome, last_lines, outcome_of
 from airflow_free.stage import Event, Tell
 from airflow_free.supervisor import ENDING_S, KILL, STACK, TERM
 from npucompose.errors import NpuComposeError
+from npucompose.experiment.environment import worker_environment
 
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
 """Instead of `-m airflow_free.forkserver`: that would need this package on the path before the path could be set."""

@@ -38,7 +38,12 @@ SOC = {5: "ascend310p"}
 """The product that is asked about; elsewhere ascend910b, which sinks tiling."""
 GEARS = "{key.2: [128, 160], value.2: [128, 160]}"
 LENGTHS = re.compile("actual_seq")
-LOADED_FIRST = ("torch._dynamo", "torch._inductor.compile_fx", "airflow_free.explain", "npucompose.compose.session")
+LOADED_FIRST = (
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "npucompose.experiment.explain",
+    "npucompose.compose.session",
+)
 
 
 def overrides(op: str, way: str, path: int) -> list[str]:
@@ -59,12 +64,12 @@ def row(op: str, way: str, path: int) -> dict[str, Any]:
     """One row, from a process that becomes a device without CANN."""
     from attrs import evolve
 
-    from airflow_free.explain import explained
     from npucompose.compose.check import check
     from npucompose.compose.session import Session
     from npucompose.compose.sinking import question_of
     from npucompose.compose.tree import compose
     from npucompose.errors import ConfigError
+    from npucompose.experiment.explain import explained
     from npucompose.sinking import diagnose
 
     head = {"op": op, "lengths": way, "path": path}

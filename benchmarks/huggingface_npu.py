@@ -40,9 +40,9 @@ def row(name: str, mode: str) -> dict[str, Any]:
     """One class in one mode, in a process that becomes a device without CANN."""
     import torch
 
-    from airflow_free.explain import explained
     from npucompose.api import checked
     from npucompose.compose.session import Session
+    from npucompose.experiment.explain import explained
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from airflow_free.experiment import ENTRY, Begun, Job
 from airflow_free.outcome import Outcome
 from airflow_free.pool import Pool
 from airflow_free.stage import Event
 from airflow_free.store import Store
-from airflow_free.sweep.crews.local import order_of
-from airflow_free.sweep.ledger import Entry, Ledger
-from airflow_free.sweep.plan import Plan
 from airflow_free.worker import run_in_worker
 from npucompose.compose.tree import Composer
+from npucompose.experiment.run import ENTRY, Begun, Job
+from npucompose.experiment.sweep.crews.local import order_of
+from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.plan import Plan
 from npucompose.schema.figures import Figures
 
 TRIES = 7

@@ -55,7 +55,7 @@ PRELOADED = (
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
 OURS = ("airflow_free", "npucompose")
-NOT_HERE = re.compile(r"airflow_free\.(sweep\.crews\.(ray|slurm)|tracking\.to_)|npucompose\.(targets\.npu|scope$)")
+NOT_HERE = re.compile(r"npucompose\.(experiment\.(sweep\.crews\.(ray|slurm)|tracking\.to_)|targets\.npu|scope$)")
 """What needs an extra or a device, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(
     r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"

@@ -138,7 +138,7 @@ def test_lists_are_of_the_folder_the_tree_and_the_version_asked_for(
 
 
 def test_bisecting_ends_with_who_is_guilty(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import airflow_free.bisect
+    import npucompose.experiment.bisect
 
     for guilty, status in ((None, 0), ("cse", 1)):
 
@@ -147,7 +147,7 @@ def test_bisecting_ends_with_who_is_guilty(monkeypatch: pytest.MonkeyPatch, caps
             tell("a line")
             return SimpleNamespace(guilty=guilty, error="why")
 
-        monkeypatch.setattr(airflow_free.bisect, "bisect", bisected)
+        monkeypatch.setattr(npucompose.experiment.bisect, "bisect", bisected)
         assert cli.main(["bisect", "model=add"]) == status
         last = (
             "it holds with all of its passes." if guilty is None else "passes.cse is the first pass that breaks it: why"
@@ -274,7 +274,7 @@ def test_the_end_of_a_task_inside_hydra_is_the_end_of_the_command(
 def test_a_sweep_tells_what_is_illegal_and_ends_as_its_runs_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_free.sweep import command
+    from npucompose.experiment.sweep import command
 
     sweep = SimpleNamespace(illegal_lines=lambda: ["a=1 is illegal"], act=None)
     monkeypatch.setattr(command, "planned", lambda overrides, composer: sweep)

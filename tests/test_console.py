@@ -14,9 +14,9 @@ from rich.text import Text
 
 from airflow_free.progress import Progress
 from airflow_free.stage import Event
-from airflow_free.sweep.ledger import Entry, Ledger
 from npucompose.cli import main
 from npucompose.console import console, guarded
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.visible import visible
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_free.stages import STAGES
 from npucompose.errors import ConfigError
+from npucompose.experiment.stages import STAGES
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS
@@ -84,7 +84,7 @@ def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any])
 
 def test_one_stage_is_one_file_of_its_name() -> None:
     assert [type(stage).__module__ for stage in STAGES.stages.values()] == [
-        f"airflow_free.stages.{name}" for name in STAGES.stages
+        f"npucompose.experiment.stages.{name}" for name in STAGES.stages
     ]
 
 

@@ -122,7 +122,7 @@ class Maker:
         return self.corpus.Case(name="override", files={}, command=tuple(words))
 
     def _ledger(self, chance: random.Random) -> Any:
-        from airflow_free.sweep.ledger import COLUMNS, Entry, Ledger
+        from npucompose.experiment.sweep.ledger import COLUMNS, Entry, Ledger
 
         with tempfile.TemporaryDirectory() as place:
             with Ledger.open(Path(place)) as ledger:
@@ -167,8 +167,8 @@ class Composing:
     """Overrides and files of a folder, as far as a job, with what the package itself holds read once."""
 
     def __init__(self, place: Path) -> None:
-        from airflow_free.experiment import Surroundings
         from npucompose.compose.tree import Composer
+        from npucompose.experiment.run import Surroundings
 
         self.place, self.around = place, Surroundings()
         (place / "theirs").mkdir()
@@ -177,8 +177,8 @@ class Composing:
 
     def run(self, case: Any) -> dict[str, Any]:
         """As `judge.run`; each file has a name of its own, for what is remembered by name."""
-        from airflow_free.experiment import Job
         from npucompose.errors import ConfigError
+        from npucompose.experiment.run import Job
         from npucompose.visible import visible
         from tests.strangers.judge import prepared
 

@@ -29,9 +29,9 @@ from typing import Any, NoReturn
 
 from airflow_free import forkserver, pool, processes
 from airflow_free.store import Store
-from airflow_free.sweep.ledger import Ledger
-from airflow_free.sweep.plan import Plan
-from airflow_free.sweep.run import run_sweep
+from npucompose.experiment.sweep.ledger import Ledger
+from npucompose.experiment.sweep.plan import Plan
+from npucompose.experiment.sweep.run import run_sweep
 from tools import result_file
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process of several threads is not forked
@@ -164,8 +164,8 @@ def planned(points: int) -> Plan:
     """The sweep, with everything loaded that its points need."""
     import importlib
 
-    from airflow_free.sweep.crews.local import LOADED
     from npucompose.compose.tree import Composer
+    from npucompose.experiment.sweep.crews.local import LOADED
 
     plan = Plan.of([one.format(points=points) for one in OVERRIDES], Composer())
     for name in {*LOADED, *(n for p in plan.points if p.job for n in p.job.checked.target.loaded)}:

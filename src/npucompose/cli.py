@@ -80,7 +80,7 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     running.add_argument("overrides", nargs="*", help="the experiment; Hydra reads them")
     explain = commands.add_parser("explain", help="why a graph would sink or not; who set which option; runs no stage")
     if asked == "explain":
-        from airflow_free import explain_command
+        from npucompose.experiment import explain_command
 
         explain_command.declare(explain)
     listing = commands.add_parser("list", help="what can be chosen")
@@ -96,7 +96,7 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     bisect.set_defaults(act=_bisect)
     report = commands.add_parser("report", help="runs beside each other, or what differs between two")
     if asked == "report":
-        from airflow_free.sweep import report_command
+        from npucompose.experiment.sweep import report_command
 
         report_command.add_arguments(report)
     shells = commands.add_parser("completion", help="what a shell needs to complete commands, groups, choices, keys")
@@ -104,12 +104,12 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     shells.set_defaults(act=_completion)
     kit = commands.add_parser("device-kit", help="plain scripts that prove a recipe on an NPU; read what came back")
     if asked == "device-kit":
-        from airflow_free import device_kit_command
+        from npucompose.experiment import device_kit_command
 
         device_kit_command.declare(kit)
     recipe = commands.add_parser("recipe", help="an experiment out of npucompose, and in again")
     if asked == "recipe":
-        from airflow_free import recipe_command
+        from npucompose.experiment import recipe_command
 
         recipe_command.declare(recipe)
     return parser
@@ -212,9 +212,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _bisect(arguments: argparse.Namespace) -> int:
-    from airflow_free.bisect import bisect
     from airflow_free.store import Store
     from npucompose.compose.tree import compose
+    from npucompose.experiment.bisect import bisect
 
     composed = compose(arguments.overrides, config_dirs=arguments.config_dir)
     verdict = bisect(composed, Store.default(), lambda line: print(f"  {line}", flush=True))
@@ -275,7 +275,7 @@ def _run(argv: Sequence[str], program: str) -> int:
 
 
 def _single(arguments: argparse.Namespace, program: str) -> int:
-    from airflow_free.experiment import Job
+    from npucompose.experiment.run import Job
 
     composer = _composer(arguments)
     job = Job.of(composer.compose(arguments.overrides))
@@ -311,7 +311,7 @@ def _bug(error: Exception) -> NpuComposeError:
 
 def _sweep(arguments: argparse.Namespace, program: str) -> int:
     """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
-    from airflow_free.sweep.command import planned
+    from npucompose.experiment.sweep.command import planned
 
     composer = _composer(arguments)
     sweep = planned(arguments.overrides, composer)
@@ -364,12 +364,12 @@ def _run_here(job: Any) -> int:
     """Inside Hydra's task: run the job in the folder that Hydra made, print the summary, say the exit status."""
     from hydra.core.hydra_config import HydraConfig
 
-    from airflow_free import tracking
-    from airflow_free.environment import also_passing
-    from airflow_free.experiment import run_experiment
     from airflow_free.progress import Progress
     from airflow_free.store import Store
     from npucompose.console import console
+    from npucompose.experiment import tracking
+    from npucompose.experiment.environment import also_passing
+    from npucompose.experiment.run import run_experiment
     from npucompose.report.terminal import render
 
     terminal = console()

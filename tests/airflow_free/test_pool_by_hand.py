@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from airflow_free import pool as pools
-from airflow_free.environment import worker_environment
 from airflow_free.outcome import GRACE_S, STACK_S, Limits, Outcome
 from airflow_free.pool import FOREVER, LINGER_S, START_S, Order, Pool, _Server
 from airflow_free.stage import Event
 from npucompose.errors import NpuComposeError
+from npucompose.experiment.environment import worker_environment
 
 NOON = 1000.0
 LIMIT = 60.0

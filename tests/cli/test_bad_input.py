@@ -151,7 +151,7 @@ def test_a_missing_optional_package_says_which_extra_to_install(
     assert "pip install 'npucompose[minilm]'" in told
 
 
-@pytest.mark.parametrize("place", ["airflow_free.experiment.Job.of", "airflow_free.experiment.run_experiment"])
+@pytest.mark.parametrize("place", ["npucompose.experiment.run.Job.of", "npucompose.experiment.run.run_experiment"])
 def test_a_mistake_of_ours_is_a_paragraph_and_exit_3(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_path_that_the_system_does_not_take_is_a_sentence(
 def test_a_folder_that_is_deleted_while_a_sweep_writes_to_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_free.sweep import run as sweeping
+    from npucompose.experiment.sweep import run as sweeping
 
     def deleted(points: object) -> str:
         shutil.rmtree("multirun")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_free.experiment import Job, Surroundings
 from npucompose.compose.conf import conf_dir
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
+from npucompose.experiment.run import Job, Surroundings
 from npucompose.schema.compiler import EVERY_LEAF
 
 GROUPS = sorted(folder.name for folder in conf_dir().iterdir() if folder.is_dir())

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from lock_examples import OVERRIDES, locked_of
 from test_fuzz import CHOICES, GROUPS, KEYS, ODD
 
-from airflow_free.experiment import Job, Surroundings
 from airflow_free.keys import digest
-from airflow_free.lock import read
-from airflow_free.lock_text import described, judged
-from airflow_free.verify import compared, job_of
 from npucompose.cli import main
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError
+from npucompose.experiment.lock import read
+from npucompose.experiment.lock_text import described, judged
+from npucompose.experiment.run import Job, Surroundings
+from npucompose.experiment.verify import compared, job_of
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW, MANY = 50, 1000

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from airflow_free.sweep.ledger import Entry, Ledger
 from npucompose.cli import main
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.schema.figures import Figures
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_free.experiment import Job
 from npucompose.api import checked as _checked
 from npucompose.compose.check import Checked
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.experiment.run import Job
 
 FUSED = "mode=max-autotune"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from airflow_free.explain import explained
 from npucompose.api import checked
 from npucompose.compose.session import Session
+from npucompose.experiment.explain import explained
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.overwrites import Overwrites
 from npucompose.targets.cpu import CpuTarget

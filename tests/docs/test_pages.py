@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_free.sweep.plan import Plan
 from npucompose.cli import _parser
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
+from npucompose.experiment.sweep.plan import Plan
 from npucompose.report.listing import KINDS as LISTED
 from npucompose.targets.npu_offline.wheel import locate
 from tests.docs.blocks import ALL, KINDS, PAGES, ROOT, Block, blocks

@@ -11,11 +11,11 @@ from typing import Any, cast
 import yaml
 from attrs import frozen
 
-from airflow_free import lock
 from airflow_free.keys import digest
 from airflow_free.store import Record, Store
-from airflow_free.sweep import gather
-from airflow_free.sweep.ledger import FILE_NAME, Entry, Ledger, Trial
+from npucompose.experiment import lock
+from npucompose.experiment.sweep import gather
+from npucompose.experiment.sweep.ledger import FILE_NAME, Entry, Ledger, Trial
 from npucompose.report import json as report_json
 from npucompose.schema import versions
 from npucompose.schema.facts import of_facts
@@ -118,9 +118,9 @@ def mode(name: str, version: str) -> Callable[[Path], Any]:
 
 
 LOCK, LEDGER, GATHER, STORE = (
-    "airflow_free.lock",
-    "airflow_free.sweep.ledger",
-    "airflow_free.sweep.gather",
+    "npucompose.experiment.lock",
+    "npucompose.experiment.sweep.ledger",
+    "npucompose.experiment.sweep.gather",
     "airflow_free.store",
 )
 REPORTS, RECORDS, FACTS, VERSIONS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from airflow_free.assemble import _tried
+from npucompose.experiment.assemble import _tried
 from npucompose.report.words import plan_words
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import StreamFacts

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from airflow_free.explain import explained
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
+from npucompose.experiment.explain import explained
 from npucompose.schema.sinking import SinkingFacts, Step
 
 ON_CPU = ("target=cpu", "target.soc=ascend910b", "mode=max-autotune")

@@ -174,8 +174,8 @@ def _configurations() -> Iterator[Case]:
 @cache
 def recipe() -> dict[str, Any]:
     """A whole lock, as it is written after a run."""
-    from airflow_free.experiment import Job
     from npucompose.compose.tree import compose
+    from npucompose.experiment.run import Job
     from tests.lock_examples import OVERRIDES, locked_of
 
     return yaml.safe_load(locked_of(Job.of(compose(OVERRIDES))).text())

@@ -17,7 +17,8 @@ SOURCES = {"src/npucompose": ("*.py", "*.cpp", "*.h"), "src/hydra_plugins": ("*.
 NATIVE = "src/npucompose/targets/cpu/native/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "airflow_free": ("airflow_free", "src/hydra_plugins"),
+    "airflow_free": ("airflow_free",),
+    "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "untrusted.py", "user_code.py", "registry.py")),
     "targets/cpu, C++": (NATIVE,),
     **{name: (f"{PRODUCT}/{name}",) for name in (

@@ -6,8 +6,6 @@ Each look at a compilation is a process of its own, for TorchAir's global option
 as it is, and then once without each of its options. What differs between the two is what the option does here.
 """
 
-
-
 from __future__ import annotations
 
 import argparse

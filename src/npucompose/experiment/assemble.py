@@ -1,0 +1,225 @@
+"""Facts of finished stages become one Report. Knows no torch and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import attrs
+
+from airflow_free.keys import Ingredients
+from airflow_free.outcome import Outcome
+from airflow_free.runner import Finished
+from airflow_free.stage import Stage
+from airflow_free.store import Store
+from npucompose.compose.check import Checked
+from npucompose.experiment.expectations import judged, missed
+from npucompose.measure.numerics import combined
+from npucompose.report.words import trial_words
+from npucompose.schema.ablation import AblationFacts
+from npucompose.schema.facts import of_facts
+from npucompose.schema.modes import ModeFacts
+from npucompose.schema.partition import refused_on_npu
+from npucompose.schema.record import (
+    BenchmarkFacts,
+    CaptureFacts,
+    CompileTimes,
+    Environment,
+    GraphFacts,
+    Memory,
+    NpuFacts,
+    Numerics,
+    PassFacts,
+    Recompile,
+    ReplayFacts,
+    Report,
+    SequenceFacts,
+    StageRun,
+    Stages,
+    Status,
+    StreamFacts,
+)
+from npucompose.schema.sinking import SinkingFacts
+from npucompose.schema.streams import DEFAULT_STREAM, Verdict
+
+T = TypeVar("T")
+
+LONG_US = 1000.0
+"""From here on a predicted time is held against the measured one."""
+
+ACCOUNTS = ("compile", "replay", "sequence")
+"""Stages that tell of graphs and recompilations, in running order."""
+
+
+def assembled(
+    checked: Checked,
+    ingredients: Ingredients,
+    order: Sequence[Stage[Any]],
+    finished: Sequence[Finished],
+    store: Store,
+    outcome: Outcome | None,
+) -> Report:
+    """The report of a run; `outcome` is None when no worker was needed."""
+    facts = {f.stage: f.facts for f in finished}
+    graphs = _all_of(GraphFacts, _latest(facts, "graphs"), "graphs")
+    refused = [one for graph in graphs for one in graph.npu_refuses]
+    report = Report(
+        key=ingredients.key,
+        status="ok",
+        last_lines=outcome.last_lines if outcome is not None else (),
+        log_cut_bytes=outcome.log_cut_bytes if outcome is not None else 0,
+        reused=len(finished) == len(order) and all(f.reused for f in finished),
+        experiment=ingredients.values,
+        provenance=checked.provenance,
+        effective=(*checked.effective, *refused_on_npu(checked.target.name, refused)),
+        environment=_environment(finished, store),
+        graphs=graphs,
+        passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
+        rejected=outcome.rejected if outcome is not None else (),
+        streams=_streams(facts),
+        sinking=_sinking(facts, outcome),
+        recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
+        stages=_stages(facts),
+        numerics=_numerics(facts),
+        npu=_latest_of(NpuFacts, facts, "npu"),
+        memory=_memory(facts),
+        records=tuple(StageRun(stage=f.stage, key=f.key, reused=f.reused, seconds=f.seconds) for f in finished),
+    )
+    report = attrs.evolve(report, expectations=judged(checked.experiment.expect, report))
+    return attrs.evolve(report, status=_status(outcome, report), error=_error(outcome, report))
+
+
+def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
+    """The plan as it was made, whether its recordings run it, on how many threads, and how long it took where that was
+    measured. The recordings are those of the last process that says something of them: each makes its own trial."""
+    plan: StreamFacts | None = _of(StreamFacts, facts, "compile", "streams")
+    if plan is None:
+        return None
+    told = (facts.get(stage, {}).get("recordings") for stage in ("benchmark", "capture", "compile"))
+    recorded = [r for r in next(filter(None, told), ()) if r.get("streams", 1) > 1 or r.get("trial") is not None]
+    plan = _tried(plan, recorded)
+    if recorded and plan.applied:
+        why = "; ".join(dict.fromkeys(r["why_threads"] for r in recorded if r["why_threads"]))
+        plan = attrs.evolve(plan, threads=max(r["threads"] for r in recorded), why_threads=why)
+    times = list(facts.get("benchmark", {}).get("stream_times", {}).values())
+    if not times:
+        return plan
+    took = sum(one["plan_us"] for one in times)
+    comparable = plan.predicted_us is not None and took >= LONG_US and len(times) == len(facts["compile"]["graphs"])
+    return attrs.evolve(
+        plan,
+        measured_us=took,
+        measured_serial_us=sum(one["serial_us"] for one in times),
+        prediction_error=plan.predicted_us / took - 1 if comparable and plan.predicted_us is not None else None,
+    )
+
+
+def _tried(plan: StreamFacts, recorded: Sequence[Mapping[str, Any]]) -> StreamFacts:
+    """With what the trials say; a plan that no recording keeps leaves one stream."""
+    verdicts = tuple(
+        of_facts(Verdict, r["trial"], where="capture.trial") for r in recorded if r.get("trial") is not None
+    )
+    if not verdicts:
+        return plan
+    plan = attrs.evolve(plan, trials=verdicts, applied=any(verdict.applied for verdict in verdicts))
+    if not plan.applied and len(verdicts) == len(recorded):
+        plan = attrs.evolve(plan, streams=1, events=0, nodes=dict.fromkeys(plan.nodes, DEFAULT_STREAM))
+    return attrs.evolve(plan, why=trial_words(plan))
+
+
+def _sinking(facts: Mapping[str, Mapping[str, Any]], outcome: Outcome | None) -> SinkingFacts | None:
+    """The last stage's account; where one failed, what that knows of the graph that was not taken."""
+    failed = None if outcome is None else outcome.facts.get("sinking")
+    if failed is not None:
+        return of_facts(SinkingFacts, failed, where="sinking")
+    return _latest_of(SinkingFacts, facts, "sinking")
+
+
+def _latest(facts: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    """What the last stage that knows it says: a later account holds all of an earlier one."""
+    return next((facts[s][name] for s in reversed(ACCOUNTS) if facts.get(s, {}).get(name) is not None), None)
+
+
+def _latest_of(cls: type[T], facts: Mapping[str, Mapping[str, Any]], name: str) -> T | None:
+    value = _latest(facts, name)
+    return None if value is None else of_facts(cls, value, where=name)
+
+
+def _gathered(facts: Mapping[str, Mapping[str, Any]], name: str) -> list[Any]:
+    return [one for stage in ACCOUNTS for one in facts.get(stage, {}).get(name, ())]
+
+
+def _all_of(cls: type[T], entries: Sequence[Any] | None, where: str) -> tuple[T, ...]:
+    return tuple(of_facts(cls, entry, where=where) for entry in entries or ())
+
+
+def _numerics(facts: Mapping[str, Mapping[str, Any]]) -> Numerics | None:
+    """One verdict of both comparisons: the steps of the model, and the declared calls."""
+    found = {s: _of(Numerics, facts, s, "numerics") for s in ACCOUNTS if facts.get(s, {}).get("numerics") is not None}
+    if len(found) < 2:
+        return next(iter(found.values()), None)
+    last = list(found.values())[-1]
+    return attrs.evolve(combined(found), note=last.note)
+
+
+def _of(cls: type[Any], facts: Mapping[str, Mapping[str, Any]], stage: str, name: str) -> Any:
+    value = facts.get(stage, {}).get(name)
+    return None if value is None else of_facts(cls, value, where=f"{stage}.{name}")
+
+
+def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
+    return Stages(
+        compile=_of(CompileTimes, facts, "compile", "times"),
+        capture=_of(CaptureFacts, facts, "capture", "capture"),
+        replay=_of(ReplayFacts, facts, "replay", "replay"),
+        benchmark=_of(BenchmarkFacts, facts, "benchmark", "benchmark"),
+        ablation=_of(AblationFacts, facts, "ablation", "ablation"),
+        modes=_of(ModeFacts, facts, "modes", "modes"),
+        sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
+    )
+
+
+def _memory(facts: Mapping[str, Mapping[str, Any]]) -> Memory | None:
+    """The pool from the recording, the peak from the process that measured."""
+    parts = [facts[s]["memory"] for s in ("capture", "benchmark") if s in facts]
+    if not parts:
+        return None
+    return of_facts(Memory, {k: v for p in parts for k, v in p.items() if v is not None}, where="memory")
+
+
+def _environment(finished: Sequence[Finished], store: Store) -> Environment | None:
+    """The environment of the last record: the one that measured, where something was measured."""
+    for f in reversed(finished):
+        record = store.read(f.stage, f.key)
+        if record is not None:
+            return of_facts(Environment, record.environment, where="environment")
+    return None
+
+
+def _status(outcome: Outcome | None, report: Report) -> Status:
+    if outcome is not None and outcome.status in ("failed", "crashed", "timeout", "memory_limit"):
+        return outcome.status
+    if report.numerics is not None and not report.numerics.passed:
+        return "numerics_failed"
+    return "ok" if all(e.held for e in report.expectations) else "expect_failed"
+
+
+def _failed(numerics: Numerics) -> str:
+    """The paragraph on a comparison that did not pass: whose fault it is comes first."""
+    problems = "; ".join(numerics.problems)
+    if numerics.cause == "model":
+        return f"{problems}. Nothing can be compared with it."
+    if numerics.cause == "tracing":
+        return (
+            "tracing changed the results by more than the table of tolerances allows, before anything of npucompose "
+            f"touched the graph: torch.compile(backend='aot_eager') differs from eager too; {problems}"
+        )
+    return f"the comparison with eager failed: {problems}"
+
+
+def _error(outcome: Outcome | None, report: Report) -> str | None:
+    if outcome is not None and outcome.status != "done":
+        return outcome.error
+    if report.numerics is not None and not report.numerics.passed:
+        return _failed(report.numerics)
+    return missed(report.expectations)

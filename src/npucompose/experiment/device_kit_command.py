@@ -1,0 +1,103 @@
+"""`npucompose device-kit recipe.yaml [key=value …]` writes a kit, `device-kit read results.json` reads its results."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npucompose.errors import ConfigError
+
+if TYPE_CHECKING:
+    from npucompose.experiment.run import Job
+
+READ = "read"
+OUT = "device_kit"
+
+
+def declare(kit: argparse.ArgumentParser) -> None:
+    kit.add_argument(
+        "words",
+        nargs="+",
+        metavar="FILE",
+        help="a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json",
+    )
+    kit.add_argument(
+        "--out", metavar="FOLDER", help=f"of the kit (default: {OUT}); of what is read: .npucompose/device"
+    )
+    kit.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
+    kit.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
+    kit.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    if arguments.words[0] == READ:
+        return _read(arguments.words[1:], arguments.out)
+    file, *overrides = arguments.words
+    job = _job(Path(file), overrides, arguments.config_dir, trust=arguments.trust)
+    from npucompose.experiment.device_verdicts import recipe_key
+    from npucompose.recipe.device_kit import texts
+
+    folder = Path(arguments.out or OUT)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--out {folder} is there and not empty: name a new folder for the kit.")
+    for path in _written(folder, texts(job.composed, job.checked, recipe_key(job.ingredients.values))):
+        print(path)
+    print(f"put a model into {folder / 'my_model.py'}, then on the host: python3 {folder.name}/run_kit.py")
+    return 0
+
+
+def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, trust: bool) -> Job:
+    """The experiment of a recipe. An NPU that is not here is compiled for all the same: with npu_offline."""
+    from npucompose.compose.tree import compose
+    from npucompose.experiment.run import Job
+    from npucompose.experiment.verify import job_of
+    from npucompose.untrusted import load_yaml
+
+    data: Any = load_yaml(file)
+    if isinstance(data, dict) and "configuration" in data:
+        from npucompose.experiment.lock import read
+
+        if overrides:
+            raise ConfigError(f"{file} is locked: it takes no key=value. Lock another experiment.")
+        return job_of(read(file), trust=trust)
+    with tempfile.TemporaryDirectory(prefix="npucompose-kit-") as folder:
+        name = "".join(c if c.isalnum() else "_" for c in file.stem) or "recipe"
+        (Path(folder) / "experiment").mkdir()
+        shutil.copyfile(file, Path(folder) / "experiment" / f"{name}.yaml")
+        words = [f"experiment={name}", *(["trust=true"] if trust else []), *overrides]
+        composed = compose(words, config_dirs=[folder, *config_dirs])
+        if (composed.tree.get("target") or {}).get("name") == "npu":
+            composed = compose([*words, "target=npu_offline"], config_dirs=[folder, *config_dirs])
+        return Job.of(composed)
+
+
+def _read(words: Sequence[str], out: str | None) -> int:
+    from npucompose.experiment.device_verdicts import folder_of
+    from npucompose.recipe.device_kit import Read, device_name, kept
+    from npucompose.schema import premises
+    from npucompose.untrusted import read_text
+
+    if len(words) != 1:
+        raise ConfigError("device-kit read takes one result file: npucompose device-kit read results.json")
+    file = Path(words[0])
+    read = Read(results=premises.read(file, read_text(file)))
+    print("\n".join(read.lines()))
+    for path in _written(Path(out) if out else folder_of(device_name(read.results)), kept(read)):
+        print(f"written: {path}")
+    return 1 if any(claim.outcome == "refuted" for claim in read.results.claims.values()) else 0
+
+
+def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    from npucompose.report.files import write_atomically
+
+    try:
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / name, text)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}.") from None
+    return [folder / name for name in texts]

@@ -1,0 +1,46 @@
+"""The stage `compile`: from `torch.compile` to a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_free.stage import Facts, Stage
+from npucompose.experiment.stages.facts.graphs import graphs_account, npu_facts, sinking_facts
+from npucompose.experiment.stages.facts.streams import stream_facts, timelines
+from npucompose.schema.facts import facts_of
+from npucompose.schema.record import CompileTimes
+
+if TYPE_CHECKING:
+    from npucompose.compose.session import Session
+
+
+class Compile(Stage["Session"]):
+    """Dynamo, AOTAutograd, passes and backend on the example inputs; a graph before and after the passes as text."""
+
+    name: ClassVar[str] = "compile"
+    reads: ClassVar[tuple[str, ...]] = (
+        "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
+        "compile", "seed", "sinking", "benchmark.threads", "strict",
+    )  # fmt: skip
+
+    def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
+        graphs = live.compilations
+        first = live.first_call
+        return {
+            "times": facts_of(
+                CompileTimes(
+                    dynamo_s=first.dynamo_s,
+                    aot_s=first.aot_s,
+                    passes_s=first.passes_s,
+                    backend_s=first.backend_s,
+                    total_s=first.total_s,
+                )
+            ),
+            "streams": stream_facts(graphs),
+            "recordings": live.checked.target.recordings(live.materialised.backend),
+            "timelines": timelines(graphs),
+            **graphs_account(live),
+            "npu": npu_facts(live),
+            "sinking": sinking_facts(live),
+        }

@@ -1,0 +1,87 @@
+"""`npucompose run -m`: a planned sweep, or a search, as the task function that Hydra's sweeper is given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_free.store import Store
+from npucompose.compose.overrides import in_our_words
+from npucompose.compose.tree import Composer
+from npucompose.console import console
+from npucompose.experiment.sweep.ledger import Ledger
+from npucompose.experiment.sweep.plan import Plan, Point, expanded
+from npucompose.experiment.sweep.run import Name, exit_status, run_sweep
+from npucompose.experiment.sweep.told import Told
+from npucompose.experiment.sweep.view import SweepView
+from npucompose.schema.search import NoSearch, Search
+from npucompose.schema.structure import structure
+
+
+class Task(ABC):
+    """Hydra makes the folder and names those of the points; `run` then does the work, under `act`."""
+
+    act: Callable[[Callable[[], int]], Any] = staticmethod(lambda act: act())
+    """What keeps an error from passing through Hydra, which would make a traceback of it."""
+
+    def __call__(self, config: Any) -> None:
+        raise AssertionError("Hydra runs single jobs through this; a sweep goes through `run`")
+
+    def illegal_lines(self) -> Iterator[str]:
+        """What is told before anything starts."""
+        yield from ()
+
+    def run(self, folder: Path, name: Callable[[int, Sequence[str]], str]) -> None:
+        """Called by the launcher, once; `name` says what the folder of a point (number, overrides) is called."""
+
+        def named(point: Point) -> str:
+            with in_our_words():
+                return name(point.number, point.overrides)
+
+        self.act(lambda: self._run(folder, named))
+
+    @abstractmethod
+    def _run(self, folder: Path, name: Name) -> int:
+        """The exit status."""
+
+
+class Sweep(Task):
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def illegal_lines(self) -> Iterator[str]:
+        """Every illegal point."""
+        illegal = self.plan.illegal
+        if illegal:
+            yield f"{len(illegal)} of {len(self.plan.points)} points are illegal and not run:"
+        for point in illegal:
+            for problem in point.problems:
+                yield f"  {self.plan.name(point)}: {problem}"
+
+    def _run(self, folder: Path, name: Name) -> int:
+        terminal = console()
+        store = Store.default()
+        for warning in dict.fromkeys(w for point in self.plan.points if point.job for w in point.job.warnings):
+            console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
+        total = len({point.key for point in self.plan.points})
+        with Ledger.open(store.root) as ledger, SweepView(terminal, total, self.plan.name) as view:
+            told = Told(view.listen)
+            ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=told.listen)
+        terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
+        told.print_problems(store.root)
+        return exit_status(list(ends.values()))
+
+
+def planned(overrides: Sequence[str], composer: Composer) -> Task:
+    """What the command line asks for, checked as far as it can be before anything runs."""
+    points = expanded(overrides, composer)
+    if len(points) == 1:
+        tree = composer.compose(points[0]).tree
+        search: Search = structure(Search, tree.get("search", {}), "search")  # pyright: ignore[reportArgumentType]
+        if not isinstance(search, NoSearch):
+            from npucompose.experiment.sweep.search.command import SearchTask
+
+            return SearchTask.of(search, points[0], composer)
+    return Sweep(Plan.of(overrides, composer))

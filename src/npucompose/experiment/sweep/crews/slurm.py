@@ -1,0 +1,126 @@
+"""executor=slurm: each point a job of Slurm, by submitit. Nodes see the folder of the sweep and the store.
+
+A sweep that is killed leaves its jobs in Slurm's hands; what they finish is in the store, where the same command finds
+it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from attrs import asdict
+
+from airflow_free.outcome import Outcome
+from airflow_free.stage import Event
+from airflow_free.words import paragraph
+from npucompose.errors import NpuComposeError
+from npucompose.experiment.run import LOG, Begun, Job
+from npucompose.experiment.sweep.crew import Crew
+from npucompose.experiment.sweep.crews.away import Order, fulfil_here
+from npucompose.schema.executor import Slurm
+
+FOLDER = "slurm"
+"""Of the sweep: what submitit writes."""
+BEYOND_MIN = 10
+"""Minutes that Slurm grants beyond the point's own limit: to start it, and to see it end."""
+ASK_EVERY = 15
+"""Looks at files of which one asks Slurm itself; a job that left no file is found dead by that."""
+
+
+class SlurmCrew(Crew):
+    def __init__(self, options: Slurm, folder: Path) -> None:
+        self.options = options
+        self.submitit = importlib.import_module("submitit")
+        try:
+            self.executor = self.submitit.AutoExecutor(folder=folder / FOLDER, cluster=options.cluster)
+        except RuntimeError as error:
+            raise NpuComposeError(f"executor=slurm: {paragraph(error)}") from error
+        self.running: dict[int, Any] = {}
+        self.looks = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for job in self.running.values():
+            job.cancel(check=False)
+
+    def has_room(self, job: Job) -> bool:
+        return len(self.running) < self.options.jobs
+
+    def start(self, number: int, begun: Begun) -> None:
+        order = Order.of(begun)
+        self.executor.update_parameters(**self._parameters(begun.job))
+        told = {
+            "payload": {
+                **begun.payload,
+                "surroundings": {part: dict(values) for part, values in order.surroundings.items()},
+            },
+            "time_limit_s": order.time_limit_s,
+            "env": dict(order.env),
+            "limits": asdict(order.limits),
+            "log_path": str((begun.run_dir / LOG).resolve()),
+        }
+        with _undisturbed():
+            self.running[number] = self.executor.submit(fulfil_here, told)
+
+    def _parameters(self, job: Job) -> dict[str, Any]:
+        options = self.options
+        limit_s = job.checked.experiment.pipeline.time_limit_s
+        parameters: dict[str, Any] = {
+            "name": "npucompose",
+            "timeout_min": options.time_limit_min or math.ceil(limit_s / 60) + BEYOND_MIN,
+            "cpus_per_task": options.cpus,
+            "slurm_additional_parameters": {"no-requeue": True, **options.parameters},
+        }
+        alone = job.measures if options.exclusive is None else options.exclusive
+        if alone:
+            parameters["slurm_additional_parameters"]["exclusive"] = True
+        if options.partition is not None:
+            parameters["slurm_partition"] = options.partition
+        if options.gres is not None:
+            parameters["slurm_gres"] = options.gres
+        return parameters
+
+    def news(self) -> Sequence[tuple[int, Event | Outcome]]:
+        while True:
+            self.looks += 1
+            ask = self.looks % ASK_EVERY == 0
+            ended = [number for number, job in self.running.items() if job.done(force_check=ask)]
+            if ended:
+                return [(number, self._outcome(self.running.pop(number))) for number in ended]
+            time.sleep(self.options.poll_s)
+
+    def _outcome(self, job: Any) -> Outcome:
+        try:
+            facts: dict[str, Any] = job.result()
+        except self.submitit.core.utils.FailedJobError as error:
+            return Outcome(status="failed", error=_first_line(error), exit_status=3)
+        except self.submitit.core.utils.UncompletedJobError as error:
+            words = f"Slurm ended job {job.job_id} before it sent a result: {_first_line(error)}"
+            return Outcome(status="crashed", error=words, exit_status=3)
+        return Outcome(**{**facts, "problems": tuple(facts["problems"]), "last_lines": tuple(facts["last_lines"])})
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until a job that Slurm has taken is known here, and so can be cancelled."""
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,163 @@
+"""The points of a sweep: every combination of the values on the command line, composed and checked before any runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from airflow_free.keys import digest
+from npucompose.compose.overrides import in_our_words, parsed_overrides
+from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
+from npucompose.errors import ConfigError, listed
+from npucompose.experiment.run import NOT_IN_A_KEY, Job, Surroundings
+from npucompose.experiment.sweep.crew import check_installed
+from npucompose.schema.executor import Executor, Local
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+PROPOSED = "search.space"
+MOST_POINTS = 100_000
+
+
+@frozen(kw_only=True)
+class Point:
+    """One combination. A legal one has a job; an illegal one has `problems`, a sentence each, and never runs."""
+
+    number: int
+    overrides: tuple[str, ...]
+    job: Job | None
+    problems: tuple[str, ...] = ()
+    key: str
+
+
+@frozen(kw_only=True, slots=False)
+class Plan:
+    points: tuple[Point, ...]
+    executor: Executor
+    retry_failed: bool
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """The overrides that not every point has."""
+        counts = Counter(text for point in self.points for text in point.overrides)
+        return frozenset(text for text, times in counts.items() if times < len(self.points))
+
+    def name(self, point: Point) -> str:
+        """What tells the point from the others: `model=add seed=3`."""
+        return " ".join(text for text in point.overrides if text in self.varying) or f"point {point.number}"
+
+    @property
+    def illegal(self) -> tuple[Point, ...]:
+        return tuple(point for point in self.points if point.job is None)
+
+    @staticmethod
+    def of(overrides: Sequence[str], composer: Composer) -> Plan:
+        """All points; ConfigError when the command line cannot be read, or when no point of it is legal."""
+        around = Surroundings()
+        points = tuple(point_of(n, texts, composer, around) for n, texts in enumerate(expanded(overrides, composer)))
+        jobs = [point.job for point in points if point.job is not None]
+        if not jobs:
+            raise ConfigError(*dict.fromkeys(problem for point in points for problem in point.problems))
+        executor = _the_same([job.checked.experiment.executor for job in jobs], "executor")
+        check_installed(executor)
+        if any(job.checked.experiment.search.name != "none" for job in jobs):
+            raise ConfigError(
+                "a search takes one value for each key of the command line: what varies is said by search.space."
+            )
+        retry = _the_same([job.checked.experiment.retry for job in jobs], "retry")
+        return Plan(points=points, executor=executor, retry_failed=retry == "failed")
+
+
+def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ...]]:
+    """`["mode=eager,reduce-overhead", "seed=1"]` is `[("mode=eager", "seed=1"), ("mode=reduce-overhead", "seed=1")]`.
+
+    The first override varies slowest. Takes lists, choice(…), range(…) and glob(…).
+    """
+    parsed = parsed_overrides(overrides)
+    problems = [problem for o in parsed if (problem := _unsweepable(o)) is not None]
+    if problems:
+        raise ConfigError(*problems)
+    with in_our_words():
+        ways = [_ways(o, composer) for o in parsed]
+    if math.prod(map(len, ways)) > MOST_POINTS:
+        raise ConfigError(f"this sweep has more than {MOST_POINTS:,} points, and no more are planned at once.")
+    return list(product(*ways))
+
+
+def _unsweepable(o: Override) -> str | None:
+    if not o.is_sweep_override():
+        return None
+    if o.is_hydra_override():
+        return f"'{o.input_line}' sweeps over a setting of Hydra, which says nothing of the experiment."
+    if not o.is_discrete_sweep():
+        return f"'{o.input_line}' names an interval; a sweep takes values: a,b or choice(a,b) or range(1,9) or glob(*)."
+    return None
+
+
+def _ways(o: Override, composer: Composer) -> list[str]:
+    if not o.is_sweep_override():
+        return [str(o.input_line)]
+    o.config_loader = composer.loader  # glob(…) asks it for the choices of the group
+    ways = [f"{o.get_key_element()}={value}" for value in islice(o.sweep_string_iterator(), MOST_POINTS + 1)]
+    if not ways:
+        raise ConfigError(f"'{o.input_line}' stands for no value at all.")
+    return ways
+
+
+def point_of(
+    number: int, texts: Sequence[str], composer: Composer, around: Surroundings, proposed: Collection[str] = ()
+) -> Point:
+    """Of these overrides, legal or not. Settings of Hydra are checked with the point and are none of its own."""
+    own = tuple(text for text in texts if _first(text) != "hydra")
+    try:
+        job = Job.of(_honestly(composer.compose(texts), proposed), around)
+        _check_device(job)
+    except ConfigError as error:
+        return Point(number=number, overrides=own, job=None, problems=error.problems, key=_key_of_illegal(own))
+    return Point(number=number, overrides=own, job=job, key=job.key)
+
+
+def _honestly(composed: Composed, proposed: Collection[str]) -> Composed:
+    """With the origin of the keys that no person has written: a search may not do what only the command line may."""
+    keys = {key.lstrip("+") for key in proposed}
+    changed = {
+        path: PROPOSED
+        for path, origin in (composed.provenance.items() if keys else ())
+        if origin == COMMAND_LINE and any(path == key or path.startswith(f"{key}.") for key in keys)
+    }
+    return evolve(composed, provenance={**composed.provenance, **changed}) if changed else composed
+
+
+def _first(text: str) -> str:
+    """`executor` of `+executor.jobs=2`."""
+    return re.split(r"[.=/]", text.lstrip("+~"), maxsplit=1)[0]
+
+
+def _key_of_illegal(texts: Sequence[str]) -> str:
+    """Of what was asked for: there is no experiment. Where and when it would have run is left out, as in other keys."""
+    return digest(["illegal", [text for text in texts if _first(text) not in NOT_IN_A_KEY]])
+
+
+def _check_device(job: Job) -> None:
+    target, executor = job.checked.target, job.checked.experiment.executor
+    devices = executor.devices if isinstance(executor, Local) else ()
+    if devices and target.device_variable is not None and target.device_index != 0:
+        raise ConfigError(
+            f"executor.devices={list(devices)} hands out devices, of which each point sees one, as number 0; "
+            f"target.index={target.device_index} would be another: leave it out."
+        )
+
+
+def _the_same(values: Sequence[Any], name: str) -> Any:
+    """Where a sweep runs is not part of a point."""
+    if any(value != values[0] for value in values):
+        raise ConfigError(f"'{name}' differs between the points of the sweep ({listed(map(str, set(values)))}).")
+    return values[0]

@@ -1,0 +1,120 @@
+"""`npucompose report [DIR…]`: runs beside each other, or what differs between two."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from npucompose.console import console
+from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
+from npucompose.report import compare, comparison, differences
+from npucompose.report import json as report_json
+from npucompose.report.files import write_atomically
+from npucompose.report.words import STATUS_WORDS
+from npucompose.schema.figures import MEASURED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)")
+    parser.add_argument("--diff", action="store_true", help="what differs between two runs, and who said so")
+    parser.add_argument("--sort", default="p50_us", choices=(*MEASURED, "status"), help="by which figure")
+    parser.add_argument("--descending", action="store_true", help="the largest first")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="so many lines; 0: all (default: 50)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="for a pull request")
+    form.add_argument("--csv", action="store_true", help="for a spreadsheet")
+    form.add_argument("--json", action="store_true", help="with --diff: the differences as JSON")
+    form.add_argument(
+        "--html", metavar="FILE", type=Path, help="one page: table, Pareto plots, differences between any two runs"
+    )
+    parser.set_defaults(act=report)
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Print, or write the page; the exit status is 0 whatever the runs came to."""
+    places = [Path(place) for place in arguments.places]
+    if arguments.json and not arguments.diff:
+        raise ConfigError("--json is for --diff: each run's report.json is JSON already, --csv is the table.")
+    if arguments.diff:
+        return _diff(places, arguments)
+    found = _gathered(places, arguments)
+    if arguments.html is not None:
+        return _write_page(found, arguments.html)
+    if arguments.markdown:
+        print(compare.as_markdown(found.lines), end="")
+    elif arguments.csv:
+        print(compare.as_csv(found.lines), end="")
+        return 0
+    else:
+        terminal = console()
+        terminal.print(compare.as_table(found.lines))
+        terminal.print(_summary(found), highlight=False)
+    if sentence := _verdict(found):
+        print(f"\n{sentence}")
+    if len(places) == 2 and all(_is_one_run(place) for place in places):
+        print()
+        _print_differences(_differences_of(places), arguments)
+    return 0
+
+
+def _gathered(places: list[Path], arguments: argparse.Namespace) -> Gathered:
+    """What is asked for may be anybody's: where it cannot be read, what was asked for is wrong."""
+    try:
+        return gather(places, sort=arguments.sort, descending=arguments.descending, limit=arguments.limit or None)
+    except ConfigError:
+        raise
+    except NpuComposeError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _verdict(found: Gathered) -> str | None:
+    """Which of two runs is faster, where there are two of the same work."""
+    if len(found.lines) != 2:
+        return None
+    one, other = (run.report for run in with_reports(found.lines))
+    return differences.verdict(one, other) if one is not None and other is not None else None
+
+
+def _is_one_run(place: Path) -> bool:
+    return place.is_file() or (place / report_json.FILE_NAME).is_file()
+
+
+def _write_page(found: Gathered, path: Path) -> int:
+    try:
+        write_atomically(path, comparison.render(with_reports(found.lines), found.counts))
+    except OSError as error:
+        raise ConfigError(f"--html {path} cannot be written: {error.strerror}.") from error
+    print(f"{_summary(found)}\n  {path}")
+    return 0
+
+
+def _summary(found: Gathered) -> str:
+    total = sum(found.counts.values())
+    counts = ", ".join(f"{found.counts[s]} {words}" for s, words in STATUS_WORDS.items() if s in found.counts)
+    return f"{len(found.lines)} of {total} runs: {counts}"
+
+
+def _diff(places: list[Path], arguments: argparse.Namespace) -> int:
+    if len(places) != 2:
+        raise ConfigError(f"--diff compares two runs; given {len(places)}.")
+    if arguments.csv or arguments.html is not None:
+        raise ConfigError("--diff is a table of words: --markdown, --json, or neither.")
+    _print_differences(_differences_of(places), arguments)
+    return 0
+
+
+def _differences_of(places: list[Path]) -> tuple[differences.Difference, ...]:
+    one, other = (report_json.load(place) for place in places)
+    return differences.differences(one, other)
+
+
+def _print_differences(found: tuple[differences.Difference, ...], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(differences.as_json(found))
+    elif not found:
+        print("Nothing differs.")
+    elif arguments.markdown:
+        print(differences.difference_markdown(found), end="")
+    else:
+        console().print(differences.difference_text(found), end="", soft_wrap=True)

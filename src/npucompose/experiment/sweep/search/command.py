@@ -1,0 +1,59 @@
+"""`npucompose run -m search=optuna`: the task that Hydra's sweeper is given, and what a person sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from airflow_free.store import Store
+from npucompose.compose.tree import Composer
+from npucompose.console import console
+from npucompose.experiment.sweep.command import Task
+from npucompose.experiment.sweep.ledger import Ledger
+from npucompose.experiment.sweep.run import Name, exit_status
+from npucompose.experiment.sweep.search.run import Question, run_search
+from npucompose.experiment.sweep.search.study import Study
+from npucompose.experiment.sweep.told import Told
+from npucompose.experiment.sweep.view import SweepView
+from npucompose.schema.search import Optuna
+
+MOST_SHOWN = 10
+
+
+class SearchTask(Task):
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+    @staticmethod
+    def of(options: Optuna, overrides: Sequence[str], composer: Composer) -> SearchTask:
+        return SearchTask(Question.of(options, overrides, composer))
+
+    def _run(self, folder: Path, name: Name) -> int:
+        terminal = console()
+        store = Store.default()
+        with Ledger.open(store.root) as ledger:
+            told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
+            total = max(0, self.question.options.trials - told)
+            with SweepView(terminal, total, self.question.varying) as view:
+                heard = Told(view.listen)
+                ends, study = run_search(self.question, folder, name, store=store, ledger=ledger, listen=heard.listen)
+        terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
+        for line in best_lines(study):
+            terminal.print(line, soft_wrap=True, highlight=False)
+        heard.print_problems(store.root)
+        # A point that is illegal was pruned, as asked; only where nothing else was found is that an answer.
+        ran = [entry for entry in ends.values() if entry.status != "illegal"]
+        return exit_status(ran or list(ends.values()))
+
+
+def best_lines(study: Study) -> Iterator[str]:
+    """The best trial, or those of the front."""
+    found = list(study.best())
+    if not found:
+        yield "no trial has all objectives."
+        return
+    objectives = study.options.objectives
+    yield ("best:" if len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:")
+    for params, values in found[:MOST_SHOWN]:
+        reached = ", ".join(f"{name} {value:g}" for name, value in zip(objectives, values, strict=True))
+        yield f"  {reached}  {' '.join(f'{key}={value}' for key, value in params.items())}"

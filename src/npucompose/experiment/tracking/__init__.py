@@ -1,0 +1,78 @@
+"""Finished runs told to a tracker, from a process of its own: a tracker that hangs or dies loses no run.
+
+The run directory is complete before anybody is told; what goes wrong afterwards is a warning and no other status.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from npucompose.errors import ConfigError
+from npucompose.schema.names import LONGEST, is_name
+from npucompose.schema.setting import COMMAND_LINE, DEFAULT, origin
+from npucompose.schema.tracker import PACKAGES, Tracker
+
+TIME_LIMIT_S = 60.0
+"""For the first run; each further one may take EACH_S more."""
+EACH_S = 10.0
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from npucompose.experiment.tracking.tell import main; main()"
+)
+
+
+def check(tracker: Tracker, provenance: dict[str, str]) -> None:
+    """ConfigError where the tracker's package is missing, or where a file says to whom the run is to be told."""
+    if tracker.place is not None and origin(provenance, "tracker.place") != COMMAND_LINE:
+        raise ConfigError(
+            f"tracker.place={tracker.place} comes from {origin(provenance, 'tracker.place')}; only the command line "
+            "itself can say where runs are told: add tracker.place=… there."
+        )
+    said_by = origin(provenance, "tracker.experiment")
+    if said_by not in (COMMAND_LINE, DEFAULT) and not is_name(tracker.experiment):
+        raise ConfigError(
+            f"tracker.experiment must be a plain name, of which folders are made, and comes from {said_by}: "
+            f"{tracker.experiment[:LONGEST]!r}."
+        )
+    package = PACKAGES.get(tracker.name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"tracker={tracker.name} needs the package {package}: pip install 'npucompose[{tracker.name}]'."
+        )
+
+
+def tell_of(tracker: Tracker, folders: Sequence[Path], store: Path) -> tuple[str, ...]:
+    """Tell the tracker of finished runs; what went wrong, a sentence each, and nothing raised."""
+    if tracker.name == "none" or not folders:
+        return ()
+    order = {
+        "name": tracker.name,
+        "place": tracker.place,
+        "experiment": tracker.experiment,
+        "store": str(store.resolve()),
+        "folders": [str(folder.resolve()) for folder in folders],
+    }
+    limit = TIME_LIMIT_S + EACH_S * len(folders)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", BOOT, json.dumps(sys.path)],
+            input=json.dumps(order), capture_output=True, text=True, timeout=limit, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return (f"tracker={tracker.name} did not end within {limit:.0f} s; the runs are kept, it may lack some.",)
+    return tuple(f"tracker={tracker.name}: {problem}" for problem in _problems(done))
+
+
+def _problems(done: subprocess.CompletedProcess[str]) -> Iterator[str]:
+    """The last line is the account; without one the process died."""
+    lines = done.stdout.strip().splitlines()
+    try:
+        yield from json.loads(lines[-1])["problems"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        yield f"its process ended with exit status {done.returncode} ({told}); the runs are kept."

@@ -1,0 +1,55 @@
+"""What the tracker's own process does: read each run directory, tell it, account for what could not be told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from npucompose.report import json as report_json
+from npucompose.report.exports import Tracked
+
+
+@frozen(kw_only=True)
+class Order:
+    """As `npucompose.experiment.tracking.tell` writes it."""
+
+    name: str
+    place: str | None
+    experiment: str
+    store: str
+    folders: tuple[str, ...]
+
+
+def main() -> None:
+    """Called by BOOT: the order on stdin, the account as the last line of stdout."""
+    order = Order(**json.load(sys.stdin))
+    with os.fdopen(os.dup(1), "w") as account:
+        os.dup2(2, 1)  # trackers print; only the account goes to the parent
+        problems = obey(order, teller_of(order))
+        account.write(json.dumps({"problems": problems}) + "\n")
+
+
+def obey(order: Order, teller: Callable[[Tracked, bool], None]) -> list[str]:
+    """Tell each run; a run that cannot be told does not keep the others from it."""
+    problems: list[str] = []
+    for folder in map(Path, order.folders):
+        try:
+            report = report_json.load(folder)
+            teller(Tracked.of(report, folder), report.reused)
+        except Exception as error:  # noqa: BLE001  whatever a tracker raises is told and loses nothing
+            problems.append(f"{folder.name} was not told: {type(error).__name__}: {error}")
+    return problems
+
+
+def teller_of(order: Order) -> Callable[[Tracked, bool], None]:
+    """A function that tells of one run, or leaves it out where a run that ran nothing is known there."""
+    from npucompose.experiment.tracking import to_mlflow, to_tensorboard
+
+    tellers: Mapping[str, Any] = {"mlflow": to_mlflow.teller, "tensorboard": to_tensorboard.teller}
+    return tellers[order.name](order)

@@ -1,0 +1,647 @@
+"""`recipe`, `explain`, `bisect` and `run -m` without a run: what they take, refuse, print and end with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+from lock_examples import OVERRIDES, locked_of
+from report.report_examples import FULL
+
+from airflow_free.outcome import Limits, Outcome
+from airflow_free.runner import Finished
+from airflow_free.store import Record, Store
+from npucompose.compose.tree import Composer, compose
+from npucompose.errors import CompileError, ConfigError, NpuComposeError
+from npucompose.experiment import bisect as bisecting
+from npucompose.experiment import explain, explain_adapt, explain_command, recipe_command, verify
+from npucompose.experiment import run as experiment
+from npucompose.experiment.lock import Locked
+from npucompose.experiment.run import Job
+from npucompose.experiment.sweep import command
+from npucompose.experiment.sweep.plan import Plan
+from npucompose.experiment.verify import compared
+from npucompose.schema.sinking import Explanation, SinkingFacts
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return Job.of(compose(OVERRIDES))
+
+
+@pytest.fixture
+def locked(job: Job) -> Locked:
+    return locked_of(job)
+
+
+# recipe
+
+
+def recipe(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    recipe_command.declare(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["eject"], {"overrides": [], "config_dir": [], "config_name": "config", "out": None}),
+        (["eject", "a=1", "-cd", "x", "--config-dir", "y", "-cn", "z", "--out", "o"],
+         {"overrides": ["a=1"], "config_dir": ["x", "y"], "config_name": "z", "out": "o"}),
+        (["import", "f.py", "--torch-npu", "2.1", "--out", "o"], {"file": "f.py", "torch_npu": "2.1", "out": "o"}),
+        (["export", "--to", "vllm-ascend", "a=1"],
+         {"overrides": ["a=1"], "to": "vllm-ascend", "config_dir": [], "config_name": "config", "out": None}),
+        (["lock", "a=1"], {"overrides": ["a=1"], "config_dir": [], "out": "recipe.lock.yaml"}),
+        (["show", "l"], {"lock": Path("l")}),
+        (["verify", "l"], {"lock": Path("l"), "against": None, "tolerance": 0.2, "trust": False}),
+        (["verify", "l", "--trust", "--against", "m", "--tolerance", "0"],
+         {"lock": Path("l"), "against": "m", "tolerance": 0.0, "trust": True}),
+    ],
+)  # fmt: skip
+def test_each_action_of_recipe_takes_its_arguments(words: list[str], given: dict[str, Any]) -> None:
+    found = vars(recipe(*words))
+    assert callable(found.pop("act"))
+    assert found == given
+
+
+@pytest.mark.parametrize("words", [[], ["export"], ["import"], ["show"], ["verify"], ["nothing"]])
+def test_what_is_missing_of_a_recipe_s_arguments_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        recipe(*words)
+
+
+@pytest.mark.parametrize(("status", "ends"), [("ok", 0), ("expect_failed", 1), ("numerics_failed", 1)])
+def test_a_recipe_is_locked_where_it_was_asked_for(
+    status: Any, ends: int, locked: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    found = attrs.evolve(locked, result=attrs.evolve(locked.result, status=status))
+    asked: list[Any] = []
+    monkeypatch.setattr(verify, "lock", lambda job, *, store: asked.append((job.key, store)) or found)
+    out = tmp_path / "a.yaml"
+    arguments = recipe("lock", *OVERRIDES, "--out", str(out))
+    assert arguments.act(arguments) == ends
+    assert capsys.readouterr().out == f"{status}; written: {out}\n"
+    assert out.read_text() == found.text()
+    assert asked == [(Job.of(compose(OVERRIDES)).key, Store.default())]
+    arguments = recipe("lock", *OVERRIDES, "--out", str(tmp_path / "no" / "a.yaml"))
+    with pytest.raises(ConfigError, match="cannot be written: No such file"):
+        arguments.act(arguments)
+
+
+def test_a_recipe_holds_here_or_the_exit_status_is_one(
+    locked: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked.write(tmp_path)
+    trusted: list[bool] = []
+    here = locked
+
+    def run_again(locked: Locked, *, trust: bool = False) -> Locked:
+        trusted.append(trust)
+        return here
+
+    monkeypatch.setattr(verify, "run_again", run_again)
+
+    def verified(*words: str) -> int:
+        arguments = recipe("verify", str(tmp_path), *words)
+        return arguments.act(arguments)
+
+    assert verified() == 0
+    assert verified("--trust") == 0
+    assert trusted == [False, True]
+    assert "the recipe holds here" in capsys.readouterr().out
+    benchmark = locked.result.benchmark
+    slower = attrs.evolve(benchmark, speedup={"eager": 1.7})
+    here = attrs.evolve(locked, result=attrs.evolve(locked.result, benchmark=slower))
+    assert (verified(), verified("--tolerance", "0.1")) == (0, 1)
+    assert verified("--against", str(tmp_path)) == 0
+    for tolerance in ("1", "-0.1"):
+        with pytest.raises(ConfigError, match="at least 0 and below 1"):
+            verified("--tolerance", tolerance)
+    assert verified("--tolerance", "0") == 1
+    shown = recipe("show", str(tmp_path))
+    capsys.readouterr()
+    assert shown.act(shown) == 0
+    assert capsys.readouterr().out.startswith("mode=reduce-overhead")
+
+
+def test_what_is_locked_went_to_its_end(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = attrs.evolve(FULL, status="crashed", error="it died")
+    asked: list[Any] = []
+
+    def run(job: Job, folder: Path, *, store: Store) -> Any:
+        assert folder.is_dir()
+        asked.append((job, store, folder))
+        return report
+
+    monkeypatch.setattr(verify, "run_experiment", run)
+    store = Store(tmp_path)
+    with pytest.raises(NpuComposeError, match="crashed: it died"):
+        verify.lock(job, store=store)
+    for status in ("ok", "expect_failed", "numerics_failed"):
+        report = attrs.evolve(FULL, status=status, error=None)
+        assert verify.lock(job, store=store) == Locked.of(job.ingredients, report)
+    assert asked[0][:2] == (job, store)
+    assert not asked[0][2].exists()
+
+
+def test_the_speed_may_miss_its_tolerance_and_no_more(locked: Locked) -> None:
+    def differences(there: Any, here: Any, tolerance: float) -> list[str]:
+        sides = [
+            attrs.evolve(locked, result=attrs.evolve(locked.result, benchmark=benchmark)) for benchmark in (there, here)
+        ]
+        return [str(one) for one in compared(*sides, tolerance=tolerance).differences]
+
+    benchmark = locked.result.benchmark
+    half, more = (attrs.evolve(benchmark, speedup={"eager": value}) for value in (1.0, 9.0))
+    assert differences(benchmark, half, 0.5) == []
+    assert differences(benchmark, half, 0.4) == ["speedup.eager: locked 2.0, here 1.0"]
+    assert differences(benchmark, more, 0.0) == []
+    assert differences(None, benchmark, 0.0) == []
+    assert differences(benchmark, None, 0.0) == ["speedup.eager: locked 2.0, here null"]
+
+
+def test_sixty_letters_are_shown_and_sixty_one_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "shown", str)
+    assert verify._short("x" * 60) == "x" * 60
+    assert verify._short("x" * 61) == "x" * 12 + "…"
+
+
+def test_what_only_one_side_s_mapping_says_is_told_once() -> None:
+    said = verify._said_by_others
+    assert said("a", {"a": {}}, {"a.b": 1})
+    assert said("a", {"a.b": 1}, {"a": {}})
+    assert said("a.(order)", {"a.(order)": [1]}, {})
+    assert not said("a", {"a": {}}, {"b": 1})
+    assert not said("a", {"a": 1}, {"a.b": 1})
+    assert not said("a.(order)", {"a.(order)": [1]}, {"a.(order)": [2]})
+    assert list(verify._leaves({"a": {"b": 1, "c": {}}, "d": {"e": {"f": 2}}})) == [
+        ("a.b", 1), ("a.c", {}), ("d.e.f", 2), ("d.(order)", ["e"]), ("(order)", ["a", "d"]),
+    ]  # fmt: skip
+
+
+# explain
+
+
+def explaining(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    explain_command.declare(parser)
+    return parser.parse_args(words)
+
+
+def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]) -> None:
+    given = vars(explaining())
+    assert given.pop("act") is explain_command.act
+    assert given == {
+        "overrides": [], "config_dir": [], "config_name": "config", "log": [], "dump": [], "options": False,
+        "under": "", "adapt": False, "json": False,
+    }  # fmt: skip
+    assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--adapt", "--options"], "one of --options and --adapt"),
+        (["--under", "mode"], "--under is for --options"),
+        (["--options", "--log", "x"], "--options is about an experiment"),
+        (["--options", "--dump", "x"], "--options is about an experiment"),
+        (["--adapt", "--log", "x"], "--log and --dump have no meaning there"),
+        (["--adapt", "--dump", "x"], "--log and --dump have no meaning there"),
+    ],
+)
+def test_what_explain_cannot_do_together_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        explain_command.act(explaining(*words))
+
+
+FACTS = SinkingFacts(fx_graph="static")
+
+
+@pytest.fixture
+def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "npucompose.sinking.artefacts.read", lambda path: asked.append(path) or SimpleNamespace(sinking=f"of {path}")
+    )
+    monkeypatch.setattr(
+        "npucompose.sinking.with_artefacts",
+        lambda facts, told: asked.append((facts, told)) or attrs.evolve(FACTS, product="with"),
+    )
+    monkeypatch.setattr(explain, "explain", lambda composed: Explanation(asked={"m": "a"}, sinking=FACTS,
+                                                                         compile_s=1.0, diagnosis_s=2.0))  # fmt: skip
+    return asked
+
+
+def test_files_alone_compile_nothing_and_beside_an_experiment_they_are_added(artefacts: list[Any]) -> None:
+    alone = explain_command._explanation(explaining("--log", "a/l.log", "--dump", "b/d.txt"))
+    assert alone.asked == {"file": "l.log, d.txt"}
+    assert (alone.compile_s, alone.diagnosis_s, alone.sinking.product) == (0.0, 0.0, "with")
+    assert artefacts == ["a/l.log", "b/d.txt", (None, ["of a/l.log", "of b/d.txt"])]
+    artefacts.clear()
+    both = explain_command._explanation(explaining("model=add", "--log", "a/l.log"))
+    assert (both.asked, both.compile_s, both.sinking.product) == ({"m": "a"}, 1.0, "with")
+    assert artefacts[1:] == [(FACTS, ["of a/l.log"])]
+    artefacts.clear()
+    assert explain_command._explanation(explaining("model=add")).sinking == FACTS
+    assert artefacts == []
+
+
+def test_an_explanation_is_printed_for_a_person_or_as_json(
+    artefacts: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain_command.act(explaining("model=add", "--json")) == 0
+    assert capsys.readouterr().out.startswith("{")
+    assert explain_command.act(explaining("model=add")) == 0
+    assert "static" in capsys.readouterr().out
+    assert explain_command.act(explaining("model=add", "--options", "--under", "mode", "--json")) == 0
+    options = capsys.readouterr().out
+    assert "mode.name" in options
+    assert "model.name" not in options
+    assert explain_command.act(explaining("model=add", "--options", "--under", "mode")) == 0
+    table = capsys.readouterr().out
+    assert "mode" in table
+    assert "seed" not in table
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+def test_a_dry_run_that_rejects_ends_with_three(
+    rejects: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = SimpleNamespace(rejections=("r",) if rejects else ())
+    printed: list[str] = []
+    monkeypatch.setattr(explain_adapt, "dry_run", lambda composed: found)
+    monkeypatch.setattr("npucompose.report.explain.as_json", lambda found: printed.append("json") or "{}")
+    monkeypatch.setattr("npucompose.report.explain.render_dry_run", lambda found, console: printed.append("words"))
+    assert explain_command.act(explaining("model=add", "--adapt")) == (3 if rejects else 0)
+    assert explain_command.act(explaining("model=add", "--adapt", "--json")) == (3 if rejects else 0)
+    assert printed == ["words", "json"]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = SimpleNamespace(asked=[], outcome=Outcome(status="done", result={"a": 1}))
+
+    def run(entry: str, payload: Any, **options: Any) -> Outcome:
+        assert options["log_path"].parent.is_dir()
+        found.asked.append((entry, payload, options))
+        return found.outcome
+
+    monkeypatch.setattr(explain, "run_in_worker", run)
+    return found
+
+
+def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker: Any) -> None:
+    composed = compose(
+        ["model=add", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2", "pipeline.memory_limit_mb=3000"]
+    )
+    also: list[Any] = []
+    assert explain.in_worker(composed, "m:f", also.append) == {"a": 1}
+    ((entry, payload, options),) = worker.asked
+    assert (entry, payload) == ("m:f", {"tree": composed.tree, "provenance": composed.provenance})
+    assert (options["time_limit_s"], options["limits"]) == (7, Limits.of_mib(2, 3000))
+    assert options["log_path"].name == "run.log"
+    assert not options["log_path"].parent.exists()
+    assert also[0].experiment.model.name == "add"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "told"),
+    [
+        (Outcome(status="config_error", problems=("a", "b")), ConfigError, "a\nb"),
+        (Outcome(status="config_error", error="e"), ConfigError, "e"),
+        (Outcome(status="crashed", error="it died"), CompileError, "it died"),
+        (Outcome(status="crashed"), CompileError, "the worker sent no result."),
+    ],
+)
+def test_a_worker_that_ends_badly_is_no_explanation(
+    outcome: Outcome, error: type[Exception], told: str, worker: Any
+) -> None:
+    worker.outcome = outcome
+    with pytest.raises(error) as caught:
+        explain.in_worker(compose(["model=add"]), "m:f")
+    assert str(caught.value) == told
+
+
+def test_what_compiles_nothing_or_has_no_rules_is_refused_before_a_worker(worker: Any) -> None:
+    with pytest.raises(ConfigError, match="mode=eager compiles nothing"):
+        explain.in_worker(compose(["model=add", "mode=eager"]), "m:f")
+    with pytest.raises(ConfigError, match="adapt=none has no rules"):
+        explain_adapt.dry_run(compose(["model=add"]))
+    assert worker.asked == []
+
+
+def recorded(**parts: Any) -> Any:
+    backend = SimpleNamespace(
+        **{"partial": "cut", "compilations": [], "effective": lambda: [SimpleNamespace(why="why")], **parts}
+    )
+    return SimpleNamespace(materialised=SimpleNamespace(backend=backend))
+
+
+def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npucompose.schema.partition.named", lambda outside: f"named {outside}")
+
+    def graph(name: str, outside: Any) -> Any:
+        planned = None if outside is None else SimpleNamespace(outside=outside, words="in two")
+        return SimpleNamespace(id=name, planned=planned)
+
+    graphs = [graph("a", None), graph("b", ()), graph("c", "x")]
+    assert list(explain._recording(recorded(compilations=graphs))) == ["c: in two", "why"]
+    assert list(explain._recording(recorded(compilations=graphs, partial="refuse"))) == [
+        "c: compile.partial=refuse refuses this graph: named x", "why",
+    ]  # fmt: skip
+
+
+class Stand:
+    """A session for a dry run: which passes it was made with, and what its compilation does."""
+
+    fails: Exception | None = None
+
+    def __init__(self, checked: Any) -> None:
+        self.checked = checked
+        self.experiment = SimpleNamespace(
+            adapt=SimpleNamespace(name="mine", rules=()), model=SimpleNamespace(name="m"),
+            mode=SimpleNamespace(name="mode"), shapes=SimpleNamespace(name="s"),
+        )  # fmt: skip
+        self.materialised = SimpleNamespace(backend=SimpleNamespace(reads_only=None), genuine=None)
+
+    @property
+    def compilations(self) -> Any:
+        if self.fails:
+            raise self.fails
+        return ()
+
+
+@attrs.frozen
+class Passes:
+    passes: Any
+
+
+def test_a_dry_run_runs_the_passes_before_the_rules_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(name: str, stage: str) -> Any:
+        return SimpleNamespace(name=name, stage=stage)
+
+    passes = (
+        ("z", one("zero", "pre")),
+        ("a", one("cse", "post")),
+        ("r", one("adapt", "post")),
+        ("b", one("cse", "post")),
+    )
+    made: list[Any] = []
+    monkeypatch.setattr(explain_adapt, "session_of", lambda payload: Stand(Passes(passes)))
+    monkeypatch.setattr(explain_adapt, "facts_of", lambda found: found)
+    monkeypatch.setattr(explain_adapt, "_seen", lambda session, written: made.append((session, written)) or "seen")
+    monkeypatch.setattr(
+        "npucompose.passes.adapt.dry_run.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts)
+    )
+    assert explain_adapt.work({}, lambda event: None) == "seen"
+    ((session, written),) = made
+    assert [(label, found.name) for label, found in session.checked.passes] == [("a", "cse"), ("r", "dry")]
+    dry = session.checked.passes[1][1]
+    assert (dry.stage, dry.written is written) == ("post", True)
+
+
+@pytest.mark.parametrize(("genuine", "reads_only"), [(None, True), (object(), False)])
+def test_what_a_compiler_refuses_after_the_rules_is_told_and_before_them_raised(
+    genuine: Any, reads_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_adapt, "asked_of", lambda checked: {"model": "m"})
+    session: Any = Stand(None)
+    session.materialised.genuine = genuine
+    written: Any = SimpleNamespace(graphs=[1, 2], adaptations=[], untouched=[])
+    found = explain_adapt._seen(session, written)
+    assert session.materialised.backend.reads_only is reads_only
+    assert (found.asked, found.graphs, found.compiler) == ({"model": "m", "adapt": "mine"}, 2, None)
+    session.fails = CompileError("no")
+    assert explain_adapt._seen(session, written).compiler == "no"
+    written.graphs = []
+    with pytest.raises(CompileError):
+        explain_adapt._seen(session, written)
+    written.graphs, session.fails = [1], ConfigError("wrong")
+    with pytest.raises(ConfigError):
+        explain_adapt._seen(session, written)
+
+
+# bisect
+
+
+@pytest.mark.parametrize(
+    ("guilty", "tried"),
+    [
+        (1, [4, 0, 2, 1]),
+        (2, [4, 0, 2, 1]),
+        (3, [4, 0, 2, 3]),
+        (4, [4, 0, 2, 3]),
+        (None, [4]),
+    ],
+)
+def test_the_first_pass_that_breaks_is_found_by_halving(
+    guilty: int | None, tried: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = ["cse", "dead_code", "fold_parameters", "stream_plan"]
+    ran: list[Any] = []
+
+    def run(job: Job, folder: Path, *, store: Store) -> Any:
+        assert folder.is_dir()
+        assert store.root == tmp_path
+        assert [stage.name for stage in job.order][-1] == "replay"
+        ran.append([label for label, _ in job.checked.passes])
+        broken = guilty is not None and len(ran[-1]) >= guilty
+        return attrs.evolve(FULL, status="numerics_failed" if broken else "ok", error=f"with {len(ran[-1])}")
+
+    monkeypatch.setattr(bisecting, "run_experiment", run)
+    told: list[str] = []
+    found = bisecting.bisect(compose(["model=add", f"passes=[{','.join(labels)}]"]), Store(tmp_path), told.append)
+    assert ran == [labels[:count] for count in tried]
+    assert found.runs == len(tried)
+    assert (found.guilty, found.error) == ((labels[guilty - 1], f"with {guilty}") if guilty else (None, None))
+    assert told[0].startswith("cse, dead_code, fold_parameters, stream_plan: ")
+    assert len(tried) == 1 or told[1] == "no pass: ok"
+
+
+def test_what_no_pass_can_break_has_no_guilty_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="the experiment has no passes"):
+        bisecting.bisect(compose(["model=add"]), Store(tmp_path), lambda words: None)
+    monkeypatch.setattr(
+        bisecting, "run_experiment", lambda job, folder, *, store: attrs.evolve(FULL, status="crashed", error="it died")
+    )
+    with pytest.raises(ConfigError, match=r"without any pass either \(crashed: it died\)"):
+        bisecting.bisect(compose(["model=add", "passes=[cse]"]), Store(tmp_path), lambda words: None)
+
+
+# a sweep's task
+
+
+def test_illegal_points_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    composer = Composer()
+    plan = Plan.of(["model=add", "seed=1,-1,-2"], composer)
+    lines = list(command.Sweep(plan).illegal_lines())
+    assert lines[0] == "2 of 3 points are illegal and not run:"
+    assert [line.startswith(f"  seed=-{n}: ") for n, line in enumerate(lines[1:], 1)] == [True, True]
+    legal = command.planned(["model=add", "seed=1,2"], composer)
+    assert isinstance(legal, command.Sweep)
+    assert list(legal.illegal_lines()) == []
+    with pytest.raises(AssertionError):
+        legal(None)
+
+
+def test_the_folder_of_a_point_is_asked_of_hydra_in_our_words(tmp_path: Path) -> None:
+    from omegaconf.errors import InterpolationKeyError
+
+    plan = Plan.of(["model=add", "seed=1,2"], Composer())
+    asked: list[Any] = []
+
+    class Task(command.Sweep):
+        def _run(self, folder: Path, name: Callable[[Any], str]) -> int:
+            asked.append((folder, name(plan.points[1])))
+            return 4
+
+    task = Task(plan)
+    ended: list[int] = []
+    task.act = lambda act: ended.append(act())  # type: ignore[assignment]
+    task.run(tmp_path, lambda number, overrides: f"{number} {overrides}")
+    assert (asked, ended) == ([(tmp_path, "1 ('model=add', 'seed=2')")], [4])
+
+    def fails(number: int, overrides: Any) -> str:
+        raise InterpolationKeyError("Interpolation key 'x' not found")
+
+    with pytest.raises(ConfigError, match="Interpolation key 'x' not found"):
+        task.run(tmp_path, fails)
+
+
+# an experiment's pieces
+
+
+def test_a_target_that_runs_and_does_not_measure_refuses_a_benchmark() -> None:
+    with pytest.raises(ConfigError, match="target=npu_offline has no speed"):
+        Job.of(compose(["model=add", "target=npu_offline", "pipeline=bench", "mode=npugraph_ex"]))
+    Job.of(compose(["model=add", "target=npu_offline", "pipeline=check", "mode=npugraph_ex"]))
+
+
+def finished(stage: str = "replay", *, reused: bool = False, **facts: Any) -> Finished:
+    return Finished(stage=stage, key="a" * 64, facts=facts, reused=reused, seconds=1.0)
+
+
+def test_a_comparison_that_failed_ends_a_run(job: Job, tmp_path: Path) -> None:
+    passed, failed = finished(numerics={"passed": True}), finished(numerics={"passed": False})
+    assert [experiment._passed(one) for one in (finished(), passed, failed)] == [True, True, False]
+    assert experiment._ended_early([passed, failed])
+    assert not experiment._ended_early([passed, finished()])
+
+    def needs(*some: Finished) -> bool:
+        return experiment.Begun(
+            job=job, run_dir=tmp_path, place=tmp_path, store=Store(tmp_path), finished=some
+        ).needs_worker
+
+    assert needs()
+    assert needs(passed)
+    assert not needs(failed)
+    assert not needs(*[passed] * len(job.order))
+
+
+def test_what_a_worker_is_sent(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun = experiment.Begun.of(job, Path("outputs/now"), Store("store"))
+    assert begun.place == tmp_path.resolve() / "outputs" / "now"
+    assert begun.payload == {
+        "tree": dict(job.composed.tree), "provenance": dict(job.composed.provenance),
+        "store": str(tmp_path.resolve() / "store"), "run_dir": "now",
+        "files": str(tmp_path.resolve() / "outputs" / "now" / "torchair"),
+    }  # fmt: skip
+
+
+def test_a_folder_that_leads_elsewhere_meanwhile_gets_nothing(job: Job, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    place.mkdir()
+    begun = experiment.Begun.of(job, place, Store(tmp_path / "store"))
+    begun._find_the_folder()
+    place.rmdir()
+    begun._find_the_folder()
+    assert place.is_dir()
+    place.rmdir()
+    (tmp_path / "other").mkdir()
+    place.symlink_to(tmp_path / "other")
+    with pytest.raises(NpuComposeError, match=r"leads elsewhere now, to .*other: nothing was written"):
+        begun._find_the_folder()
+    place.unlink()
+    place.write_text("")
+    with pytest.raises(NpuComposeError, match="cannot be made again"):
+        begun._find_the_folder()
+
+
+def test_an_illegal_configuration_that_only_a_worker_saw_writes_nothing(job: Job, tmp_path: Path) -> None:
+    begun = experiment.Begun.of(job, tmp_path / "run", Store(tmp_path / "store"))
+    for outcome, told in (
+        (Outcome(status="config_error", problems=("a", "b"), error="e"), "a\nb"),
+        (Outcome(status="config_error", error="e"), "e"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            begun.finish(outcome)
+        assert str(caught.value) == told
+    assert not (tmp_path / "run").exists()
+
+
+def test_records_count_only_with_the_files_beside_them(job: Job, tmp_path: Path) -> None:
+    store, stage = Store(tmp_path), job.order[0]
+    key = job.keys[stage.name]
+    store.write(Record(stage=stage.name, key=key, facts={"npu": {"files": ["a.txt"]}}, seconds=2.0))
+    assert experiment._from_store(job, store) == ()
+    store.put_file(stage.name, key, "a.txt", b"x")
+    (found,) = experiment._from_store(job, store)
+    assert (found.stage, found.key, found.reused, found.seconds) == (stage.name, key, True, 2.0)
+    assert [one.reused for one in experiment._after_worker(job, store, [])] == [False]
+    assert [one.reused for one in experiment._after_worker(job, store, [found])] == [True]
+    assert list(experiment.vendor_files({})) == list(experiment.vendor_files({"npu": None})) == []
+    place = tmp_path / "run"
+    experiment._bring_files(place, [attrs.evolve(found, reused=False)], store)
+    assert not place.exists()
+    experiment._bring_files(place, [found], store)
+    assert (place / "torchair" / "a.txt").read_bytes() == b"x"
+
+
+def test_the_texts_of_graphs_are_written_side_by_side(tmp_path: Path) -> None:
+    experiment._write_graphs(tmp_path, [finished(), finished(texts={"a.txt": "1", "b.txt": "2"}),
+                                        finished(texts={"b.txt": "3"})])  # fmt: skip
+    assert {path.name: path.read_text() for path in (tmp_path / "graphs").iterdir()} == {"a.txt": "1", "b.txt": "3"}
+
+
+def test_compiled_graphs_are_thrown_away_where_the_stage_must_see_a_compilation(job: Job, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    key = job.keys["compile"]
+    folder = tmp_path / "compiled" / key
+    folder.mkdir(parents=True)
+    assert experiment._cache(job, store) == folder
+    assert not folder.exists()
+    folder.mkdir()
+    store.write(Record(stage="compile", key=key, facts={}, seconds=1.0))
+    assert experiment._cache(job, store) == folder
+    assert folder.is_dir()
+
+
+def test_a_run_s_worker_gets_the_limits_of_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    own = Job.of(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2"]))
+    monkeypatch.setattr(
+        experiment, "run_in_worker", lambda *what, **options: asked.append((what, options)) or "outcome"
+    )
+    monkeypatch.setattr(experiment.Begun, "finish", lambda self, outcome: outcome)
+
+    def tell(event: Any) -> None: ...
+
+    assert experiment.run_experiment(own, tmp_path, store=Store(tmp_path / "s"), tell=tell) == "outcome"
+    (((entry, payload), options),) = asked
+    assert (entry, payload["run_dir"]) == (experiment.ENTRY, tmp_path.name)
+    assert options == {
+        "time_limit_s": 7, "log_path": tmp_path / "run.log", "limits": Limits.of_mib(2, None), "on_event": tell,
+        "env": own.checked.target.environment(),
+    }  # fmt: skip
+    monkeypatch.setattr(experiment.Begun, "needs_worker", property(lambda self: False))
+    assert experiment.run_experiment(own, tmp_path, store=Store(tmp_path / "s")) is None
+    assert len(asked) == 1
+    assert (own.measures, Job.of(compose(["model=add", "pipeline=bench"])).measures) == (False, True)

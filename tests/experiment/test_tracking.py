@@ -1,0 +1,159 @@
+"""Trackers: told of what came out, in a process of their own, and never able to lose a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from npucompose.cli import main
+from npucompose.errors import ConfigError
+from npucompose.experiment import tracking
+from npucompose.experiment.tracking.tell import Order, obey, teller_of
+from npucompose.report import html as report_html
+from npucompose.report import json as report_json
+from npucompose.report.exports import Tracked
+from npucompose.schema.record import Report
+from npucompose.schema.tracker import Tracker
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from report_examples import CRASHED, FULL, WRONG
+
+
+def run_dir(folder: Path, report: Report) -> Path:
+    folder.mkdir(parents=True)
+    report_json.write(report, folder)
+    report_html.write(report, folder)
+    return folder
+
+
+def needs(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}: pip install 'npucompose[{package}]'")
+
+
+def test_a_report_in_the_words_of_trackers(tmp_path: Path) -> None:
+    folder = run_dir(tmp_path / "day" / "time", FULL)
+    told = Tracked.of(FULL, folder)
+    assert told.name == "day/time gpt_decode cpu reduce-overhead"
+    assert told.params["mode.name"] == "reduce-overhead"
+    assert told.params["model.options.layers"] == "4"
+    assert (told.metrics["p50_us"], told.metrics["latency.eager.p50_us"]) == (517.04, 990.1)
+    assert told.metrics["latency.replay.samples"] == len(told.samples["replay"]) == 2
+    assert told.metrics["compile.dynamo_s"] == 1.0
+    assert (told.tags["npucompose.status"], told.tags["npucompose.version.torch"]) == ("ok", "2.13.0")
+    assert [path.name for path in told.files] == ["report.html", "report.json"]
+
+
+def test_wrong_results_and_crashes_have_no_speed(tmp_path: Path) -> None:
+    for name, report in (("wrong", WRONG), ("crashed", CRASHED)):
+        told = Tracked.of(report, run_dir(tmp_path / name, report))
+        assert told.samples == {}
+        assert not [metric for metric in told.metrics if metric.startswith(("latency", "p50"))]
+        assert "npucompose.error" in told.tags or report is WRONG
+
+
+def test_a_missing_package_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the package mlflow: pip install 'npucompose\[mlflow\]'"):
+        tracking.check(Tracker(name="mlflow"), {})
+    tracking.check(Tracker(), {})
+
+
+def test_only_the_command_line_says_where_runs_are_told() -> None:
+    """A stranger's file could otherwise send what is measured here to a server of its choice."""
+    tracker = Tracker(place="https://elsewhere")
+    with pytest.raises(ConfigError, match="only the command line itself can say"):
+        tracking.check(tracker, {"tracker.place": "conf/tracker/mine.yaml"})
+    tracking.check(tracker, {"tracker.place": "command line"})
+
+
+def test_a_file_cannot_say_it_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tracker").mkdir()
+    (tmp_path / "tracker" / "mine.yaml").write_text("name: none\nplace: https://elsewhere\n")
+    arguments = ["--config-dir", str(tmp_path), "tracker=mine", "model=add"]
+    assert main(["run", *arguments, f"hydra.run.dir='{tmp_path / 'run'}'"]) == 2
+    assert "only the command line" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_nobody_is_told_unless_asked(tmp_path: Path) -> None:
+    assert tracking.tell_of(Tracker(), [tmp_path], tmp_path) == ()
+
+
+def test_a_tracker_that_dies_or_hangs_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "BOOT", "import os; os.abort()")
+    (problem,) = tracking.tell_of(Tracker(name="mlflow"), [tmp_path], tmp_path)
+    assert "its process ended with exit status -6" in problem
+    monkeypatch.setattr(tracking, "BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(tracking, "TIME_LIMIT_S", 0.2)
+    monkeypatch.setattr(tracking, "EACH_S", 0.0)
+    (problem,) = tracking.tell_of(Tracker(name="mlflow"), [tmp_path], tmp_path)
+    assert "did not end within 0 s; the runs are kept" in problem
+
+
+def test_one_run_that_cannot_be_told_keeps_no_other_from_it(tmp_path: Path) -> None:
+    folders = [run_dir(tmp_path / "a", FULL), tmp_path / "gone", run_dir(tmp_path / "b", CRASHED)]
+    seen: list[str] = []
+
+    def teller(run: Tracked, reused: bool) -> None:
+        seen.append(run.tags["npucompose.status"])
+        if run.tags["npucompose.status"] == "ok":
+            raise OSError("the disk is full")
+
+    order = Order(name="mlflow", place=None, experiment="e", store="", folders=tuple(map(str, folders)))
+    problems = obey(order, teller)
+    assert seen == ["ok", "crashed"]
+    assert problems[0] == "a was not told: OSError: the disk is full"
+    assert problems[1].startswith("gone was not told: ConfigError: there is no report.json")
+
+
+def test_the_way_to_its_process_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package `mlflow` that prints and fails: what it prints is nobody's account, and the error arrives."""
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "mlflow.py").write_text("print('hello'); raise ImportError('a broken installation')\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "fake"))
+    folder = run_dir(tmp_path / "run", FULL)
+    (problem,) = tracking.tell_of(Tracker(name="mlflow"), [folder], tmp_path / "store")
+    assert "a broken installation" in problem
+    assert "the runs are kept" in problem
+
+
+def order(name: str, tmp_path: Path, *folders: Path) -> Order:
+    return Order(
+        name=name, place=None, experiment="mine", store=str(tmp_path / "store"), folders=tuple(map(str, folders))
+    )
+
+
+def test_mlflow_has_all_of_a_run_and_a_reused_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("mlflow")
+    monkeypatch.chdir(tmp_path)
+    again = attrs.evolve(FULL, reused=True)
+    asked = order("mlflow", tmp_path, run_dir(tmp_path / "a", FULL), run_dir(tmp_path / "b", again))
+    assert obey(asked, teller_of(asked)) == []
+    mlflow = importlib.import_module("mlflow")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert run.data.params["mode.name"] == "reduce-overhead"
+    assert run.data.metrics["p50_us"] == 517.04
+    samples = client.get_metric_history(run.info.run_id, "samples.eager_us")
+    assert [m.value for m in sorted(samples, key=lambda m: m.step)] == [990.1, 990.1 * 1.5]
+    assert {f.path for f in client.list_artifacts(run.info.run_id)} == {"report.html", "report.json"}
+    assert run.info.status == "FINISHED"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "store"}
+
+
+def test_tensorboard_has_all_of_a_run_and_a_reused_one_once(tmp_path: Path) -> None:
+    needs("tensorboard")
+    again = attrs.evolve(FULL, reused=True)
+    asked = order("tensorboard", tmp_path, run_dir(tmp_path / "a", FULL), run_dir(tmp_path / "b", again))
+    assert obey(asked, teller_of(asked)) == []
+    (folder,) = (tmp_path / "store" / "tensorboard" / "mine").iterdir()
+    events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(folder))
+    found.Reload()
+    assert [s.value for s in found.Scalars("samples/replay_us")] == pytest.approx([517.04, 517.04 * 1.5])
+    assert found.Scalars("p50_us")[0].value == pytest.approx(517.04)
