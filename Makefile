@@ -56,7 +56,7 @@ wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its test
 
 # Else the first run, or the first test, builds it, for half a minute.
 native: $(READY)  ## the native replayer, built for this torch
-	@$(BIN)/python -c "from npucompose.targets.cpu.native import build; build.file()" || echo "make: going on without it"
+	@$(BIN)/python -c "from npucompose.replay.executor import build; build.file()" || echo "make: going on without it"
 
 test: $(READY) wheel native  ## the tests (made for 5 minutes on two idle cores)
 	$(PYTEST) --durations=20

@@ -20,8 +20,8 @@ from attrs import frozen
 
 import npucompose
 from npucompose.measure.floor import Floor
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.native.executor import Native
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor.native import Native
 
 Call = Callable[..., Any]
 

@@ -29,9 +29,9 @@ from npucompose.measure.floor import Floor, StepTime, by_operator
 from npucompose.measure.numerics import compare
 from npucompose.measure.timing import Samples, interleaved, paired_ratio
 from npucompose.models import MODELS
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.native.executor import Native
-from npucompose.targets.detached import DetachedHandle
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor.native import Native
+from npucompose.replay.front.detached import DetachedHandle
 
 SMALL_US = 20.0
 NOT_SLOWER = 1.03

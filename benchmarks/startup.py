@@ -27,7 +27,7 @@ print(json.dumps({"import torch": time.perf_counter() - begun}), flush=True)
 EXTENSION = """
 import time, json
 import torch
-from npucompose.targets.cpu.native import build
+from npucompose.replay.executor import build
 begun = time.perf_counter()
 build.load()
 print(json.dumps({"extension load": time.perf_counter() - begun}), flush=True)

@@ -25,21 +25,21 @@ from pathlib import Path
 from attrs import frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
-from npucompose.targets.cpu.native.build import NAME
+from npucompose.replay.executor.build import NAME
 
 HERE = Path(__file__).resolve().parent
 SUPPRESSIONS = HERE / "thread_sanitizer.supp"
 SEEN_DELETES = HERE / "seen_deletes.cpp"
 OURS = f"{NAME}.so"
 
-BUILD = "from npucompose.targets.cpu.native import build; build.file()"
+BUILD = "from npucompose.replay.executor import build; build.file()"
 """In a process before: a compiler that was started with a sanitizer's library would not live long."""
 COMMON = (
-    "tests/targets/cpu/native/test_streams.py",
-    "tests/targets/cpu/native/test_thread_orders.py",
-    "tests/targets/cpu/test_common_memory.py",
-    "tests/targets/cpu/test_arena.py",
-    "tests/targets/cpu/test_random_strangers.py",
+    "tests/replay/executor/test_streams.py",
+    "tests/replay/executor/test_thread_orders.py",
+    "tests/replay/test_common_memory.py",
+    "tests/replay/test_arena.py",
+    "tests/replay/test_random_strangers.py",
 )
 
 
@@ -75,25 +75,25 @@ ADDRESS = Sanitizer(
     begins=r"(?:ERROR: AddressSanitizer|runtime error):",
     tests=(
         *COMMON,
-        "tests/targets/cpu/native/test_executor.py",
-        "tests/targets/cpu/native/test_in_place_orders.py",
-        "tests/targets/cpu/native/test_plan_trial.py",
-        "tests/targets/cpu/test_captured_graph.py",
-        "tests/targets/cpu/test_faults.py",
-        "tests/targets/cpu/test_gate.py",
-        "tests/targets/cpu/test_graph_cache.py",
-        "tests/targets/cpu/test_held_results.py",
-        "tests/targets/cpu/test_kept_plans.py",
-        "tests/targets/cpu/test_random_graphs.py",
-        "tests/targets/cpu/test_recorded_inputs.py",
-        "tests/targets/cpu/test_recorded_outputs.py",
-        "tests/targets/test_detached.py",
+        "tests/replay/executor/test_executor.py",
+        "tests/replay/executor/test_in_place_orders.py",
+        "tests/replay/executor/test_plan_trial.py",
+        "tests/replay/test_captured_graph.py",
+        "tests/replay/test_faults.py",
+        "tests/replay/test_gate.py",
+        "tests/replay/test_graph_cache.py",
+        "tests/replay/test_held_results.py",
+        "tests/replay/test_kept_plans.py",
+        "tests/replay/test_random_graphs.py",
+        "tests/replay/test_recorded_inputs.py",
+        "tests/replay/test_recorded_outputs.py",
+        "tests/replay/test_detached.py",
         "tests/semantics/test_threads.py",
     ),
     fast=(
-        "tests/targets/cpu/test_random_strangers.py",
-        "tests/targets/cpu/test_recorded_inputs.py",
-        "tests/targets/cpu/test_gate.py",
+        "tests/replay/test_random_strangers.py",
+        "tests/replay/test_recorded_inputs.py",
+        "tests/replay/test_gate.py",
     ),
     without=("the_thread_sanitizer", "a_capture_without_memory"),
 )

@@ -20,10 +20,10 @@ from npucompose.errors import CaptureError
 
 if TYPE_CHECKING:
     from npucompose.compose.engine import Materialised
+    from npucompose.replay.front.detached import DetachedHandle, Outputs
+    from npucompose.replay.front.recapturing import Recapturing
     from npucompose.schema.calls import CallStatistics
     from npucompose.schema.effective import Effective
-    from npucompose.targets.detached import DetachedHandle, Outputs
-    from npucompose.targets.recapturing import Recapturing
 
 Again = Callable[[Any], "CompiledModel"]
 """Compiles a model with the same choices; what pickle keeps of a compiled model beside the model itself."""
@@ -64,7 +64,7 @@ class CompiledModel:
         another grad, inference or autocast mode, or with a parameter replaced by another, the handle raises
         SignatureError; `recapturing()` captures it.
         """
-        from npucompose.targets.detached import detach_call, modules_of
+        from npucompose.replay.front.detached import detach_call, modules_of
 
         self._check_captures()
         modules = modules_of(self._original())
@@ -75,8 +75,8 @@ class CompiledModel:
 
         `outputs` as for `detach`. Raises CaptureError when this mode records nothing.
         """
-        from npucompose.targets.detached import modules_of
-        from npucompose.targets.recapturing import Recapturing
+        from npucompose.replay.front.detached import modules_of
+        from npucompose.replay.front.recapturing import Recapturing
 
         self._check_captures()
         return Recapturing(self, modules=modules_of(self._original()), outputs=outputs)

@@ -13,8 +13,8 @@ from npucompose.api import checked
 from npucompose.compose.comparison import every_step
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, SignatureError
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.native.executor import Native
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor.native import Native
 
 FACTORIES = """
 from dataclasses import dataclass

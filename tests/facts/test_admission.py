@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import SignatureError
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.inputs import sharing
-from npucompose.targets.cpu.native import build
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor import build
+from npucompose.replay.memory.inputs import sharing
 from tests.facts.broken import EXAMPLES, limits
-from tests.targets.capturing import same, traced
+from tests.replay.capturing import same, traced
 
 SHAPES = ((2,), (2, 4), (5, 4))
 ROOM = 40

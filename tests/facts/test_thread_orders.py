@@ -12,16 +12,16 @@ import pytest
 from attrs import frozen
 from hypothesis import assume
 
-from npucompose.targets.cpu import memory as memory_module
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.lives import Lives
-from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.native import build
-from npucompose.targets.cpu.plan import Plan
-from npucompose.targets.cpu.threads import Threads, Workers
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor import build
+from npucompose.replay.memory import buffers as memory_module
+from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.lives import Lives
+from npucompose.replay.plan import Plan
+from npucompose.replay.threads import Threads, Workers
 from tests.facts.broken import EXAMPLES, Planned, hold
+from tests.replay.executor.test_in_place_orders import done_before, races
 from tests.sample_graphs import some_inputs
-from tests.targets.cpu.native.test_in_place_orders import done_before, races
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
 

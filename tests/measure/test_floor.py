@@ -10,11 +10,11 @@ import torch
 
 from npucompose.measure import floor as floors
 from npucompose.measure.floor import Floor, StepTime, by_operator
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.native import build
-from npucompose.targets.cpu.native.executor import Native
-from tests.targets.capturing import traced
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor import build
+from npucompose.replay.executor.native import Native
+from npucompose.replay.memory.buffers import Memory
+from tests.replay.capturing import traced
 
 
 def rounds(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:

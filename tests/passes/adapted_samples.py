@@ -19,8 +19,8 @@ from npucompose.passes.adapt import Adapt
 from npucompose.passes.base import Outcome
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import Rewriting, RuleSet
+from tests.replay.op_samples import BY_NAME, call_of
 from tests.sample_graphs import CAN
-from tests.targets.cpu.op_samples import BY_NAME, call_of
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8)
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 3e38, 1e-40, 1e300)

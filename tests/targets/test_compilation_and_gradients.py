@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from npucompose import ops
 from npucompose.errors import CaptureError, CompileError
 from npucompose.graphs import Snapshot
+from npucompose.replay.interface import LowerRequest
 from npucompose.schema.calls import CallStatistics
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import CompilerOptions
@@ -24,13 +25,13 @@ from npucompose.schema.partition import Partition
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets import compilation, gradients
-from npucompose.targets.base import LowerRequest, Target
+from npucompose.targets.base import Target
 from npucompose.targets.compilation import Backend, Compilation, is_parameter_or_buffer
 from npucompose.targets.frozen_weights import FrozenWeights
 from npucompose.targets.gradients import Notices, refuse_training, run_as_it_is
 from npucompose.targets.versions import Versions
+from tests.replay.capturing import traced
 from tests.sample_graphs import mm_abs_sub
-from tests.targets.capturing import traced
 
 MODE = "reduce-overhead"
 CUT = Partition(segments=2)

@@ -10,11 +10,12 @@ import torch
 from attrs import frozen
 
 from npucompose.errors import ConfigError
+from npucompose.replay.interface import LowerRequest
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.targets import compilation
-from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, Genuine, LowerRequest, Target
+from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, Genuine, Target
 from npucompose.targets.null_device import NullDevice, Tape
-from tests.targets.capturing import built, request, traced
+from tests.replay.capturing import built, request, traced
 
 
 @frozen(kw_only=True)

@@ -31,10 +31,10 @@ patch =
   _exit
   fork
 """
-NATIVE_CALLS = "src/npucompose/targets/cpu/native/executor.py"
+NATIVE_CALLS = "src/npucompose/replay/executor/native.py"
 """Whoever runs a function of that file runs C++."""
 UNSEEN = {
-    "src/npucompose/targets/cpu/native/src/": "tests/targets/cpu/native/",
+    "src/npucompose/replay/executor/src/": "tests/replay/executor/",
     "src/npucompose/recipe/kit_files/": "tests/recipe/test_device_kit.py",
 }
 """{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""

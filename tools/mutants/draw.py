@@ -14,16 +14,16 @@ from tools.mutants import cpp, python
 from tools.mutants.mutation import Mutation
 
 SOURCES = {"src/npucompose": ("*.py", "*.cpp", "*.h"), "src/hydra_plugins": ("*.py",), "airflow_free": ("*.py",)}
-NATIVE = "src/npucompose/targets/cpu/native/src"
+NATIVE = "src/npucompose/replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "untrusted.py", "user_code.py", "registry.py")),
-    "targets/cpu, C++": (NATIVE,),
+    "replay, C++": (NATIVE,),
     **{name: (f"{PRODUCT}/{name}",) for name in (
         "graphs", "measure", "models", "ops", "passes", "recipe", "report", "schema", "sinking", "streams",
-        "targets/cpu", "targets/npu_offline", "targets/torchair", "targets",
+        "replay", "targets/npu_offline", "targets/torchair", "targets",
     )},
     "the front": (PRODUCT,),
 }  # fmt: skip

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from npucompose.compose.steadiness import Steadiness
     from npucompose.compose.traced import Traced
     from npucompose.models.base import Built
+    from npucompose.replay.front.detached import DetachedHandle
     from npucompose.schema.passes import PassRecord
     from npucompose.schema.tolerance import Tolerance
-    from npucompose.targets.detached import DetachedHandle
 
 
 GRAPH_ONLY = "only support in max-autotune"
@@ -338,7 +338,7 @@ class Session:
             return None
         import torch
 
-        from npucompose.targets.detached import detach_call, modules_of
+        from npucompose.replay.front.detached import detach_call, modules_of
 
         try:
             inputs = self.inputs(0)

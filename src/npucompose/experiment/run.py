@@ -51,7 +51,8 @@ LOCKED = (0, 1)
 """Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
 
 RESULT_ROOMS = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.targets",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
+    "npucompose.targets",
     "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes",
     "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.targets.cpu.captured_graph import CapturedGraph
-from npucompose.targets.cpu.memory import Memory
-from npucompose.targets.cpu.native import build
-from npucompose.targets.cpu.native.executor import Native
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor import build
+from npucompose.replay.executor.native import Native
+from npucompose.replay.memory.buffers import Memory
 
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 REPEATED = 16

@@ -239,7 +239,7 @@ def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
 
 def native_replayer() -> str:
     """`built: /home/ada/.cache/…`, `not built: …`, `failed: …`, `impossible: …`. Builds nothing."""
-    from npucompose.targets.cpu.native import build
+    from npucompose.replay.executor import build
 
     found = build.state()
     return f"{found.kind}: {found.words}"

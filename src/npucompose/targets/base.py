@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
 from npucompose.errors import ConfigError
+from npucompose.replay.interface import Captured, Lowered, LowerRequest, Partitioned
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.device_model import ATLAS_A2, DeviceModel
 from npucompose.schema.effective import Effective
 from npucompose.schema.options import option
-from npucompose.schema.partition import Partial, Partition
+from npucompose.schema.partition import Partition
 from npucompose.schema.soc import soc_of
 
 if TYPE_CHECKING:
@@ -58,51 +59,6 @@ class Folders:
 
 
 NO_FOLDERS = Folders()
-
-
-@frozen(kw_only=True, eq=False)
-class LowerRequest:
-    """One finished FX graph of one compilation, and what lowering needs to know about it."""
-
-    mode: str
-    graph_module: fx.GraphModule
-    example_inputs: Sequence[Any]
-    """Fake tensors and SymInts, one for each placeholder."""
-    static_inputs: frozenset[int]
-    """Placeholders whose address does not change from call to call (parameters and buffers)."""
-    options: CompilerOptions
-    memory: Any = None
-    """What `Target.common_memory` made for the backend of this graph."""
-    partial: Partial = "cut"
-    """What becomes of a graph that cannot be recorded whole."""
-    at_once: bool = False
-    """Record every signature when it first comes, as far as the target's limit goes (`Backend.records_at_once`)."""
-
-
-class Captured(Protocol):
-    """A recording with its static buffers, good for one signature (design: CapturedGraph)."""
-
-    def replay(self, *inputs: Any) -> list[Any]: ...
-
-    def facts(self) -> Mapping[str, Any]: ...
-
-
-class Lowered(Protocol):
-    """What a target made of a graph: called with a *list* of inputs (boxed), returns the list of outputs."""
-
-    @property
-    def captured(self) -> Sequence[Captured]: ...
-
-    def __call__(self, inputs: list[Any]) -> list[Any]: ...
-
-
-@runtime_checkable
-class Partitioned(Protocol):
-    """A graph of which some parts may run as they are."""
-
-    def recordings(self) -> Sequence[Captured]: ...
-
-    def partition(self) -> Partition: ...
 
 
 @frozen(kw_only=True)

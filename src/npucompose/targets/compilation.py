@@ -18,6 +18,7 @@ from npucompose.graphs.inputs import places
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
+from npucompose.replay.interface import Partitioned
 from npucompose.schema.calls import CallStatistics
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
@@ -29,15 +30,16 @@ from npucompose.schema.record import CacheUse
 from npucompose.schema.sinking import Failure
 from npucompose.schema.streams import Decision, Plan
 from npucompose.streams import decision_of, judged, plan_of
-from npucompose.targets.base import NO_FOLDERS, Folders, Partitioned
+from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.gradients import Notices, refuse_training, run_as_it_is
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.passes.pipeline import PassPipeline
+    from npucompose.replay.interface import Lowered
     from npucompose.sinking import FxFacts
-    from npucompose.targets.base import Genuine, Lowered, Target
+    from npucompose.targets.base import Genuine, Target
     from npucompose.targets.frozen_weights import FrozenWeights
     from npucompose.targets.repeated import Repeated
 
@@ -361,7 +363,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
     """AOTAutograd for inference, then the passes, then `target.lower`."""
     from torch._dynamo.backends.common import aot_autograd
 
-    from npucompose.targets.base import LowerRequest
+    from npucompose.replay.interface import LowerRequest
 
     def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
         compilation = backend.rewrite(aot, inputs)

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
+from npucompose.replay.interface import Captured, Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
-from npucompose.targets.base import Captured, Lowered, LowerRequest, Target
+from npucompose.targets.base import Target
 
 
 class Tape:

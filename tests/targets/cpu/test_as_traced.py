@@ -10,9 +10,9 @@ from attrs import evolve
 from torch import nn
 
 import npucompose
+from npucompose.replay.cache.graph_cache import GraphCache
+from npucompose.replay.capture.kernels import same_bytes
 from npucompose.targets.compilation import Backend, Compilation
-from npucompose.targets.cpu.graph_cache import GraphCache
-from npucompose.targets.cpu.kernels import same_bytes
 
 
 @pytest.fixture(autouse=True)

@@ -12,18 +12,18 @@ import torch
 
 from npucompose import machine
 from npucompose.errors import CaptureError, ConfigError
+from npucompose.replay.cache.graph_cache import GraphCache
+from npucompose.replay.cache.segments import Segmented
+from npucompose.replay.executor import build
+from npucompose.replay.interface import LowerRequest
+from npucompose.replay.memory.arena import Arena
+from npucompose.replay.threads import Workers
 from npucompose.schema.calls import CallStatistics
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.partition import Partition
 from npucompose.targets import cpu
-from npucompose.targets.base import LowerRequest
 from npucompose.targets.cpu import CpuTarget
-from npucompose.targets.cpu.arena import Arena
-from npucompose.targets.cpu.graph_cache import GraphCache
-from npucompose.targets.cpu.native import build
-from npucompose.targets.cpu.segments import Segmented
-from npucompose.targets.cpu.threads import Workers
-from tests.targets.capturing import built, request, traced
+from tests.replay.capturing import built, request, traced
 
 aten = torch.ops.aten
 CAPTURED = ("reduce-overhead", "npugraph_ex")

@@ -9,7 +9,7 @@ import torch
 
 import npucompose
 from npucompose.errors import CompileError
-from tests.targets.cpu.cut_programs import cond, count, writes_an_input
+from tests.replay.cut_programs import cond, count, writes_an_input
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from npucompose.targets.cpu.captured_graph import CapturedGraph
+from npucompose.replay.captured_graph import CapturedGraph
 from tests.targets.cuda import claims
 
 

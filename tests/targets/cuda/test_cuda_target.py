@@ -13,17 +13,17 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
+from npucompose.replay.cache.segments import Segmented
+from npucompose.replay.cuda.cache import CudaCache
+from npucompose.replay.cuda.device import Cuda
+from npucompose.replay.cuda.recording import SharedPool
+from npucompose.replay.interface import HONOURED, LowerRequest
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.verified import CUDA_UNPROVEN
 from npucompose.targets import compilation, cuda, inductor
-from npucompose.targets.base import TORCH_COMPILE, LowerRequest
-from npucompose.targets.cpu import HONOURED
-from npucompose.targets.cpu.segments import Segmented
+from npucompose.targets.base import TORCH_COMPILE
 from npucompose.targets.cuda import CudaTarget
-from npucompose.targets.cuda.cache import CudaCache
-from npucompose.targets.cuda.device import Cuda
-from npucompose.targets.cuda.recording import SharedPool
-from tests.targets.capturing import request, traced
+from tests.replay.capturing import request, traced
 
 CAPTURED = "reduce-overhead"
 

@@ -335,9 +335,9 @@ def test_packages_of_the_sample_are_those_of_the_product():
 
 def test_the_nearest_tests_lie_in_the_folder_of_the_source_or_have_its_name():
     far = tests_by_line._far
-    assert far("src/npucompose/targets/cpu/native/src/f.cpp", "tests/targets/cpu/native/test_a.py") == 0
-    assert far("src/npucompose/targets/cpu/native/src/f.cpp", "tests/targets/cpu/test_a.py") == 1
-    assert far("src/npucompose/targets/cpu/native/src/f.cpp", "tests/report/test_a.py") == 3
+    assert far("src/npucompose/replay/executor/src/f.cpp", "tests/replay/executor/test_a.py") == 0
+    assert far("src/npucompose/replay/executor/src/f.cpp", "tests/replay/test_a.py") == 1
+    assert far("src/npucompose/replay/executor/src/f.cpp", "tests/report/test_a.py") == 2
     assert far("airflow_free/store.py", "tests/airflow_free/kinds/test_a.py") == 0
     assert far("src/npucompose/api.py", "tests/test_api.py") < far("src/npucompose/api.py", "tests/report/test_api.py")
     assert far("src/npucompose/cli/lists.py", "tests/cli/test_shows.py") == 0

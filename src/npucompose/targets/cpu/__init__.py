@@ -11,59 +11,36 @@ from attrs import frozen
 
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
+from npucompose.replay.interface import (
+    HONOURED,
+    Lowered,
+    LowerRequest,
+    PoolOf,
+    ReplayExecutor,
+    WhenFull,
+    WhenNew,
+    pool_option,
+    when_full_option,
+    when_new_option,
+)
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
-from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
+from npucompose.targets.base import TORCH_COMPILE, Target
 
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.replay.memory.arena import Arena
     from npucompose.schema.partition import Partition
     from npucompose.schema.streams import StreamTimes
     from npucompose.targets.compilation import Backend
-    from npucompose.targets.cpu.arena import Arena
 
-ReplayExecutor = Literal["auto", "native", "portable"]
-WhenFull = Literal["eager", "replace"]
-WhenNew = Literal["earned", "at_once"]
-PoolOf = Literal["model", "graph"]
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 
-def when_full_option() -> Any:
-    return option(
-        "eager",
-        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
-        choices=("eager", "replace"),
-    )
-
-
-def when_new_option() -> Any:
-    return option(
-        "earned",
-        "a new signature after the first two of a graph: recorded when calls have earned it, or at once",
-        choices=("earned", "at_once"),
-    )
-
-
-def pool_option() -> Any:
-    return option(
-        "model",
-        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
-        choices=("model", "graph"),
-    )
-
-
-HONOURED: Mapping[str, frozenset[str]] = {
-    "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
-    "npugraph_ex": frozenset({"npugraph_ex.capture_limit", "npugraph_ex.clone_output"}),
-}
-"""TorchAir's options that mean the same here: how many signatures are captured, and whether outputs are cloned."""
-
-
 def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
-    from npucompose.targets.cpu.stopwatch import clocked
+    from npucompose.replay.executor.stopwatch import clocked
 
     return clocked(graph_module, inputs)
 
@@ -80,9 +57,9 @@ class CpuTarget(Target):
     modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
     loaded: ClassVar[tuple[str, ...]] = (
         *TORCH_COMPILE,
-        "npucompose.targets.cpu.graph_cache",
-        "npucompose.targets.cpu.capture",
-        "npucompose.targets.detached",
+        "npucompose.replay.cache.graph_cache",
+        "npucompose.replay.capture.recorder",
+        "npucompose.replay.front.detached",
     )
 
     executor: ReplayExecutor = option(
@@ -151,7 +128,7 @@ class CpuTarget(Target):
     def warnings(self, mode: str) -> tuple[str, ...]:
         if mode not in HONOURED or self.executor != "auto":
             return ()
-        from npucompose.targets.cpu.native import build
+        from npucompose.replay.executor import build
 
         found = build.state()
         if found.kind == "not built":
@@ -163,7 +140,7 @@ class CpuTarget(Target):
         return "portable" if self.executor == "portable" or self._why_not_native() else "native"
 
     def _why_not_native(self) -> str:
-        from npucompose.targets.cpu.native import build
+        from npucompose.replay.executor import build
 
         found = build.state()
         return found.words if found.kind in ("failed", "impossible") else ""
@@ -172,7 +149,7 @@ class CpuTarget(Target):
         """Build or load the native replayer now, so that it is in nobody's capture time."""
         if mode not in HONOURED or self.executor == "portable":
             return
-        from npucompose.targets.cpu.native import build
+        from npucompose.replay.executor import build
 
         try:
             build.load()
@@ -191,10 +168,10 @@ class CpuTarget(Target):
         }
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        from npucompose.replay.cache.graph_cache import GraphCache
+        from npucompose.replay.captured_graph import CapturedGraph
+        from npucompose.replay.executor.stopwatch import measured
         from npucompose.streams import made_up_inputs
-        from npucompose.targets.cpu.captured_graph import CapturedGraph
-        from npucompose.targets.cpu.graph_cache import GraphCache
-        from npucompose.targets.cpu.stopwatch import measured
 
         found: dict[str, StreamTimes] = {}
         for compilation in backend.compilations:
@@ -224,18 +201,18 @@ class CpuTarget(Target):
         )
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        from npucompose.targets.cpu.segments import planned
+        from npucompose.replay.cache.segments import planned
 
         return planned(graph_module, "cpu") if mode in HONOURED else None
 
     def common_memory(self) -> Arena | None:
-        from npucompose.targets.cpu.arena import Arena
+        from npucompose.replay.memory.arena import Arena
 
         return Arena() if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.targets.cpu.graph_cache import GraphCache, lowered
-        from npucompose.targets.cpu.threads import Workers
+        from npucompose.replay.cache.graph_cache import GraphCache, lowered
+        from npucompose.replay.threads import Workers
 
         limit, clone = (
             ("npugraph_ex.capture_limit", "npugraph_ex.clone_output")

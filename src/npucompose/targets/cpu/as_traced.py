@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npucompose.replay.cache.graph_cache import GraphCache
+from npucompose.replay.watching import watching
 from npucompose.targets.compilation import Compilation, is_parameter_or_buffer
-from npucompose.targets.cpu.graph_cache import GraphCache
-from npucompose.targets.cpu.watching import watching
 
 if TYPE_CHECKING:
     from torch import fx

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
+from npucompose.replay.interface import HONOURED, Lowered, LowerRequest, PoolOf, WhenFull, pool_option, when_full_option
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 from npucompose.schema.verified import CUDA_UNPROVEN
-from npucompose.targets.base import TORCH_COMPILE, Lowered, LowerRequest, Target
-from npucompose.targets.cpu import HONOURED, PoolOf, WhenFull, pool_option, when_full_option
+from npucompose.targets.base import TORCH_COMPILE, Target
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built, Inputs
+    from npucompose.replay.cuda.recording import SharedPool
     from npucompose.schema.partition import Partition
     from npucompose.targets.compilation import Backend
-    from npucompose.targets.cuda.recording import SharedPool
 
 
 @frozen(kw_only=True)
@@ -103,20 +103,20 @@ class CudaTarget(Target):
         return through_inductor(backend, graph_module, example_inputs)
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        from npucompose.targets.cpu.segments import planned
+        from npucompose.replay.cache.segments import planned
 
         return planned(graph_module, "cuda") if mode == "reduce-overhead" else None
 
     def common_memory(self) -> SharedPool | None:
-        from npucompose.targets.cuda.device import Cuda
-        from npucompose.targets.cuda.recording import SharedPool
+        from npucompose.replay.cuda.device import Cuda
+        from npucompose.replay.cuda.recording import SharedPool
 
         return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.targets.cpu.graph_cache import lowered
-        from npucompose.targets.cuda.cache import CudaCache
-        from npucompose.targets.cuda.device import Cuda
+        from npucompose.replay.cache.graph_cache import lowered
+        from npucompose.replay.cuda.cache import CudaCache
+        from npucompose.replay.cuda.device import Cuda
 
         cache = CudaCache(
             request,

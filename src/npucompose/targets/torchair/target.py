@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import CompileError, ConfigError
+from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.options import option
-from npucompose.targets.base import OWN_PROCESS, Genuine, Lowered, LowerRequest, Target
+from npucompose.targets.base import OWN_PROCESS, Genuine, Target
 
 if TYPE_CHECKING:
     from torch import fx, nn

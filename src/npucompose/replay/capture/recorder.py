@@ -1,0 +1,276 @@
+"""Run an FX graph once on real values and write down what a replay has to do.
+
+The walk over the graph: inputs, attributes, arithmetic on numbers, how long each value is needed, the plan at the end.
+What a call of an operator becomes is decided by `calls`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch import fx
+from torch._ops import OpOverload
+
+from npucompose.errors import CaptureError
+from npucompose.replay import refusals
+from npucompose.replay.capture import reinplace
+from npucompose.replay.capture.alone import Alone, Trial
+from npucompose.replay.capture.as_it_is import go_on
+from npucompose.replay.capture.calls import Calls
+from npucompose.replay.capture.issue import Issue
+from npucompose.replay.capture.ledger import Held, Ledger, flat
+from npucompose.replay.capture.outputs import Outputs
+from npucompose.replay.capture.undisturbed import undisturbed
+from npucompose.replay.capture.undo import Undo
+from npucompose.replay.memory.buffers import alias_of, laid_over, relative
+from npucompose.replay.memory.inputs import sharing
+from npucompose.replay.plan import CONTAINERS, Buffer, Layout, Plan, Root, is_plain, lifetimes, mapped
+from npucompose.replay.traits import traits_of
+
+aten = torch.ops.aten
+_ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
+
+
+def record(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None) -> Plan:
+    """The plan of `graph_module` for the signature of `inputs`. Afterwards memory and RNG are as they were.
+
+    With `alone` each kernel of a graph with streams is also tried without threads of its own (`Plan.unlike_alone`).
+    Raises CaptureError for what a recording cannot follow.
+    """
+    with _recorder(graph_module, inputs, alone) as recorder:
+        return recorder.run(inputs)
+
+
+def record_call(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None, *, finish: bool = False
+) -> tuple[Plan, list[Any]]:
+    """`record`, and the results of the run that was recorded, which counts: what it wrote and drew stays so.
+
+    Every operator runs once. The results lie in memory of their own. On CaptureError memory and RNG are as they were;
+    with `finish` the run goes on from a node that was refused, without being recorded: `Refused.outputs`.
+    """
+    inference = torch.is_inference_mode_enabled()
+
+    def returned(values: Sequence[Any]) -> list[Any]:
+        return [_for_inference(value) if inference else value for value in values]
+
+    with _recorder(graph_module, inputs, alone) as recorder:
+        try:
+            plan = recorder.run(inputs)
+        except refusals.Refused as refusal:
+            if finish and refusal.node is not None:
+                refusal.outputs = returned(recorder.finish(refusal, inputs))
+                recorder.keep(inputs)
+            raise
+        results = recorder.results(inputs)
+        recorder.keep(inputs)
+    return plan, returned(results)
+
+
+@contextlib.contextmanager
+def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None) -> Iterator[Recorder]:
+    """What is not kept of a run is undone."""
+    for index, value in enumerate(inputs):
+        refusals.check_input(index, value)
+    with undisturbed() as modes:
+        seed = torch.get_rng_state()
+        issue, ledger, undo = Issue.of(graph_module.graph), Ledger(), Undo()
+        trial = Trial(alone) if alone is not None and issue.has_streams else None
+        calls = Calls(ledger=ledger, issue=issue, undo=undo, trial=trial, given=inputs, modes=modes)
+        recorder = Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
+        try:
+            yield recorder
+        finally:
+            if not recorder.kept:
+                undo.restore()
+                torch.set_rng_state(seed)
+
+
+def _for_inference(value: Any) -> Any:
+    """A result as inference mode gives it: the same memory, without a history to come."""
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return value
+    return Layout.of(value).over(value.untyped_storage())
+
+
+@define(kw_only=True, eq=False)
+class Recorder:
+    graph_module: fx.GraphModule
+    ledger: Ledger
+    issue: Issue
+    calls: Calls
+    env: dict[fx.Node, Any] = field(factory=dict)
+    returned: list[Any] = field(factory=list)
+    """The values of the graph's outputs, tensors as Held."""
+    kept: bool = False
+    """Whether what the run wrote and drew is to stay."""
+
+    def run(self, inputs: Sequence[Any]) -> Plan:
+        graph = self.graph_module.graph
+        found = reinplace.find(graph, sharing(inputs))
+        dying = _last_uses(graph)
+        given = iter(enumerate(inputs))
+        for node in graph.nodes:
+            self.issue.node(node)
+            if node.op == "call_function" and node not in found.dropped:
+                self.env[node] = self._call(node, found.in_place.get(node))
+            elif node.op == "placeholder":
+                self.env[node] = self._placeholder(*next(given))
+            elif node.op == "get_attr":
+                self.env[node] = self._attribute(node)
+            elif node.op == "output":
+                return self._plan(node)
+            elif node in found.dropped:
+                self.env[node] = self._known(node.args[0])
+            else:
+                raise refusals.not_a_call(node)
+            self.ledger.hold(self.env[node])
+            self.issue.done(node)
+            for dead in dying.get(node, ()):
+                self.ledger.release(self.env.pop(dead, None))
+        raise CaptureError("cannot capture a graph without an output node.")
+
+    def _placeholder(self, index: int, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        alias = alias_of(value)
+        root = Root(kind="input", nbytes=alias.untyped_storage().nbytes(), tensor=alias, index=index)
+        return self.ledger.adopt(Held(alias, root, whole_input=index))
+
+    def _attribute(self, node: fx.Node) -> Any:
+        value: Any = self.graph_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        alias = alias_of(value)
+        self.ledger.kept.append(alias)
+        root = Root(kind="attribute", nbytes=alias.untyped_storage().nbytes(), tensor=value)
+        return self.ledger.adopt(Held(alias, root))
+
+    def _known(self, argument: Any) -> Any:
+        """An argument as the graph names it -> its value; what names no node stays as it is."""
+        if isinstance(argument, fx.Node):
+            return self.env[argument]
+        if isinstance(argument, CONTAINERS) and not is_plain(argument):
+            return mapped(self._known, argument)
+        return argument
+
+    def _call(self, node: fx.Node, in_place: OpOverload | None) -> Any:
+        env = self.env
+        args = [env[part] if isinstance(part, fx.Node) else self._known(part) for part in node.args]
+        kwargs = self._known(node.kwargs) if node.kwargs else {}
+        target = node.target
+        if not isinstance(target, OpOverload):
+            return self._arithmetic(node, args, kwargs)
+        if traits_of(target).marks:
+            return None
+        if in_place is not None and target in reinplace.VIEW_OF_SCATTER:
+            return self._write_view(node, target, args, kwargs)
+        return self.calls.of(node, in_place or target, args, kwargs)
+
+    def _arithmetic(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """getitem and arithmetic on numbers: their values belong to the signature."""
+        refusals.check_target(node)
+        target: Any = node.target
+        if target is not operator.getitem:
+            if any(isinstance(leaf, Held) for leaf in flat((args, kwargs))):
+                raise refusals.refused(node, "a Python function on a tensor is not an operator that can be replayed.")
+            name = getattr(target, "__name__", "")
+            if target.__module__ not in _ARITHMETIC and not name.lstrip("_").startswith("sym_"):
+                raise refusals.refused(node, "it is neither an operator nor arithmetic on numbers.")
+        return target(*args, **kwargs)
+
+    def _write_view(self, node: fx.Node, scatter: OpOverload, args: Any, kwargs: Any) -> Any:
+        """`slice_scatter(x, src, …)` in place: `slice(x, …).copy_(src)`; the value is x."""
+        whole, source, *rest = args
+        view = self.calls.of(node, reinplace.VIEW_OF_SCATTER[scatter], [whole, *rest], kwargs)
+        self.calls.of(node, aten.copy_.default, [view, source], {})
+        return whole
+
+    def _plan(self, node: fx.Node) -> Plan:
+        returned = self._known(node.args[0])
+        listed = self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        calls = self.calls
+        ending = Outputs(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
+        outputs = ending.of(node, listed)
+        inserted = ending.written_constants()
+        steps = [step for i, step in enumerate(calls.steps) for step in (*inserted.get(i, ()), step)]
+        steps += inserted.get(len(calls.steps), ())
+        used = lifetimes(steps, self.ledger.register_roots)
+        known = {id(root) for root in used}
+        for output in outputs:
+            if isinstance(output, Buffer) and id(output.slot.root) not in known:
+                known.add(id(output.slot.root))
+                used.append(output.slot.root)
+        return Plan(
+            steps=tuple(steps),
+            outputs=tuple(outputs),
+            roots=tuple(used),
+            pinned=frozenset(calls.pinned),
+            from_zero=frozenset(calls.from_zero),
+            register_roots=self.ledger.register_roots,
+            views_resolved=calls.views,
+            constants=sum(1 for root in used if root.kind == "constant"),
+            unlike_alone=calls.trial.unlike if calls.trial is not None else "",
+        )
+
+    # -- the run itself as a call
+
+    def finish(self, refusal: refusals.Refused, inputs: Sequence[Any]) -> list[Any]:
+        """The results of a run that is recorded no further, from the values that are there."""
+        assert refusal.node is not None
+        if refusal.__cause__ is not None:
+            raise refusal.__cause__  # the model's own error, which eager raises too
+
+        values = {node: mapped(lambda leaf: self._real(leaf, inputs), value) for node, value in self.env.items()}
+        return go_on(self.graph_module, refusal.node, values, refusal.result)
+
+    def _real(self, value: Any, inputs: Sequence[Any]) -> Any:
+        return self._result(value, inputs) if isinstance(value, Held) else value
+
+    def results(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the run returned. A value is one tensor object, however often it is returned."""
+        made: dict[int, Any] = {}
+        for value in self.returned:
+            if id(value) not in made:
+                made[id(value)] = self._real(value, inputs)
+        return [made[id(value)] for value in self.returned]
+
+    def _result(self, value: Held, inputs: Sequence[Any]) -> Any:
+        root, tensor = value.root, value.tensor
+        if value.whole_input is not None:
+            return inputs[value.whole_input]
+        if root.kind == "input":
+            assert root.tensor is not None
+            return laid_over(inputs[root.index], relative(tensor, root.tensor))
+        if root.kind == "attribute":
+            assert root.tensor is not None
+            return root.tensor if Layout.of(root.tensor) == Layout.of(tensor) else tensor
+        # Also where the recording makes a constant anew on every replay: what lies here is nobody else's.
+        return tensor
+
+    def keep(self, inputs: Sequence[Any]) -> None:
+        """Let what was written and drawn stay, and tell autograd of the inputs that changed."""
+        self.kept = True
+        for held in self.calls.written_inputs.values():
+            given = inputs[held.root.index]
+            if not given.is_inference():
+                torch.autograd.graph.increment_version(given)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """node -> the nodes whose value nobody needs after it."""
+    seen: set[fx.Node] = set()
+    dying: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(graph.nodes):
+        last = [used for used in (node, *node._input_nodes) if used not in seen]
+        if last:
+            dying[node] = last
+            seen.update(last)
+    return dying

@@ -1,0 +1,332 @@
+"""A recording of one FX graph with its static buffers, good for one signature."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import torch
+from attrs import frozen
+from torch import fx
+
+from npucompose import garbage
+from npucompose.replay import refusals
+from npucompose.replay.capture import recorder
+from npucompose.replay.capture.alone import Alone
+from npucompose.replay.capture.undisturbed import undisturbed
+from npucompose.replay.executor import build
+from npucompose.replay.executor.front import Front, PythonFront, outputs_of
+from npucompose.replay.executor.lent_operands import lent_inputs
+from npucompose.replay.executor.native import Call, Native, NativeFront, Refused
+from npucompose.replay.executor.plan_trial import PlanTrial, Way
+from npucompose.replay.executor.straight_line import StraightLine
+from npucompose.replay.executor.torchscript import NotExpressible, TorchScript
+from npucompose.replay.memory.allocation import told_of_memory
+from npucompose.replay.memory.arena import Arena
+from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.held_memory import HeldOutputs
+from npucompose.replay.memory.inputs import Inputs, Slots, refusal, sharing
+from npucompose.replay.plan import Layout, Literally, Plan, ViewOfInput
+from npucompose.replay.threads import Threads, Workers
+from npucompose.schema.facts import facts_of
+from npucompose.schema.streams import Verdict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ExecutorName = Literal["native", "torchscript", "python"]
+ONE_STREAM = "one stream was kept"
+PORTABLE = "the portable replayer runs one kernel after the other"
+
+
+class How(TypedDict, total=False):
+    """How a graph is captured; `CapturedGraph.capture` says what each means."""
+
+    static: frozenset[int]
+    executor: ExecutorName
+    clone_output: bool
+    workers: Workers | None
+    arena: Arena | None
+    trial: PlanTrial | None
+
+
+class CapturedGraph:
+    """`CapturedGraph.capture(gm, inputs, static=…)`, then `replay(*inputs)` as often as wanted.
+
+    Outputs lie in static buffers. One that is still held at the next replay, or a view of it, is left to its holder,
+    and the replay gets other memory; with `reuse` results that were given out with `reuse` are overwritten, and with
+    `clone_output` every result is a copy. An output that is an input comes back as the caller's own tensor. Replays of
+    recordings that lie in one arena run one at a time, so calls of several threads wait for each other.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Sequence[Any],
+        *,
+        static: frozenset[int],
+        executors: Executors,
+        clone_output: bool,
+        workers: Workers,
+        arena: Arena,
+        trial: PlanTrial | None = None,
+        before: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.workers = workers
+        self.seconds = self.record_seconds = 0.0
+        """What the capture took, and what of it went by until the plan stood."""
+        shared = sharing(inputs)
+        self.shares_inputs = bool(shared)
+        """Whether some inputs overlapped: the plan took that for granted."""
+        self.how: How = {"static": static, "executor": executors.wanted, "clone_output": clone_output}
+        self.how |= {"workers": workers, "arena": arena}
+        arena = arena.joined(executors.extension)
+        assert arena.turns is not None
+        way = executors.way(plan, *executors.threads(plan, workers, shared), workers, arena)
+        self.verdict: Verdict | None = None
+        """What came of the trial of the streams; None where none was asked for."""
+        if trial is not None:
+            way, self.verdict = trial.judged(
+                plan,
+                way,
+                lambda: executors.way(plan, None, ONE_STREAM, workers, arena),
+                before=before or {},
+                overlapping=shared,
+                turns=arena.turns,
+            )
+        self.threads, self.why_threads = way.threads, way.why_threads
+        """Who runs which step; None, and a reason where streams were asked for, when one thread runs all of them."""
+        self.memory, self.executor, self._why_executor = way.memory, way.executor, way.why_executor
+        written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
+        # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
+        pinned = plan.pinned | (shared if written & shared else frozenset())
+        self._fixed = static | pinned | _overlapping_themselves(inputs)
+        self._inputs = Inputs(
+            inputs,
+            fixed=self._fixed,
+            written=written,
+            from_zero=plan.from_zero,
+            lent=frozenset().union(*lent_inputs(plan.steps)),
+            places=self.executor
+            if isinstance(self.executor, Native)
+            else Slots(inputs, self.memory.slots, self.executor.lay, copies=not self.executor.lends),
+        )
+        outputs = outputs_of(plan, self.memory, clone_output)
+        self._native: NativeFront | None = None
+        self._front: Front
+        self._reusing: Front
+        if isinstance(self.executor, Native):
+            self._native = self.executor.front(inputs, self._inputs, self.memory, outputs, arena.turns)
+            self._front, self._reusing = self._native.replayer(False), self._native.replayer(True)
+        else:
+            results = [output.static for output in outputs if output.static is not None]
+            held = HeldOutputs(self.memory, results, self.executor.lay)
+            self._front = PythonFront(self._inputs, self.executor, outputs, held, arena.turns)
+            self._reusing = partial(self._front, reuse=True)
+
+    @classmethod
+    def capture(cls, graph_module: fx.GraphModule, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:
+        """Run `graph_module` once on the real `inputs` and record it; inputs and RNG are as before afterwards.
+
+        `static` inputs (parameters, buffers) are used in place and their address belongs to the signature. Streams that
+        the graph names run on `workers` where the native replayer can; by default on every core of this process. What
+        is computed in between lies in `arena`: recordings with one arena use the same memory and replay one at a time.
+        With `trial` the streams are kept where they are faster than one.
+        Raises CaptureError, naming the operator and the model's line, for what cannot be replayed.
+        """
+        return cls._captured(
+            lambda alone: (recorder.record(graph_module, inputs, alone), None), graph_module, inputs, **how
+        )[0]
+
+    @classmethod
+    def capture_call(
+        cls, graph_module: fx.GraphModule, inputs: Sequence[Any], *, finish: bool = False, **how: Unpack[How]
+    ) -> tuple[CapturedGraph, list[Any]]:
+        """`capture`, and the results of the run that was recorded: a call in which every operator ran once.
+
+        On CaptureError inputs and RNG are as before; with `finish` a call that has a node that cannot be recorded is
+        made all the same, and its results are the error's `outputs`.
+        """
+        run = partial(recorder.record_call, graph_module, inputs, finish=finish)
+        return cls._captured(run, graph_module, inputs, **how)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:
+        """A recording of what was recorded before for the signature of `inputs`; the roots of inputs lie where they do.
+
+        There may be several recordings of one plan.
+        """
+        return cls._captured(lambda _alone: (plan, None), None, inputs, **how)[0]
+
+    @classmethod
+    def _captured(
+        cls,
+        run: Callable[[Alone | None], tuple[Plan, Any]],
+        graph_module: fx.GraphModule | None,
+        inputs: Sequence[Any],
+        *,
+        static: frozenset[int] = frozenset(),
+        executor: ExecutorName = "native",
+        clone_output: bool = False,
+        workers: Workers | None = None,
+        arena: Arena | None = None,
+        trial: PlanTrial | None = None,
+    ) -> tuple[CapturedGraph, Any]:
+        begin = time.perf_counter()
+        workers = workers or Workers()
+        executors = Executors.of(executor)
+        if trial is not None:  # which copies inputs before they are recorded
+            for index, value in enumerate(inputs):
+                refusals.check_input(index, value)
+        with garbage.kept(), told_of_memory():
+            before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
+            plan, results = run(executors.alone(workers))
+            recorded = time.perf_counter()
+            with undisturbed():
+                captured = cls(
+                    plan,
+                    inputs,
+                    static=static,
+                    executors=executors,
+                    clone_output=clone_output,
+                    workers=workers,
+                    arena=arena or Arena(),
+                    trial=trial,
+                    before=before,
+                )
+        captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
+        return captured, results
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """Shapes and numbers, and the addresses of the inputs in `fixed`."""
+        return self._inputs.signature
+
+    @property
+    def fixed(self) -> frozenset[int]:
+        return self._fixed
+
+    def replay(self, *inputs: Any, reuse: bool = False) -> list[Any]:
+        """The outputs for inputs of the recording's signature; SignatureError for others."""
+        outputs = (self._reusing if reuse else self._front)(inputs)
+        if outputs is None:
+            raise refusal(inputs, self._inputs.signature, self._fixed)
+        return outputs
+
+    def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """Like replay, but None, with nothing done, when the inputs do not have this recording's signature."""
+        return self._front(inputs)
+
+    def caller(
+        self,
+        held: list[Any],
+        taken: Sequence[tuple[int, int]],
+        result: type | int,
+        entries: Sequence[tuple[dict[str, Any], str, torch.Tensor]] = (),
+        reuse: bool = False,
+    ) -> Call | None:
+        """A quick `replay` for inputs that are `held`, but for those that `taken`, (input, argument), names.
+
+        `call(arguments)` returns all outputs in a row of the type `result`, tuple or list, or only the one of that
+        number. It does nothing and returns None for what `replay` would refuse or copy, for arguments that want
+        gradients, in another mode of autograd or autocast than this one, and where one of `entries`, (dict, name,
+        tensor), is no longer so. No caller where an output is made by Python, or all is.
+        """
+        if self._native is None or any(isinstance(o, (ViewOfInput, Literally)) for o in self.plan.outputs):
+            return None
+        return self._native.caller(held, taken, result, list(entries), reuse)
+
+    def facts(self) -> Mapping[str, Any]:
+        steps, placement = self.plan.steps, self.memory.placement
+        return {
+            "executor": self.executor.name,
+            "executor_reason": self._why_executor,
+            "streams": len(self.plan.streams),
+            "threads": 1 if self.threads is None else self.threads.count,
+            "why_threads": self.why_threads,
+            "trial": None if self.verdict is None else facts_of(self.verdict),
+            "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
+            "kernels": len(steps),
+            "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),
+            "views_resolved": self.plan.views_resolved,
+            "constants": self.plan.constants,
+            "pool_bytes": placement.pool_bytes,
+            "slabs": [(slab.number, slab.nbytes) for slab in self.memory.slabs],
+            "unplanned_bytes": placement.unplanned_bytes,
+            "live_bytes": placement.live_bytes,
+            "output_bytes": sum(buffer.nbytes for buffer in self.memory.outputs),
+            "seconds": self.seconds,
+            "signature": self._inputs.signature,
+        }
+
+
+@frozen(kw_only=True, eq=False)
+class Executors:
+    """Who may run a plan: the native replayer's extension, or None and why; portable ones after it."""
+
+    wanted: ExecutorName
+    extension: ModuleType | None = None
+    why: str = ""
+
+    @classmethod
+    def of(cls, wanted: ExecutorName) -> Executors:
+        try:
+            return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
+        except build.Unavailable as error:
+            return cls(wanted=wanted, why=error.line)
+
+    def alone(self, workers: Workers) -> Alone | None:
+        """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
+        if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
+            return None
+        return self.extension.alone
+
+    def way(self, plan: Plan, threads: Threads | None, why: str, workers: Workers, arena: Arena) -> Way:
+        """`plan` laid out in `arena` and ready to run on `threads`; `why` it has none."""
+        memory = Memory.of(plan, threads=threads, arena=arena)
+        executor, why_executor = self.make(plan, memory, threads, workers)
+        if threads is not None and not isinstance(executor, Native):
+            threads, why = None, PORTABLE
+        return Way(threads=threads, why_threads=why, memory=memory, executor=executor, why_executor=why_executor)
+
+    def make(
+        self, plan: Plan, memory: Memory, threads: Threads | None, workers: Workers
+    ) -> tuple[Native | TorchScript | StraightLine, str]:
+        """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
+        reason = self.why
+        if self.extension is not None:
+            try:
+                return Native(self.extension, plan, memory, threads=threads, workers=workers), reason
+            except Refused as error:
+                reason = str(error)
+        if self.wanted != "python":
+            try:
+                return TorchScript(plan.steps, memory.slots, memory.tensors), reason
+            except NotExpressible as error:
+                reason = f"{reason}; " if reason else ""
+                reason += f"not expressible in TorchScript: {error}"
+        return StraightLine(plan.steps, memory.slots, memory.tensors), reason
+
+    def threads(self, plan: Plan, workers: Workers, sharing: frozenset[int]) -> tuple[Threads | None, str]:
+        """The plan's streams on threads; or None and why they run in a row, '' for a plan of one stream."""
+        if len(plan.streams) < 2:
+            return None, ""
+        if self.extension is None:
+            return None, PORTABLE
+        if workers.count < 2:
+            return None, "one thread is all that streams may have here"
+        if plan.unlike_alone:
+            return None, (
+                f"{plan.unlike_alone}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
+            )
+        return Threads.of(plan, workers.count, sharing), ""
+
+
+def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:
+    """Inputs that cannot be copied element by element, other than expanded ones: good only where they lie."""
+    tensors = ((i, t) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor))
+    return frozenset(i for i, t in tensors if Layout.of(t).collapsed().overlaps_itself())

@@ -1,0 +1,155 @@
+"""The gate before every capture and replay: what a recording may read and write where it lies, and on which thread.
+
+A recording works on bare addresses. So a tensor is taken only when it is what it says: plain, dense, on the recording's
+device, seen by nobody on its way to a kernel, over memory that is there. All else is refused, with the reason.
+
+executor/src/gate.h is the same for the replayer in C++, which asks there; here stand the words for both, and the gate of
+replayers that need no compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+_Key: Any = torch._C.DispatchKey
+_Keys: Any = torch._C.DispatchKeySet
+_keys_of: Any = torch._C._dispatch_keys
+_asked_for: Any = torch._C._dispatch_tls_local_include_set
+TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
+"""A subclass may answer for itself whatever it is asked."""
+
+
+def _set_of(*names: str) -> Any:
+    return functools.reduce(lambda made, name: made | _Keys(getattr(_Key, name)), names, _Keys(_Key.Undefined))
+
+
+_USE = _set_of(
+    "AutogradCPU",
+    "AutogradCUDA",
+    "AutogradOther",
+    "ADInplaceOrView",
+    "AutocastCPU",
+    "AutocastCUDA",
+    "PythonTLSSnapshot",
+)
+"""How a tensor is used, not what it is."""
+_LAZY = _set_of("Conjugate", "Negative")
+"""A sign that kernels put in when they read; whether it is there belongs to the signature."""
+_USUAL = _set_of("BackendSelect", "ADInplaceOrView")
+"""What every thread asks for."""
+
+
+def why_not(value: torch.Tensor, device: str = "cpu", *, subclasses: bool = False) -> str:
+    """What is wrong with an input, in words that go on from its name: "is a FakeTensor, a subclass of Tensor …".
+
+    '' for a plain tensor, one with a lazy conj or neg bit among them. Asks a subclass nothing. With `subclasses` those
+    are plain too that leave operators to torch: a front in Python can take them.
+    """
+    return why_not_plain(value, device, subclasses=subclasses) or why_no_memory(value)
+
+
+def are_plain(tensors: Iterable[torch.Tensor]) -> bool:
+    """A quick yes for tensors on a CPU, whatever their memory is; its no means only "look closely"."""
+    return all(type(t) in TYPES and _keys_of(t).raw_repr() in _KNOWN for t in tensors)
+
+
+def why_not_plain(value: torch.Tensor, device: str = "cpu", *, subclasses: bool = False) -> str:
+    """The same, but for its memory."""
+    kind = type(value)
+    odd = _keys_of(value) - _USE - _LAZY
+    if kind not in TYPES and (odd.has(_Key.Python) or not subclasses):
+        return f"is a {kind.__name__}, a subclass of Tensor; only plain tensors are taken"
+    if odd.raw_repr() == _plain(device):
+        return ""
+    name = torch._C._dispatch_key_name(odd.highestPriorityTypeId())
+    if odd.has(_Key.Python):
+        return "is dispatched to Python; only plain tensors are taken"
+    if odd.has(_Key.NestedTensorCPU) or odd.has(_Key.NestedTensorCUDA):
+        return "is a nested tensor; only dense ones are taken"
+    if value.device.type != device:
+        return f"is on {value.device}; only tensors on {device} are taken"
+    if value.layout is not torch.strided or value.is_quantized:
+        return f"has layout {value.layout}, dtype {value.dtype}; only dense tensors are taken"
+    return f"is wrapped for {name}; only plain tensors are taken"
+
+
+def why_not_anywhere(value: torch.Tensor) -> str:
+    """`why_not` for whatever device the tensor is on; '' also for subclasses that leave operators to torch."""
+    if why := why_not_plain(value, "cpu", subclasses=True):
+        if _keys_of(value).has(_Key.Python) or value.device.type == "cpu":
+            return why
+        if why := why_not_plain(value, value.device.type, subclasses=True):
+            return why
+    return why_no_memory(value)
+
+
+def why_no_memory(value: torch.Tensor) -> str:
+    """For a tensor that is plain: whether its storage holds every element."""
+    numel = value.numel()
+    if not numel:
+        return ""
+    reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)) + 1
+    needed = (value.storage_offset() + reach) * value.element_size()
+    storage = value.untyped_storage()
+    held = storage.nbytes()
+    if held < needed:
+        return f"has {held} bytes of memory where it needs {needed}: it was freed or cut short"
+    return "" if has_memory(storage) else "has no memory"
+
+
+def has_memory(storage: torch.UntypedStorage) -> bool:
+    try:
+        return storage.data_ptr() != 0
+    except RuntimeError:  # torch refuses to say that it is 0
+        return False
+
+
+def why_not_here() -> str:
+    """What on this thread wants to see every operator, which a replay would keep from it; '' for nothing.
+
+    "under FakeTensorMode", or "under a transform of torch.func (FuncTorchDynamicLayerFrontMode)".
+    """
+    asked = _asked_for() - _USUAL
+    if not asked.raw_repr():
+        return ""
+    modes = _get_current_dispatch_mode_stack()
+    if modes:
+        return f"under {', '.join(type(mode).__name__ for mode in modes)}"
+    name = torch._C._dispatch_key_name(asked.highestPriorityTypeId())
+    return "under torch.jit.trace" if name == "Tracer" else f"under a transform of torch.func ({name})"
+
+
+def has_onlookers() -> bool:
+    """The same, but for AOTAutograd's own mode around the first call of what it compiled."""
+    if not why_not_here():
+        return False
+    modes = _get_current_dispatch_mode_stack()
+    return not modes or not all(type(mode).__module__.startswith("torch._functorch.") for mode in modes)
+
+
+def first_refused(inputs: Sequence[Any], device: str = "cpu", *, subclasses: bool = False) -> tuple[int, str] | None:
+    """(the first input that may not come in, why)."""
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and (why := why_not(value, device, subclasses=subclasses)):
+            return index, why
+    return None
+
+
+def _known() -> frozenset[int]:
+    x = torch.zeros(1)
+    with torch.inference_mode():
+        y = torch.zeros(1)
+    return frozenset(_keys_of(t).raw_repr() for t in (x, y))
+
+
+_KNOWN = _known()
+
+
+@functools.cache
+def _plain(device: str) -> int:
+    return _Keys(torch._C._dispatch_key_parse(torch._C._dispatch_key_for_device(device))).raw_repr()

@@ -1,0 +1,159 @@
+"""Memory for what recordings compute in between, shared by recordings that replay one at a time. Knows no plan.
+
+# Note [What may lie in an arena]
+Blocks of a placement only: each replay writes them before it reads them, and nobody looks at them afterwards. Outputs,
+constants and copies of inputs outlive a replay; they have memory of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from attrs import Factory, define, field, frozen
+
+from npucompose.replay.memory import forks
+from npucompose.replay.memory.allocation import zeros
+from npucompose.replay.memory.pool import ALIGNMENT, aligned
+
+Span = tuple[int, int]
+"""(first byte, the one after the last)."""
+
+ROOMY = 4
+"""A slab is left alone by whom it would serve for less than one part in so many: held by a small user after its large
+ones are gone, it would be memory for nothing. So an arena never takes more than so many times what its users need."""
+_numbers = itertools.count()
+
+
+class OneAtATime(Protocol):
+    """`with turns:` is a replay; who is within one may not begin another."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: Any) -> Any: ...
+
+    def is_mine(self) -> bool: ...
+
+
+@frozen(eq=False)
+class Slab:
+    """`nbytes` that never move, at an aligned `address`; it lives as long as somebody who lies in it holds it."""
+
+    nbytes: int
+    number: int = field(factory=lambda: next(_numbers))
+    """Another one for each slab of this process."""
+    tensor: torch.Tensor = field(
+        init=False, repr=False, default=Factory(lambda slab: zeros(slab.nbytes + ALIGNMENT), takes_self=True)
+    )
+
+    @property
+    def address(self) -> int:
+        return aligned(self.tensor.data_ptr())
+
+
+@define(eq=False)
+class Arena:
+    """`lay(spans)` finds places that others may use too; `turns` is what a user holds while it uses them.
+
+    A user that needs more than there is gets another slab beside: nobody is moved, so addresses may be written into
+    kernels. A slab goes with its last user.
+    """
+
+    turns: OneAtATime | None = None
+    """None until the first user says who replays."""
+    _extension: ModuleType | None = None
+    _slabs: list[weakref.ref[Slab]] = field(factory=list)
+    _beside: Arena | None = None
+    """For those whose replayer takes turns in another way."""
+    _lock: Any = field(factory=forks.lock)
+    """Graphs of one model may be captured on several threads."""
+
+    def joined(self, extension: ModuleType | None) -> Arena:
+        """This arena, for a user that the native replayer's `extension` runs, or, with None, a portable one.
+
+        Where its users take turns in another way (the extension was built in the meantime): the one beside it.
+        """
+        with self._lock:
+            if self.turns is None:
+                self._extension = extension
+                self.turns = Turns() if extension is None else extension.Turns()
+            if extension is self._extension:
+                return self
+            self._beside = self._beside or Arena()
+            return self._beside.joined(extension)
+
+    def is_mine(self) -> bool:
+        """Whether this thread is in the middle of a replay that uses this memory."""
+        mine = self.turns is not None and self.turns.is_mine()
+        return mine or (self._beside is not None and self._beside.is_mine())
+
+    def slabs(self) -> list[Slab]:
+        """Those that are in use."""
+        return [slab for reference in self._slabs if (slab := reference()) is not None]
+
+    def lay(self, spans: Sequence[Span]) -> tuple[list[int], list[Slab]]:
+        """(the address of each span, the slabs that the caller has to hold for as long as it uses them).
+
+        Spans that do not overlap get addresses that do not overlap; all begin at multiples of the alignment. A slab
+        that holds all and is not much too large is taken, the smallest of them. Otherwise smaller slabs are filled from
+        the largest, each with what lies within its size; what is left over moves down to the begin of the next one.
+        """
+        with self._lock:
+            return self._laid(spans)
+
+    def _laid(self, spans: Sequence[Span]) -> tuple[list[int], list[Slab]]:
+        addresses = [0] * len(spans)
+        rest = [i for i, (low, high) in enumerate(spans) if high > low]
+        begin = min((spans[i][0] for i in rest), default=0)
+        used: list[Slab] = []
+
+        def fill(slab: Slab, some: Sequence[int]) -> None:
+            addresses_before = slab.address - begin
+            for i in some:
+                addresses[i] = addresses_before + spans[i][0]
+            used.append(slab)
+
+        end = max((spans[i][1] for i in rest), default=0)
+        for slab in self._in_order(end - begin):
+            left = [i for i in rest if spans[i][1] - begin > slab.nbytes]
+            lowest = min((spans[i][0] for i in left), default=end)
+            if (lowest - begin) * ROOMY < slab.nbytes:
+                continue  # what is left over would be as large as before, or nearly so
+            fill(slab, sorted(set(rest) - set(left)))
+            rest, begin = left, lowest
+        if rest:
+            fill(self._another(aligned(max(spans[i][1] for i in rest) - begin)), rest)
+        return addresses, used
+
+    def _in_order(self, nbytes: int) -> list[Slab]:
+        slabs = sorted(self.slabs(), key=lambda slab: slab.nbytes)
+        holding_all = [slab for slab in slabs if slab.nbytes >= nbytes]
+        return [*holding_all[:1], *(slab for slab in slabs[::-1] if slab.nbytes < nbytes)]
+
+    def _another(self, nbytes: int) -> Slab:
+        slab = Slab(nbytes)
+        self._slabs = [reference for reference in self._slabs if reference() is not None]
+        self._slabs.append(weakref.ref(slab))
+        return slab
+
+
+class Turns:
+    """`with turns:` is one replay at a time, as the native replayer's class of that name is for C++."""
+
+    def __init__(self) -> None:
+        self._lock = forks.lock()
+
+    def __enter__(self) -> None:
+        if self.is_mine():
+            raise RuntimeError("a recording was replayed from within its own replay, or one that shares its memory")
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def is_mine(self) -> bool:
+        return self._lock._is_owned()

@@ -1,0 +1,362 @@
+"""How the extension is built, found again, and done without. The compilers here are scripts: the real one runs once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from npucompose import machine
+from npucompose.cli import main
+from npucompose.errors import CaptureError, ConfigError
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor import build
+from npucompose.replay.executor.held import HELD, header
+from npucompose.report import doctor
+from npucompose.report.doctor import native_replayer
+from npucompose.targets.cpu import CpuTarget
+from tests.replay.capturing import traced
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A cache of its own; afterwards the module knows the real one again."""
+    build.load.cache_clear()
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+    build.load.cache_clear()
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """`compiler(body)`: a C++ compiler that adds each of its command lines to the file returned, then does `body`."""
+
+    def make(body: str) -> Path:
+        script, calls = tmp_path / "c++", tmp_path / "calls"
+        script.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(calls))}\n{body}\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+        return calls
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def real() -> Path:
+    """The extension as it was built for this torch."""
+    build.load()
+    return build.folder() / f"{build.NAME}.so"
+
+
+def captured() -> CapturedGraph:
+    x = torch.randn(3)
+    made = CapturedGraph.capture(traced(lambda x: (x + 1,), x), [x])
+    assert torch.equal(made.replay(x)[0], x + 1)
+    return made
+
+
+def copying(real: Path) -> str:
+    """A compiler that makes empty objects and links to what the real one made."""
+    return f"""for last; do :; done
+case "$1" in -shared) cp {shlex.quote(str(real))} "$last" ;; --version) ;; *) : > "$last" ;; esac"""
+
+
+def test_without_a_compiler_the_portable_replayer_runs_and_says_why(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    facts = captured().facts()
+    assert facts["executor"] == "torchscript"
+    assert "no C++ compiler is installed" in facts["executor_reason"]
+    assert native_replayer().startswith("impossible: no C++ compiler")
+    assert CpuTarget().warnings("reduce-overhead")[0].startswith("the portable replayer is used: no C++ compiler")
+    with pytest.raises(ConfigError, match=r"target\.executor=native: no C\+\+ compiler .*executor=auto"):
+        CpuTarget(executor="native").check("reduce-overhead")
+    CpuTarget(executor="native").check("max-autotune")  # records nothing
+
+
+def test_a_compiler_that_fails_is_asked_once_and_its_words_are_kept(
+    empty_cache: Path, compiler: Callable[[str], Path]
+) -> None:
+    calls = compiler('echo "replay.cpp:1: error: no such header" >&2; exit 1')
+    assert captured().facts()["executor"] == "torchscript"
+    asked = len(calls.read_text().splitlines())
+    build.load.cache_clear()
+    with pytest.raises(build.Unavailable, match=r"status 1 and said:\nreplay\.cpp:1: error: no such header"):
+        build.load()
+    assert len(calls.read_text().splitlines()) == asked
+    assert "error: no such header" in native_replayer()
+    assert native_replayer().startswith("failed: ")
+    with pytest.raises(CaptureError, match=r"target\.executor=native: .*\n.*no such header"):
+        CpuTarget(executor="native").prepare("reduce-overhead")
+
+
+def test_a_failing_compiler_is_one_line_in_the_report_and_doctor_shows_all_that_it_said(
+    empty_cache: Path, compiler: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    compiler('echo "a.cpp:1: error: no such header\na.cpp:2: error: too old" >&2; exit 1')
+    reason = captured().facts()["executor_reason"]
+    said = "ended with status 1 and said: a.cpp:1: error: no such header (`npucompose doctor` shows all)"
+    assert reason.endswith(said)
+    assert "\n" not in reason
+    assert CpuTarget().warnings("reduce-overhead") == (f"the portable replayer is used: {reason}",)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert str(tmp_path / "c++") in shown
+    at = [shown.index(words) for words in ("a.cpp:1: error: no such header", "a.cpp:2: error: too old", "to try again")]
+    assert at == sorted(at)
+
+
+def test_a_compiler_that_is_named_and_not_there_is_told(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    machine = doctor.look_at_machine()
+    (note,) = doctor.notes(doctor.Torch(), machine, {})
+    assert note == f"CXX=/nonexistent is no program; the C++ compiler is {machine.compiler or 'none'}."
+    monkeypatch.setenv("PATH", "")
+    assert build.state().kind == "impossible"
+    assert doctor.look_at_machine().compiler is None
+
+
+def test_another_compiler_is_tried_where_one_has_failed(
+    empty_cache: Path, compiler: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler("exit 1")
+    with pytest.raises(build.Unavailable):
+        build.load()
+    other = tmp_path / "other"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("CXX", str(other))
+    assert build.state().kind == "not built"
+
+
+def test_what_is_built_is_loaded_without_a_compiler(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = compiler(copying(real))
+    assert build.state().kind == "not built"
+    assert captured().facts()["executor"] == "native"
+    assert "building the native replayer for torch" in capsys.readouterr().err
+    assert build.state().kind == "built"
+    asked = calls.read_text()
+    build.load.cache_clear()
+    assert captured().facts()["executor"] == "native"
+    assert calls.read_text() == asked
+
+
+def test_an_extension_that_is_torn_is_built_anew(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    compiler(copying(real))
+    build.load()
+    torn = build.folder() / f"{build.NAME}.so"
+    torn.unlink()  # the loaded one stays mapped
+    torn.write_bytes(real.read_bytes()[:5000])
+    assert build.state().kind == "built", "what is loaded works"
+    build.load.cache_clear()
+    assert build.state().kind == "not built"
+    assert captured().facts()["executor"] == "native"
+    assert torn.read_bytes() == real.read_bytes()
+
+
+def test_an_extension_that_cannot_be_imported_is_built_anew_and_then_given_up(
+    empty_cache: Path, compiler: Callable[[str], Path]
+) -> None:
+    calls = compiler("for last; do :; done\necho 'no library' > $last")
+    facts = captured().facts()
+    assert facts["executor"] == "torchscript"
+    assert "cannot be loaded" in facts["executor_reason"]
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 2
+
+
+def test_an_extension_of_another_torch_is_never_loaded(monkeypatch: pytest.MonkeyPatch, real: Path) -> None:
+    mine = build.folder()
+    monkeypatch.setattr(metadata, "version", lambda _: "2.12.0")
+    assert build.folder() != mine
+    monkeypatch.setattr(torch, "__version__", "2.12.0")
+    with pytest.raises(ImportError, match=r"built with the headers of torch .*, and this is torch 2\.12\.0"):
+        build._loaded(real)
+
+
+def put(content: bytes) -> Path:
+    """An extension in our place in the cache, whole and with the right digest."""
+    place = build.folder()
+    place.mkdir(parents=True)
+    (place / f"{build.NAME}.so").write_bytes(content)
+    (place / f"{build.NAME}.sha256").write_text(hashlib.sha256(content).hexdigest())
+    return place / f"{build.NAME}.so"
+
+
+def test_an_extension_of_another_torch_in_the_place_of_ours_is_built_anew(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    calls, mine = compiler(copying(real)), build.BUILT_WITH.encode() + torch.__version__.partition("+")[0].encode()
+    assert mine in real.read_bytes()
+    there = put(real.read_bytes().replace(mine, mine[:-1] + b"9"))
+    assert build.state().kind == "not built"
+    build.load()
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+    assert there.read_bytes() == real.read_bytes()
+
+
+def test_an_extension_that_needs_what_this_torch_lacks_is_built_anew_and_used(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    """In a process of its own: a process loads an extension once."""
+    compiler(copying(real))
+    there = put(real.read_bytes().replace(b"THPVariable_Wrap", b"THPVariable_Warp"))
+    assert build.state().kind == "built"
+    script = "from npucompose.replay.executor import build; print(build.load().__file__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(there)
+    assert "building the native replayer" in done.stderr
+    assert there.read_bytes() == real.read_bytes()
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0a0+git1234", "2.13.0.dev20260101+cpu"])
+def test_a_torch_of_every_day_is_known_by_its_release(version: str) -> None:
+    assert build._release(version) == "2.13.0"
+
+
+def test_two_that_come_at_once_build_once(empty_cache: Path, compiler: Callable[[str], Path], real: Path) -> None:
+    calls = compiler(f"sleep 0.1\n{copying(real)}")
+    places: list[Path] = []
+    threads = [threading.Thread(target=lambda: places.append(build._built(build.folder()))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(places) == 3
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+
+
+NOT_UTF8 = b"\xff\xfe\x00"
+
+
+def test_a_digest_that_is_no_text_is_a_reason_to_build_anew(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    calls = compiler(copying(real))
+    put(real.read_bytes())
+    (build.folder() / f"{build.NAME}.sha256").write_bytes(NOT_UTF8)
+    assert build.state().kind == "not built"
+    build.load()
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+
+
+def test_a_failure_that_is_no_text_is_a_reason_to_try_again(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    compiler(copying(real))
+    place = build.folder()
+    place.mkdir(parents=True)
+    (place / "failure.txt").write_bytes(f"{tried()}\n".encode() + NOT_UTF8)
+    assert build.state().kind == "not built"
+    assert captured().facts()["executor"] == "native"
+
+
+def tried() -> str:
+    found = machine.compiler()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("opened", ["", "native", "{place}", "{place}/{name}.so", "{place}/{name}.sha256"])
+def test_what_others_could_have_written_is_built_anew_in_a_cache_that_is_closed(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, opened: str
+) -> None:
+    """The digest is right: who can write the one can write the other."""
+    calls = compiler(copying(real))
+    put(real.read_bytes() + b"a stranger's")
+    for folder in (empty_cache, empty_cache / "native", build.folder()):
+        folder.chmod(0o755)
+    path = empty_cache / opened.format(place=f"native/{build.folder().name}", name=build.NAME)
+    path.chmod(0o777)
+    assert "can be written by others" in build.state().words
+    build.load()
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+    assert (build.folder() / f"{build.NAME}.so").read_bytes() == real.read_bytes()
+    for folder in (empty_cache, empty_cache / "native", build.folder()):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert build.state().kind == "built"
+
+
+def test_what_is_built_under_umask_0_is_its_owners_alone(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    compiler(copying(real))
+    before = os.umask(0)
+    try:
+        build.load()
+    finally:
+        os.umask(before)
+    for place in (empty_cache, *empty_cache.rglob("*")):
+        assert not place.stat().st_mode & 0o077, place
+    assert build.state().kind == "built"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_cache_of_another_user_is_a_reason_for_the_portable_replayer_and_doctor_says_so(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = compiler(copying(real))
+    os.chown(put(real.read_bytes()), 12345, 12345)
+    facts = captured().facts()
+    assert facts["executor"] == "torchscript"
+    assert "belongs to another user (number 12345)" in facts["executor_reason"]
+    assert not calls.exists()
+    assert native_replayer().startswith("impossible: the native replayer is not taken from a cache that others can")
+    os.chown(empty_cache, 12345, 12345)
+    (note,) = doctor.notes(doctor.Torch(), doctor.look_at_machine(), {})
+    assert note.startswith(f"the cache is not believed: {empty_cache} belongs to another user")
+
+
+def test_a_lock_that_is_a_link_does_not_empty_what_it_leads_to(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, tmp_path: Path
+) -> None:
+    compiler(copying(real))
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    build.folder().mkdir(parents=True)
+    (build.folder() / "lock").symlink_to(precious)
+    with pytest.raises(build.Unavailable, match="cannot be kept"):
+        build.load()
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build.load.cache_clear()
+    tmp_path.chmod(0o500)
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(build.Unavailable, match="cannot be kept"):
+        build.load()
+    build.load.cache_clear()
+
+
+def test_every_held_kernel_is_one_that_this_torch_has() -> None:
+    assert build.load().lacking == ""
+
+
+def test_a_kernel_that_torch_lacks_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "ATen" / "ops"
+    folder.mkdir(parents=True)
+    (folder / "add_native.h").write_text("struct TORCH_API structured_ufunc_add_CPU : public at::meta::… {")
+    (folder / "mul_native.h").write_text("struct TORCH_API structured_mul_out_of_tomorrow : public at::meta::… {")
+    text = header(tmp_path)
+    assert "#include <ATen/ops/add_native.h>" in text
+    assert 'X("aten::add.out", structured_ufunc_add_CPU)' in text
+    lacking = next(line for line in text.splitlines() if "LACKING" in line)
+    assert "aten::mul.out" in lacking
+    assert "aten::add.out" not in lacking
+    assert len(HELD) - 1 == len(lacking.split('"')[1].split())

@@ -1,0 +1,404 @@
+"""Streams of a plan on threads of the native replayer: side by side, the same bits, nothing left running."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.replay.capture.kernels import same_bytes
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor import build
+from npucompose.replay.memory.arena import Arena
+from npucompose.replay.threads import Workers
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.streams import Match, PlanEntry, Streams
+from npucompose.streams import apply
+from npucompose.targets.cpu import CpuTarget
+from tests.replay.capturing import in_threads, one_thread
+from tests.sample_graphs import CAN, traced
+
+pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
+)
+
+TWO = Workers(count=2)
+X = torch.randn(4, 4)
+MEETING_S = 30.0
+
+
+# -- operators that tell what happens to them
+
+told: dict[str, Any] = {}
+acts: dict[str, Callable[[], Any]] = {}
+ran: dict[str, tuple[int, int]] = {}
+"""{what acted: (core, thread)}"""
+meeting = threading.Barrier(2)
+replaying, broken = threading.Event(), threading.Event()
+
+
+@torch.library.custom_op("npucompose_tests::meet", mutates_args=())
+def meet(x: torch.Tensor) -> torch.Tensor:
+    """Returns only when another one runs at the same time; while a graph is recorded its kernels run one by one."""
+    if replaying.is_set():
+        meeting.wait(MEETING_S)
+    return x + 1
+
+
+@torch.library.custom_op("npucompose_tests::tell", mutates_args=())
+def tell(x: torch.Tensor, name: str) -> torch.Tensor:
+    told[name] = {
+        "thread": threading.get_ident(),
+        "kernel threads": torch.get_num_threads(),
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "denormal": (torch.full((1,), 1e-39) * 1.0).item(),
+    }
+    return x + 1
+
+
+@torch.library.custom_op("npucompose_tests::maybe_break", mutates_args=())
+def maybe_break(x: torch.Tensor) -> torch.Tensor:
+    if broken.is_set():
+        raise ValueError("broken on purpose")
+    return x + 1
+
+
+@torch.library.custom_op("npucompose_tests::act", mutates_args=())
+def act(x: torch.Tensor, name: str) -> torch.Tensor:
+    """While a test replays: does what it put there under the name, and tells the core and the thread it ran on."""
+    if replaying.is_set():
+        acts.get(name, lambda: None)()
+        ran[name] = (current_core(), threading.get_ident())
+    return x + 1
+
+
+for op in (meet, maybe_break):
+    op.register_fake(torch.empty_like)
+act.register_fake(lambda x, name: torch.empty_like(x))
+tell.register_fake(lambda x, name: torch.empty_like(x))
+
+
+def planned(
+    function: Callable[..., Any], *inputs: torch.Tensor, aside: Sequence[str], can: Capabilities = CAN
+) -> fx.GraphModule:
+    """The function's graph with the nodes named `aside` on a stream of their own."""
+    module = traced(function, *inputs)
+    entries = tuple(PlanEntry(stream="s", match=Match(name=name)) for name in aside)
+    apply(module.graph, Streams(kind="explicit", plan=entries), can)
+    module.recompile()
+    return module
+
+
+def on_two(module: fx.GraphModule, *inputs: torch.Tensor, workers: Workers = TWO) -> CapturedGraph:
+    with one_thread():  # otherwise a stranger's operator, which nobody may try, keeps the streams together
+        captured = CapturedGraph.capture(module, inputs, workers=workers)
+    assert captured.threads is not None, captured.why_threads
+    assert captured.threads.count == 2
+    return captured
+
+
+def two_chains(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    left, right = x.mm(x), y.mm(y)
+    for _ in range(3):
+        left, right = left.mm(x).relu(), right.mm(y).relu()
+    return left + right
+
+
+RIGHT = ("mm_1", "mm_3", "mm_5", "mm_7", "relu_1", "relu_3", "relu_5")
+
+
+# -- side by side
+
+
+@needs_two_cores
+def test_two_streams_run_at_the_same_time() -> None:
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.npucompose_tests.meet(x) - torch.ops.npucompose_tests.meet(x.neg())
+
+    captured = on_two(planned(both, X, aside=("neg", "meet_1")), X)
+    replaying.set()
+    try:
+        for _ in range(3):
+            x = torch.randn(4, 4)
+            assert same_bytes(captured.replay(x)[0], (x + 1) - (x.neg() + 1))
+    finally:
+        replaying.clear()
+
+
+@needs_two_cores
+def test_a_thread_of_a_stream_finds_the_callers_state_and_starts_no_threads() -> None:
+    def both(x: torch.Tensor) -> torch.Tensor:
+        ours = torch.ops.npucompose_tests.tell(x, "ours")
+        return ours + torch.ops.npucompose_tests.tell(x, "theirs")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        captured = on_two(planned(both, X, aside=("tell_1",)), X)
+        for flush in (False, True):
+            torch.set_flush_denormal(flush)
+            captured.replay(X)
+            ours, theirs = dict(told["ours"]), dict(told["theirs"])
+            assert ours.pop("thread") == threading.get_ident() != theirs.pop("thread")
+            assert ours == theirs
+            assert ours["kernel threads"] == 1
+            assert not ours["inference"]  # as in eager: the operator is not torch's own
+            assert not ours["grad"]
+            assert (ours["denormal"] == 0.0) == flush
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
+def test_an_error_on_another_thread_is_raised_here_and_the_next_replay_is_right() -> None:
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return x.mm(x) + torch.ops.npucompose_tests.maybe_break(x).relu()
+
+    captured = on_two(planned(both, X, aside=("maybe_break", "relu")), X)
+    expected = X.mm(X) + (X + 1).relu()
+    for _ in range(3):
+        broken.set()
+        with pytest.raises(ValueError, match="broken on purpose"):
+            captured.replay(X)
+        broken.clear()
+        assert same_bytes(captured.replay(X)[0], expected)
+
+
+@pytest.mark.parametrize("workers", [TWO, Workers(count=2, spin_us=0.0), Workers(count=2, cores=(0,))])
+def test_threads_that_sleep_or_are_bound_to_a_core_give_the_same_bits(workers: Workers) -> None:
+    inputs = [torch.randn(16, 16) for _ in range(2)]
+    captured = on_two(planned(two_chains, *inputs, aside=RIGHT), *inputs, workers=workers)
+    for _ in range(200):
+        inputs = [torch.randn(16, 16) for _ in range(2)]
+        assert same_bytes(captured.replay(*inputs)[0], two_chains(*inputs))
+
+
+def every_thread_gets_its_own(recordings: Sequence[CapturedGraph]) -> None:
+    """Threads that replay one or the other all the time, each with inputs of its own, get eager's bits."""
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = [torch.randn(16, 16, generator=generator) for _ in range(2)]
+        with torch.no_grad():
+            expected = two_chains(*inputs)
+            for _ in range(100):
+                if not same_bytes(recordings[seed % 2].replay(*inputs)[0], expected):
+                    wrong.append(seed)
+
+    in_threads(work)
+    assert not wrong
+
+
+def test_replays_from_many_threads_take_turns_and_other_recordings_do_not_wait() -> None:
+    """A recording that finds the threads taken runs its streams one after the other."""
+    first = [torch.randn(16, 16) for _ in range(2)]
+    graph = planned(two_chains, *first, aside=RIGHT)
+    recordings = [CapturedGraph.capture(graph, first, workers=TWO, clone_output=True) for _ in range(2)]
+    every_thread_gets_its_own(recordings)
+
+
+def test_threads_of_streams_in_one_arena_with_another_recording_never_meet() -> None:
+    first = [torch.randn(16, 16) for _ in range(2)]
+    graph, arena = planned(two_chains, *first, aside=RIGHT), Arena()
+    recordings = [CapturedGraph.capture(graph, first, workers=TWO, clone_output=True, arena=arena) for _ in range(2)]
+    assert all(captured.threads is not None for captured in recordings)
+    assert recordings[0].memory.slabs == recordings[1].memory.slabs
+    every_thread_gets_its_own(recordings)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_runs_streams_on_threads_of_its_own() -> None:
+    inputs = [torch.randn(16, 16) for _ in range(2)]
+    captured = on_two(planned(two_chains, *inputs, aside=RIGHT), *inputs)
+    captured.replay(*inputs)
+    child = os.fork()
+    if child == 0:
+        equal = all(same_bytes(captured.replay(*inputs)[0], two_chains(*inputs)) for _ in range(5))
+        os._exit(0 if equal else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert same_bytes(captured.replay(*inputs)[0], two_chains(*inputs))
+
+
+# -- one core each
+
+
+def current_core() -> int:
+    return ctypes.CDLL(None).sched_getcpu()
+
+
+def acting(x: torch.Tensor) -> torch.Tensor:
+    act = torch.ops.npucompose_tests.act
+    here = act(act(act(x, "a"), "b"), "c")
+    there = act(act(act(x.neg(), "p"), "q"), "r")
+    return here - there
+
+
+ASIDE = ("neg", "act_3", "act_4", "act_5")
+
+
+@pytest.fixture
+def acted() -> Iterator[CapturedGraph]:
+    """A recording whose kernels act on two threads; the caller may use afterwards the cores that it could before."""
+    before = os.sched_getaffinity(0)
+    captured = on_two(planned(acting, X, aside=ASIDE), X)
+    replayed(captured)  # workers may go where the caller may now
+    try:
+        yield captured
+    finally:
+        acts.clear()
+        ran.clear()
+        os.sched_setaffinity(0, before)
+
+
+def replayed(captured: CapturedGraph) -> None:
+    replaying.set()
+    try:
+        (got,) = captured.replay(X)
+    finally:
+        replaying.clear()
+    assert same_bytes(got, acting(X))
+
+
+@needs_two_cores
+def test_a_caller_that_came_to_the_core_of_a_worker_finds_it_gone(acted: CapturedGraph) -> None:
+    for core in (*os.sched_getaffinity(0), *os.sched_getaffinity(0)):
+        os.sched_setaffinity(0, {core})
+        replayed(acted)
+        assert {ran[name][0] for name in "abc"} == {core}
+        assert core not in {ran[name][0] for name in "pqr"}
+        assert os.sched_getaffinity(0) == {core}
+
+
+@needs_two_cores
+def test_a_worker_leaves_when_the_caller_is_moved_to_its_core_in_the_middle_of_a_replay(acted: CapturedGraph) -> None:
+    began, published = threading.Event(), threading.Event()
+
+    def follow() -> None:
+        assert began.wait(MEETING_S)
+        os.sched_setaffinity(0, {core_of_worker[0]})
+
+    core_of_worker: list[int] = []
+    acts["p"] = lambda: (core_of_worker.append(current_core()), began.set())
+    acts["a"] = follow
+    acts["b"] = published.set
+    acts["q"] = lambda: published.wait(MEETING_S)
+    replayed(acted)
+    assert ran["b"][0] == core_of_worker[0]
+    assert ran["r"][0] != core_of_worker[0]
+    assert os.sched_getaffinity(0) == {core_of_worker[0]}
+
+
+@needs_two_cores
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_with_one_core_left_starts_no_race_for_it(acted: CapturedGraph) -> None:
+    cores = os.sched_getaffinity(0)
+
+    def threads() -> int:
+        replayed(acted)
+        return len({thread for _, thread in ran.values()})
+
+    child = os.fork()
+    if child == 0:
+        os.sched_setaffinity(0, {min(cores)})
+        found = [threads(), threads()]
+        os.sched_setaffinity(0, cores)
+        found.append(threads())
+        for task in os.listdir("/proc/self/task"):  # as `taskset --all-tasks` does
+            os.sched_setaffinity(int(task), {min(cores)})
+        found += [threads(), threads()][1:]
+        os._exit(0 if found == [1, 1, 2, 1] else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_more_streams_than_threads_share_them() -> None:
+    def three(x: torch.Tensor) -> torch.Tensor:
+        return x.mm(x) + x.abs().neg() + x.sin().cos()
+
+    module = traced(three, X)
+    entries = (
+        PlanEntry(stream="a", match=Match(name="re:abs|neg")),
+        PlanEntry(stream="b", match=Match(name="re:sin|cos")),
+    )
+    apply(module.graph, Streams(kind="explicit", plan=entries, max_streams=3), CAN)
+    assert len(on_two(module, X).plan.streams) == 3
+    assert same_bytes(on_two(module, X).replay(X)[0], three(X))
+
+
+# -- one after the other, and why
+
+
+def test_one_core_or_no_native_replayer_runs_streams_one_after_the_other_and_says_so() -> None:
+    inputs = [torch.randn(16, 16) for _ in range(2)]
+    graph = planned(two_chains, *inputs, aside=RIGHT)
+    for options, why in (
+        ({"workers": Workers(count=1)}, "one thread is all"),
+        ({"executor": "torchscript"}, "portable replayer"),
+        ({"executor": "python"}, "portable replayer"),
+    ):
+        captured = CapturedGraph.capture(graph, inputs, **options)
+        facts = captured.facts()
+        assert (facts["streams"], facts["threads"]) == (2, 1)
+        assert why in facts["why_threads"]
+        assert same_bytes(captured.replay(*inputs)[0], two_chains(*inputs))
+
+
+def test_a_kernel_with_other_bits_on_one_thread_keeps_the_streams_together() -> None:
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        return x.sum() + x.abs().neg()[0]
+
+    x = torch.randn(1 << 20)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        captured = CapturedGraph.capture(planned(sums, x, aside=("abs_1", "neg")), [x], workers=TWO)
+        assert captured.threads is None
+        assert "aten.sum.default gives other bits on one thread than on 2" in captured.why_threads
+        assert same_bytes(captured.replay(x)[0], sums(x))
+        torch.set_num_threads(1)
+        assert same_bytes(on_two(planned(sums, x, aside=("abs_1", "neg")), x).replay(x)[0], sums(x))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_core_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="9999 cannot be used by this process"):
+        CpuTarget(stream_cores=(0, 9999)).check("reduce-overhead")
+
+
+def test_a_wait_for_what_comes_later_is_refused() -> None:
+    extension = build.load()
+    recording = extension.Recording()
+    for _ in range(2):
+        recording.add(extension.Operator("aten::relu_", ""), [torch.ones(2)], {}, [], [], [], False)
+    with pytest.raises(RuntimeError, match="step 0 would wait for step 1, which comes only after it"):
+        recording.set_streams([[0], [1]], [[1], []], [], 0, [])
+
+
+def test_registers_that_two_threads_read_are_kept_and_do_not_keep_memory() -> None:
+    def fresh(x: torch.Tensor) -> torch.Tensor:
+        values = torch.ops.npucompose_tests.maybe_break(x)
+        return values.abs() + values.neg()
+
+    captured = on_two(planned(fresh, X, aside=("neg",)), X)
+    assert captured.threads is not None
+    for _ in range(3):
+        assert same_bytes(captured.replay(X)[0], (X + 1).abs() + (X + 1).neg())
+
+
+def test_a_graph_that_cannot_be_planned_safely_never_reaches_the_threads() -> None:
+    with pytest.raises(NpuComposeError):
+        planned(two_chains, X, X, aside=("no_such_node",))

@@ -1,0 +1,201 @@
+"""What the clock's numbers become: the time of each kernel, a timeline, the run in the middle."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from npucompose.errors import CaptureError
+from npucompose.replay.executor import stopwatch
+from npucompose.replay.plan import Step
+from npucompose.replay.threads import Threads, Workers
+from npucompose.schema.streams import StreamTimes
+from npucompose.targets.cpu import linears
+from npucompose.targets.cpu.linears import Linear
+
+aten = torch.ops.aten
+
+
+def steps(*names: str, streams: str = "") -> list[Step]:
+    made = [Step(op=aten.relu.default, args=(), name=name) for name in names]
+    if streams:
+        made = [Step(op=s.op, args=(), name=s.name, stream=on) for s, on in zip(made, streams, strict=True)]
+    return made
+
+
+def test_a_kernel_takes_the_median_of_its_times_without_the_clock_itself() -> None:
+    rounds = [
+        [(0, 10_000), (12_000, 15_000), (17_000, 37_000), (39_000, 40_000)],
+        [(0, 30_000), (32_000, 35_000), (37_000, 67_000), (69_000, 70_000)],
+        [(0, 20_000), (26_000, 30_000), (32_000, 72_000), (74_000, 75_000)],
+    ]
+    # The gaps are 2, but for one of 6 microseconds; what has no name counts for the one before it.
+    found = stopwatch._kernel_us(steps("a", "", "b", "c"), rounds)
+    assert found == {"a": 18.0 + 1.0, "b": 28.0, "c": 0.0}
+    assert stopwatch._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]]) == {"a": 5.0}
+    assert stopwatch._kernel_us([], [[]]) == {}
+
+
+def test_a_second_step_of_a_node_and_one_of_none_carry_the_operator_and_a_number() -> None:
+    names = stopwatch._names(steps("a", "a", "", "b"))
+    assert names == ["a", "a aten.relu.default 1", "aten.relu.default 2", "b"]
+
+
+def test_a_timeline_is_in_microseconds_with_an_event_for_each_wait() -> None:
+    threads = Threads(count=2, thread=[0, 1, 0], waits=[[], [0], [1]], known=[(-1, -1)] * 3)
+    line = stopwatch._timeline(steps("a", "b", "c", streams="010"), threads, [(0, 1500), (2000, 2500), (3000, 4000)])
+    assert (line.source, line.nodes, line.streams) == ("measured", ("a", "b", "c"), ("0", "1", "0"))
+    assert (line.start_us, line.end_us) == ((0.0, 2.0, 3.0), (1.5, 2.5, 4.0))
+    assert line.events == (("a", "b"), ("b", "c"))
+
+
+def test_a_run_takes_until_its_last_step_ends() -> None:
+    assert stopwatch._makespan([(0, 9), (1, 7)]) == 9
+    assert stopwatch._makespan([]) == 0
+
+
+class Watch:
+    """A Stopwatch whose rounds are made up: longer ones on threads."""
+
+    made: list[tuple[Any, ...]]
+    fails = False
+
+    def __init__(self, module: Any, inputs: Any, workers: Workers | None = None) -> None:
+        if self.fails:
+            raise CaptureError("no")
+        self.made.append((module, inputs, workers))
+        self.plan = SimpleNamespace(steps=steps("a", "b"))
+        self.threads = Threads(count=2, thread=[0, 1], waits=[[], [0]], known=[(-1, -1)] * 2) if workers else None
+
+    def rounds(self) -> list[Any]:
+        ends = (9000, 2000, 5000) if self.threads else (8000, 1000, 3000)
+        return [[(0, 1000), (1000, end)] for end in ends]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watch]:
+    Watch.made = []
+    monkeypatch.setattr(stopwatch, "Stopwatch", Watch)
+    return Watch
+
+
+def test_of_several_runs_the_one_in_the_middle_is_shown(watch: type[Watch]) -> None:
+    workers = Workers(count=2)
+    captured: Any = SimpleNamespace(threads=object(), workers=workers)
+    module: Any = object()
+    times = stopwatch.measured(captured, module, [1])
+    assert isinstance(times, StreamTimes)
+    assert (times.plan_us, times.serial_us) == (5.0, 3.0)
+    assert times.timeline.end_us == (1.0, 5.0)
+    assert watch.made == [(module, [1], workers), (module, [1], None)]
+    alone: Any = SimpleNamespace(threads=None, workers=workers)
+    assert stopwatch.measured(alone, module, [1]) is None
+
+
+def test_what_the_native_replayer_cannot_run_has_no_times(watch: type[Watch], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "fails", True)
+    captured: Any = SimpleNamespace(threads=object(), workers=Workers(count=2))
+    module: Any = object()
+    assert stopwatch.measured(captured, module, []) is None
+    assert stopwatch.clocked(module, []) is None
+
+
+@pytest.mark.parametrize(("threads", "together"), [(1, 9.0), (2, 5.0)])
+def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
+    watch: type[Watch], monkeypatch: pytest.MonkeyPatch, threads: int, together: float
+) -> None:
+    def spans(self: Watch) -> list[Any]:
+        end = 9000 if inside else 5000
+        return [[(0, end), (end, end + 1)]] * 3
+
+    inside: list[int] = []
+
+    class Extension:
+        def alone(self, call: Any) -> Any:
+            inside.append(1)
+            try:
+                return call()
+            finally:
+                inside.pop()
+
+        def synchronisation_ns(self, count: int, spin_ns: int, cores: list[int]) -> tuple[int, int]:
+            assert (count, spin_ns, cores) == (stopwatch.SYNCHRONISATIONS, 100_000, [])
+            return 3000, 700
+
+    monkeypatch.setattr(watch, "rounds", spans)
+    monkeypatch.setattr(stopwatch.build, "load", Extension)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    stopwatch.synchronisation_us.cache_clear()
+    module: Any = object()
+    try:
+        found = stopwatch.clocked(module, [])
+    finally:
+        stopwatch.synchronisation_us.cache_clear()
+    assert found is not None
+    assert (found.stream_us, found.event_us) == (3.0, 0.7)
+    assert found.kernel_us["a"] == 9.0
+    assert found.together_us["a"] == together
+
+
+class Replays:
+    def __init__(self, first_ns: int) -> None:
+        self.first_ns, self.asked = first_ns, list[int]()
+
+    def spans(self, count: int) -> list[Any]:
+        self.asked.append(count)
+        return [[(0, self.first_ns)], [(0, 7)]][:count]
+
+
+@pytest.mark.parametrize(("first_ns", "count"), [(10**9, 5), (10**7, 10), (1, 200), (0, 200)])
+def test_there_are_as_many_rounds_as_fit_into_a_tenth_of_a_second(first_ns: int, count: int) -> None:
+    watch = object.__new__(stopwatch.Stopwatch)
+    given = [torch.ones(2), torch.ones(2)]
+    replays: Any = Replays(first_ns)
+    watch._native = SimpleNamespace(recording=replays)  # type: ignore[assignment]
+    watch._inputs, watch._given, watch._written = [torch.zeros(2), torch.zeros(2)], given, [1]
+    state = torch.get_rng_state()
+    rounds = watch.rounds()
+    assert replays.asked == [1, *[2] * count]
+    assert rounds == [[(0, 7)]] * count
+    assert [x.tolist() for x in watch._inputs] == [[0.0, 0.0], [1.0, 1.0]]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# -- products by one library or the other
+
+
+def alike(count: int) -> list[Linear]:
+    node: Any = None
+    weights = [torch.full((4, 3), float(k)) for k in range(count)]
+    return [Linear(node=node, packed=w, weight=w, bias=None, rows=2) for w in weights]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkl, "_mkl_linear"), reason="this torch has no MKL")
+@pytest.mark.parametrize(("budget_ns", "rounds"), [(0.0, 5), (1e12, 60)])
+def test_products_are_timed_in_turns_over_all_weights(
+    monkeypatch: pytest.MonkeyPatch, budget_ns: float, rounds: int
+) -> None:
+    seen: list[tuple[str, float]] = []
+    times = iter(range(10_000))
+
+    def nanoseconds(call: Any) -> int:
+        mkl = call.func is torch.ops.mkl._mkl_linear
+        assert call.args[0].shape == (2, 3)
+        assert call.args[-1] == 2 if mkl else call.args[3:] == ("none", [], "")
+        seen.append(("mkl" if mkl else "onednn", call.args[1][0, 0].item()))
+        return (20 if mkl else 10) + (next(times) % 3 if len(seen) > 2 else 1000)
+
+    monkeypatch.setattr(linears, "_nanoseconds", nanoseconds)
+    monkeypatch.setattr(linears, "BUDGET_NS", budget_ns)
+    products = alike(3)
+    found = linears.share(products, [linear.weight for linear in products])
+    assert len(seen) == 2 * (rounds + 1)
+    assert seen[:4] == [("mkl", 0.0), ("onednn", 0.0), ("mkl", 1.0), ("onednn", 1.0)]
+    assert seen[4:6] == [("mkl", 2.0), ("onednn", 2.0)]
+    assert seen[6:8] == [("mkl", 0.0), ("onednn", 0.0)]
+    assert 0.4 < found < 0.65
+    assert linears.FASTER == 0.95
+    assert products[0].form == (2, 4, 3)
