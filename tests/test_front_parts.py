@@ -15,7 +15,7 @@ import npucompose
 from npucompose import cli, completion, private
 from npucompose.compose import conf, steadiness
 from npucompose.errors import CaptureError, ConfigError, MissingExtra, NpuComposeError, RejectedError
-from npucompose.replay.front import recapturing as recapturing_module
+from npucompose.replay.front import detached as recapturing_module
 from npucompose.schema.record import Numerics
 
 # Compiled models.

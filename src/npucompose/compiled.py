@@ -20,8 +20,7 @@ from npucompose.errors import CaptureError
 
 if TYPE_CHECKING:
     from npucompose.compose.engine import Materialised
-    from npucompose.replay.front.detached import DetachedHandle, Outputs
-    from npucompose.replay.front.recapturing import Recapturing
+    from npucompose.replay.front.detached import DetachedHandle, Outputs, Recapturing
     from npucompose.schema.calls import CallStatistics
     from npucompose.schema.effective import Effective
 
@@ -75,8 +74,7 @@ class CompiledModel:
 
         `outputs` as for `detach`. Raises CaptureError when this mode records nothing.
         """
-        from npucompose.replay.front.detached import modules_of
-        from npucompose.replay.front.recapturing import Recapturing
+        from npucompose.replay.front.detached import Recapturing, modules_of
 
         self._check_captures()
         return Recapturing(self, modules=modules_of(self._original()), outputs=outputs)

@@ -16,7 +16,7 @@ from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.memory import buffers as memory_module
 from npucompose.replay.memory.buffers import Memory
-from npucompose.replay.memory.lives import Lives
+from npucompose.replay.memory.placement import Lifetimes
 from npucompose.replay.plan import Plan
 from npucompose.replay.threads import Threads, Workers
 from tests.facts.broken import EXAMPLES, Planned, hold
@@ -81,7 +81,7 @@ def test_memory_that_is_given_away_before_its_last_reader_is_done_shows(
         found = False
         for chance in range(8):
             with monkeypatch.context() as patch:
-                patch.setattr(memory_module, "Lives", _Shorter(random.Random(f"{plan.chance.random()} {chance}")))
+                patch.setattr(memory_module, "Lifetimes", _Shorter(random.Random(f"{plan.chance.random()} {chance}")))
                 broken = attrs.evolve(made, memory=Memory.of(made.plan, threads=made.threads))
             found = bool(list(races(broken)))  # type: ignore[arg-type]
             if found:
@@ -93,13 +93,13 @@ def test_memory_that_is_given_away_before_its_last_reader_is_done_shows(
 
 
 class _Shorter:
-    """`Lives`, but of a few values the last steps that touch them are forgotten."""
+    """`Lifetimes`, but of a few values the last steps that touch them are forgotten."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
-    def of(self, plan: Plan, threads: Threads | None) -> Lives:
-        lives = Lives.of(plan, threads)
+    def of(self, plan: Plan, threads: Threads | None) -> Lifetimes:
+        lives = Lifetimes.of(plan, threads)
         several = [root for root, steps in lives.uses.items() if len(steps) > 1]
         cut = self.chance.sample(several, k=min(3, len(several)))
         uses = {root: steps[:1] if root in cut else steps for root, steps in lives.uses.items()}

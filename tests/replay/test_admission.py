@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.cache import admission
-from npucompose.replay.cache.admission import AT_ONCE, SHARE, Admission
+from npucompose.replay.cache import keeping
 from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.watching import watching
+from npucompose.replay.cache.keeping import AT_ONCE, SHARE, Admission
+from npucompose.replay.interface import watching
 from tests.replay.capturing import request, traced
 
 CALL_S, CAPTURE_S = 0.001, 0.010
@@ -99,7 +99,7 @@ def test_shapes_that_others_follow_make_place_when_the_others_come_again():
 
 
 def test_a_signature_forgotten_counts_as_new(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admission, "_REMEMBERED", 2)
+    monkeypatch.setattr(keeping, "_REMEMBERED", 2)
     account = Admission()
     for signature in (1, 2, 3):
         account.call()

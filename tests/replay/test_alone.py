@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from npucompose.replay.capture.alone import Trial
-from npucompose.replay.capture.issue import Issue
-from npucompose.replay.executor.lent_operands import Lent, lending, lent_inputs
-from npucompose.replay.memory import allocation
-from npucompose.replay.plan import Layout, Root, Slot, Step
+from npucompose.replay.capture.calls import Issue
+from npucompose.replay.capture.kernels import SingleThreadCheck
+from npucompose.replay.executor.portable import Lent, lending
+from npucompose.replay.memory import arena
+from npucompose.replay.plan import Layout, Root, Slot, Step, lent_inputs
 from tests.replay.capturing import traced
 
 aten = torch.ops.aten
@@ -32,8 +32,8 @@ keep = torch.ops.npucompose_small.keep.default
 # -- kernels on one thread
 
 
-def trial(alone: Any = lambda call: call()) -> Trial:
-    return Trial(alone)
+def trial(alone: Any = lambda call: call()) -> SingleThreadCheck:
+    return SingleThreadCheck(alone)
 
 
 def test_a_kernel_is_tried_once_for_each_form_and_what_differs_is_named_first() -> None:
@@ -126,7 +126,7 @@ def test_operands_are_the_callers_tensors_results_memory_or_copies() -> None:
         return (
             Layout.of(tensor)
             .moved(-tensor.storage_offset())
-            .over(allocation.over(begin, tensor.numel() * tensor.element_size()))
+            .over(arena.over(begin, tensor.numel() * tensor.element_size()))
         )
 
     with torch.inference_mode():

@@ -16,7 +16,7 @@ from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.memory.arena import ROOMY, Arena, Slab
-from npucompose.replay.memory.pool import ALIGNMENT, Block, aligned, place
+from npucompose.replay.memory.placement import ALIGNMENT, Block, aligned, place
 from tests.replay.capturing import in_threads, request, traced
 from tests.replay.random_programs import programs
 

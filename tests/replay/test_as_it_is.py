@@ -12,13 +12,13 @@ import torch
 from torch import fx, nn
 
 from npucompose.errors import CaptureError
-from npucompose.replay.capture.as_it_is import go_on
-from npucompose.replay.capture.undo import Undo
-from npucompose.replay.memory import allocation, forks
+from npucompose.replay.capture.isolation import Undo
+from npucompose.replay.capture.recorder import go_on
+from npucompose.replay.gate import Refused, refused
+from npucompose.replay.interface import SeenCall, is_watched, note, watchers, watching
+from npucompose.replay.memory import arena
 from npucompose.replay.memory.arena import Arena, Turns
-from npucompose.replay.memory.pool import Block, aligned, place
-from npucompose.replay.refusals import Refused, refused
-from npucompose.replay.watching import SeenCall, is_watched, note, watchers, watching
+from npucompose.replay.memory.placement import Block, aligned, place
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten
@@ -85,18 +85,18 @@ def test_a_refusal_goes_through_a_process_as_what_it_says() -> None:
 
 def test_memory_that_is_not_there_is_told_in_words_and_other_errors_are_left_alone() -> None:
     with pytest.raises(CaptureError, match=r"no memory for a buffer of 1152921504606846976 bytes\. Use smaller"):
-        allocation.zeros(1 << 60)
-    with pytest.raises(RuntimeError, match="something else"), allocation.told_of_memory():
+        arena.zeros(1 << 60)
+    with pytest.raises(RuntimeError, match="something else"), arena.memory_errors_in_words():
         raise RuntimeError("something else")
-    assert allocation.zeros(3).tolist() == [0, 0, 0]
+    assert arena.zeros(3).tolist() == [0, 0, 0]
 
 
 def test_a_storage_lies_over_memory_that_somebody_else_keeps() -> None:
     owner = torch.arange(8, dtype=torch.uint8)
-    storage = allocation.over(owner.data_ptr() + 2, 4)
+    storage = arena.over(owner.data_ptr() + 2, 4)
     assert (storage.data_ptr(), list(storage)) == (owner.data_ptr() + 2, [2, 3, 4, 5])
-    assert allocation.over(owner.data_ptr(), 0).nbytes() == 0
-    assert allocation.over(owner.data_ptr(), 0).data_ptr() == 0
+    assert arena.over(owner.data_ptr(), 0).nbytes() == 0
+    assert arena.over(owner.data_ptr(), 0).data_ptr() == 0
 
 
 def test_turns_are_mine_while_i_have_them_and_of_nobody_else() -> None:
@@ -183,21 +183,21 @@ def test_what_the_blocks_took_before_they_were_put_together_is_told() -> None:
 
 
 def test_locks_of_other_threads_are_open_in_a_child_and_ones_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, mine = forks.lock(), forks.lock()
+    theirs, mine = arena.fork_safe_lock(), arena.fork_safe_lock()
     thread = threading.Thread(target=theirs.acquire)
     thread.start()
     thread.join()
-    before = forks.count()
-    monkeypatch.setattr(forks, "_locks", {theirs, mine})
+    before = arena.forks_so_far()
+    monkeypatch.setattr(arena, "_locks", {theirs, mine})
     try:
         with mine:
-            forks._in_child()
+            arena._in_child()
             assert mine._is_owned()
             assert theirs.acquire(blocking=False)
             theirs.release()
-        assert forks.count() == before + 1
+        assert arena.forks_so_far() == before + 1
     finally:
-        forks._forks = before
+        arena._forks = before
 
 
 # -- what is undone

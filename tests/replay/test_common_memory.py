@@ -20,9 +20,8 @@ import npucompose
 from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.memory import held_memory
-from npucompose.replay.memory.allocation import over
-from npucompose.replay.memory.arena import Arena
+from npucompose.replay.memory import results
+from npucompose.replay.memory.arena import Arena, over
 from npucompose.replay.threads import Workers
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import in_threads, one_thread, request, traced
@@ -157,7 +156,7 @@ def outputs_in_the_arena(monkeypatch: pytest.MonkeyPatch) -> Arena:
         return torch.empty(0, dtype=torch.uint8).set_(over(address, nbytes))  # type: ignore[call-overload]
 
     kept: list[Any] = []
-    monkeypatch.setattr(held_memory, "zeros", zeros)
+    monkeypatch.setattr(results, "zeros", zeros)
     return arena
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from npucompose.errors import SignatureError
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.executor import build
-from npucompose.replay.front.detached import DetachedHandle, DetachError, detach
+from npucompose.replay.front.arguments import DetachError
+from npucompose.replay.front.detached import DetachedHandle, detach
 from tests.replay.capturing import CapturingBackend
 
 needs_native = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")

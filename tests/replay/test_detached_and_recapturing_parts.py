@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from npucompose.errors import SignatureError
-from npucompose.replay.front.detached import DetachedHandle, DetachError, call_mode, detach, detach_call, modules_of
-from npucompose.replay.front.recapturing import Recapturing
-from npucompose.replay.watching import SeenCall, note
+from npucompose.replay.front.arguments import DetachError
+from npucompose.replay.front.detached import DetachedHandle, Recapturing, call_mode, detach, detach_call, modules_of
+from npucompose.replay.interface import SeenCall, note
 
 
 class Replays:

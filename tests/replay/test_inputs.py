@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npucompose.replay.capture.reinplace import find
-from npucompose.replay.memory.buffers import ALIGNMENT, Private
-from npucompose.replay.memory.inputs import same_number, sharing
+from npucompose.replay.capture.updates import find
+from npucompose.replay.memory.buffers import ALIGNMENT, Private, sharing
+from npucompose.replay.memory.inputs import same_number
 from npucompose.replay.plan import Layout
 from tests.replay.capturing import traced
 

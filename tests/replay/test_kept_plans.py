@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.replay.cache import kept_plans
+from npucompose.replay.cache import keeping
 from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.cache.kept_plans import KeptPlan, KeptPlans
+from npucompose.replay.cache.keeping import KeptPlan, KeptPlans
 from npucompose.replay.capture import recorder
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
@@ -137,13 +137,13 @@ def recorded(n: int) -> CapturedGraph:
 
 def test_there_are_at_most_so_many_plans_and_so_many_bytes_of_constants(monkeypatch: pytest.MonkeyPatch):
     plans, made = KeptPlans(), {n: recorded(n) for n in (2, 3, 4, 5)}
-    monkeypatch.setattr(kept_plans, "MOST_STEPS", 2 * len(made[2].plan.steps))
+    monkeypatch.setattr(keeping, "MOST_STEPS", 2 * len(made[2].plan.steps))
     for n in (2, 3, 4):
         plans.keep(n, made[n])
     assert [n in plans for n in (2, 3, 4)] == [False, True, True]
     plans.keep(2, made[2], wanted=3)
     assert [n in plans for n in (2, 3, 4)] == [True, True, False]
-    monkeypatch.setattr(kept_plans, "MOST_BYTES", 1)
+    monkeypatch.setattr(keeping, "MOST_BYTES", 1)
     plans.keep(5, made[5])
     assert len(plans) == 0
 

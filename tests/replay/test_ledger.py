@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.capture.ledger import (
-    Held,
-    Ledger,
-    all_constant,
-    flat,
-    form_of,
-    real,
-    registers_of,
-    storage_of,
-    unheld,
-)
-from npucompose.replay.plan import Layout, Register, Root, Slot
+from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, storage_of, unheld
+from npucompose.replay.plan import Layout, Register, Root, Slot, flat
 from npucompose.replay.traits import traits_of
 
 aten = torch.ops.aten

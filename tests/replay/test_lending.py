@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor.lent_operands import Lent, _operand, lending, lent_inputs
+from npucompose.replay.executor.portable import Lent, _operand, lending
+from npucompose.replay.plan import lent_inputs
 from tests.replay.capturing import traced
 
 

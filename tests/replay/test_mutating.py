@@ -12,7 +12,7 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from npucompose.replay.capture.mutating import is_functional_call, write_in_place
+from npucompose.replay.capture.updates import is_functional_call, write_in_place
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("npucompose_mutating", "FRAGMENT")

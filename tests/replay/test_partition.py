@@ -17,13 +17,12 @@ from torch import fx
 from npucompose import ops
 from npucompose.graphs.effects import is_getitem
 from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.cache.partition import Part, parts_of
-from npucompose.replay.cache.segments import Segmented
+from npucompose.replay.cache.segments import Part, Segmented, parts_of
 from npucompose.replay.capture.calls import Calls
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.capture.ledger import real
+from npucompose.replay.gate import refused
 from npucompose.replay.plan import mapped
-from npucompose.replay.refusals import refused
 from tests.replay.capturing import built, request, same, traced
 from tests.replay.random_programs import Program, programs
 

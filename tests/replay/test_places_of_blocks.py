@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from npucompose.replay.memory import pool
-from npucompose.replay.memory.pool import ALIGNMENT, Block, place
+from npucompose.replay.memory import placement
+from npucompose.replay.memory.placement import ALIGNMENT, Block, place
 
 
 def blocks(*given: tuple[int, int, int]) -> list[Block]:
@@ -16,7 +16,7 @@ def blocks(*given: tuple[int, int, int]) -> list[Block]:
 
 def test_sizes_are_rounded_up_to_what_torchs_allocator_gives() -> None:
     assert ALIGNMENT == 64
-    assert [pool.aligned(n) for n in (0, 1, 63, 64, 65, 128)] == [0, 64, 64, 64, 128, 128]
+    assert [placement.aligned(n) for n in (0, 1, 63, 64, 65, 128)] == [0, 64, 64, 64, 128, 128]
 
 
 def test_nothing_takes_no_place() -> None:
@@ -63,13 +63,13 @@ def test_what_is_told_of_the_whole() -> None:
 def test_a_block_lies_in_the_tightest_gap_the_first_of_equals_or_behind_all(
     taken: list[tuple[int, int]], size: int, offset: int
 ) -> None:
-    assert pool._best_gap(taken, size) == offset
+    assert placement._best_gap(taken, size) == offset
 
 
 @pytest.mark.parametrize("length", [1, 70, 150, 250, 400, 700])
 def test_what_lives_beside_a_block_is_found_whatever_windows_it_spans(length: int) -> None:
     drawn = random.Random(length)
-    placed, spans = pool._Placed(), []
+    placed, spans = placement._Placed(), []
     for k in range(60):
         first = drawn.randrange(900)
         span = (64 * k, 64 * k + 64, first, first + drawn.choice((0, 3, 64, 300)))
@@ -86,8 +86,12 @@ def test_what_lives_beside_a_block_is_found_whatever_windows_it_spans(length: in
 def test_where_steps_do_not_follow_one_another_somebody_else_says_who_meets() -> None:
     made = blocks((64, 0, 0), (64, 5, 5), (64, 9, 9))
     meeting = [{0, 1}, {0, 1}, {2}]
-    found = place(made, meets=lambda index: [other in meeting[index] for other in range(3)])
+    found = place(made, interferes=lambda index: [other in meeting[index] for other in range(3)])
     assert found.offsets == (0, 64, 0)
     assert found.pool_bytes == 128
-    assert place(made, meets=lambda index: [True] * 3).offsets == (0, 64, 128)
-    assert place(blocks((64, 0, 0), (128, 0, 0), (64, 0, 0)), meets=lambda index: [True] * 3).offsets == (128, 0, 192)
+    assert place(made, interferes=lambda index: [True] * 3).offsets == (0, 64, 128)
+    assert place(blocks((64, 0, 0), (128, 0, 0), (64, 0, 0)), interferes=lambda index: [True] * 3).offsets == (
+        128,
+        0,
+        192,
+    )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from npucompose.replay.capture.recorder import record
-from npucompose.replay.memory.in_place import groups_of, parted
+from npucompose.replay.memory.placement import groups_of, parted
 from npucompose.replay.plan import (
     Buffer,
     Layout,

@@ -13,10 +13,10 @@ from npucompose.errors import CaptureError
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor.front import outputs_of
-from npucompose.replay.executor.straight_line import StraightLine
+from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.buffers import Memory
-from npucompose.replay.memory.pool import ALIGNMENT, Block, place
+from npucompose.replay.memory.placement import ALIGNMENT, Block, place
+from npucompose.replay.memory.results import outputs_of
 from npucompose.replay.plan import Plan, Slot
 from tests.replay.capturing import traced
 from tests.replay.random_programs import programs

@@ -9,9 +9,8 @@ import torch
 from torch._ops import OpOverload
 
 from npucompose.replay.capture.kernels import same_bytes
-from npucompose.replay.executor.straight_line import StraightLine, dying_registers
-from npucompose.replay.executor.torchscript import NotExpressible, TorchScript
-from npucompose.replay.plan import Layout, Register, Root, Slot, Step
+from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
+from npucompose.replay.plan import Layout, Register, Root, Slot, Step, dying_registers
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("npucompose_portable", "FRAGMENT")

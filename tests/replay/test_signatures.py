@@ -17,10 +17,10 @@ from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.cache.segments import nodes_of
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.gate import Refused
 from npucompose.replay.memory.buffers import laid_over, relative, span_of
-from npucompose.replay.memory.inputs import Inputs, Slots, _is_there, _meet, refusal, signature
+from npucompose.replay.memory.inputs import Inputs, Slots, _is_there, _overlap, refusal, signature
 from npucompose.replay.plan import Layout, Root, Slot
-from npucompose.replay.refusals import Refused
 from tests.replay.capturing import built, request, same, traced
 from tests.replay.odd_tensors import MAKERS
 
@@ -90,10 +90,10 @@ def test_memory_is_there_up_to_the_last_element() -> None:
 
 
 def test_spans_meet_where_they_have_a_byte_in_common() -> None:
-    assert _meet((0, 4), (3, 5))
-    assert _meet((3, 5), (0, 4))
-    assert not _meet((0, 4), (4, 8))
-    assert not _meet((4, 8), (0, 4))
+    assert _overlap((0, 4), (3, 5))
+    assert _overlap((3, 5), (0, 4))
+    assert not _overlap((0, 4), (4, 8))
+    assert not _overlap((4, 8), (0, 4))
     x = torch.ones(4)
     assert span_of(x[1:3]) == (x.data_ptr() + 4, x.data_ptr() + 12)
     assert span_of(x[:0]) == (0, 0)

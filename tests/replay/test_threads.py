@@ -10,7 +10,7 @@ from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import record, record_call
-from npucompose.replay.memory.lives import Lives
+from npucompose.replay.memory.placement import Lifetimes
 from npucompose.replay.plan import Layout, Plan, Register, Root, Slot, Step
 from npucompose.replay.threads import Threads
 from npucompose.schema.streams import DEFAULT_STREAM
@@ -72,10 +72,10 @@ def test_a_step_waits_for_what_it_reads_on_another_thread_and_knows_what_is_done
 
 def test_memory_is_free_for_another_when_its_last_reader_is_known_to_be_done() -> None:
     plan, (p, q, r, out) = crossing()
-    lives = Lives.of(plan, Threads.of(plan, 2))
-    meets = lives.meets([[p], [q], [r], [out]])
-    assert meets is not None
-    assert [[bool(meet) for meet in meets(block)] for block in range(4)] == [
+    lives = Lifetimes.of(plan, Threads.of(plan, 2))
+    interferes = lives.interferes([[p], [q], [r], [out]])
+    assert interferes is not None
+    assert [[bool(meet) for meet in interferes(block)] for block in range(4)] == [
         [True, True, True, False],
         [True, True, True, True],
         [True, True, True, True],
@@ -84,8 +84,8 @@ def test_memory_is_free_for_another_when_its_last_reader_is_known_to_be_done() -
     assert [lives.is_last(p, step) for step in range(4)] == [False, False, False, True]
     assert lives.is_last(q, 3)
     assert not lives.is_last(q, 1)
-    in_a_row = Lives.of(plan, None)
-    assert in_a_row.meets([[p]]) is None
+    in_a_row = Lifetimes.of(plan, None)
+    assert in_a_row.interferes([[p]]) is None
     assert in_a_row.is_last(p, p.last)
     assert not in_a_row.is_last(p, p.last + 1)
 

@@ -13,23 +13,19 @@ from attrs import frozen
 from torch import fx
 
 from npucompose import garbage
-from npucompose.replay import refusals
+from npucompose.replay import gate
 from npucompose.replay.capture import recorder
-from npucompose.replay.capture.alone import Alone
-from npucompose.replay.capture.undisturbed import undisturbed
+from npucompose.replay.capture.isolation import isolated_capture
+from npucompose.replay.capture.kernels import Alone
 from npucompose.replay.executor import build
-from npucompose.replay.executor.front import Front, PythonFront, outputs_of
-from npucompose.replay.executor.lent_operands import lent_inputs
 from npucompose.replay.executor.native import Call, Native, NativeFront, Refused
-from npucompose.replay.executor.plan_trial import PlanTrial, Way
-from npucompose.replay.executor.straight_line import StraightLine
-from npucompose.replay.executor.torchscript import NotExpressible, TorchScript
-from npucompose.replay.memory.allocation import told_of_memory
-from npucompose.replay.memory.arena import Arena
-from npucompose.replay.memory.buffers import Memory
-from npucompose.replay.memory.held_memory import HeldOutputs
-from npucompose.replay.memory.inputs import Inputs, Slots, refusal, sharing
-from npucompose.replay.plan import Layout, Literally, Plan, ViewOfInput
+from npucompose.replay.executor.portable import Front, NotExpressible, PythonFront, StraightLine, TorchScript
+from npucompose.replay.executor.timing import PlanTrial, Way
+from npucompose.replay.memory.arena import Arena, memory_errors_in_words
+from npucompose.replay.memory.buffers import Memory, sharing
+from npucompose.replay.memory.inputs import Inputs, Slots, refusal
+from npucompose.replay.memory.results import HeldOutputs, outputs_of
+from npucompose.replay.plan import Layout, Literally, Plan, ViewOfInput, lent_inputs
 from npucompose.replay.threads import Threads, Workers
 from npucompose.schema.facts import facts_of
 from npucompose.schema.streams import Verdict
@@ -181,12 +177,12 @@ class CapturedGraph:
         executors = Executors.of(executor)
         if trial is not None:  # which copies inputs before they are recorded
             for index, value in enumerate(inputs):
-                refusals.check_input(index, value)
-        with garbage.kept(), told_of_memory():
+                gate.check_input(index, value)
+        with garbage.kept(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.alone(workers))
             recorded = time.perf_counter()
-            with undisturbed():
+            with isolated_capture():
                 captured = cls(
                     plan,
                     inputs,

@@ -1,11 +1,13 @@
-"""What goes into a recording and what comes out, whatever device makes it: requests, recordings, options. No torch."""
+"""What goes into a recording and what comes out, whatever device makes it: requests, recordings, watchers. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.options import option
@@ -13,6 +15,7 @@ from npucompose.schema.partition import Partial, Partition
 
 if TYPE_CHECKING:
     from torch import fx
+
 
 ReplayExecutor = Literal["auto", "native", "portable"]
 WhenFull = Literal["eager", "replace"]
@@ -106,3 +109,47 @@ class Partitioned(Protocol):
     def recordings(self) -> Sequence[Captured]: ...
 
     def partition(self) -> Partition: ...
+
+
+@frozen(eq=False)
+class SeenCall:
+    """A call of one graph: its recording (None: it ran as it is), inputs and results."""
+
+    recording: Recording | None
+    inputs: list[Any]
+    outputs: list[Any]
+    capture_limit: int
+    cut: str = ""
+    """How the graph is cut, whose parts are seen too; empty for a graph that is not."""
+
+
+@define(eq=False)
+class _Watcher:
+    thread: int = field(factory=threading.get_ident)
+    calls: list[SeenCall] = field(factory=list)
+
+
+watchers: list[_Watcher] = []
+"""Of all threads: where there is none, a call has nothing to note."""
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[list[SeenCall]]:
+    """The calls of graphs that this thread makes inside, in order."""
+    watcher = _Watcher()
+    watchers.append(watcher)
+    try:
+        yield watcher.calls
+    finally:
+        watchers.remove(watcher)
+
+
+def is_watched() -> bool:
+    """Whether somebody watches the calls of this thread: they are made for the sake of their recordings."""
+    return any(watcher.thread == threading.get_ident() for watcher in watchers)
+
+
+def note(call: SeenCall) -> None:
+    for watcher in watchers:
+        if watcher.thread == threading.get_ident():
+            watcher.calls.append(call)

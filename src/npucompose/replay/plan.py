@@ -1,13 +1,13 @@
 """A captured graph as values: pieces of memory, tensors laid over them, and a flat list of kernel calls.
 
-Knows how a plan is written down, not how it was recorded (`capture`) or how it is run (`torchscript`, …).
+Knows how a plan is written down, not how it was recorded (`capture`) or how it is run (`executor`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from attrs import Factory, define, field, frozen
@@ -198,7 +198,7 @@ Output = Buffer | SameAsInput | ViewOfInput | Literally | SameAsOutput
 
 @frozen(kw_only=True, eq=False)
 class Plan:
-    """What `capture.record` found; `roots` are those of `steps` and `outputs`, lifetimes filled in."""
+    """What `recorder.record` found; `roots` are those of `steps` and `outputs`, lifetimes filled in."""
 
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
@@ -281,3 +281,50 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(stride)
         stride *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def flat(structure: Any) -> list[Any]:
+    if not isinstance(structure, (tuple, list, dict)):
+        return [structure]
+    if isinstance(structure, dict):
+        return flat(list(structure.values()))
+    leaves: list[Any] = []
+    for part in structure:
+        if isinstance(part, (tuple, list, dict)):
+            leaves += flat(part)
+        else:
+            leaves.append(part)
+    return leaves
+
+
+def dying_registers(steps: Sequence[Step]) -> list[list[int]]:
+    """For each step, the registers that nobody reads after it: their memory goes back at once, as in eager."""
+    last = {
+        operand.number: position
+        for position, step in enumerate(steps)
+        for operand in (*step.operands, *step.made)
+        if isinstance(operand, Register)
+    }
+    dying: list[list[int]] = [[] for _ in steps]
+    for number, position in last.items():
+        dying[position].append(number)
+    return dying
+
+
+def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
+    """For each step the inputs that it may keep: those that no step before has written.
+
+    What lies in an input that was written need not have lain there in eager: where it did not, whoever kept it would
+    see what the caller does with the input later.
+    """
+    lent: list[frozenset[int]] = []
+    written: set[int] = set()
+    for step in steps:
+        given = {operand.root.index for operand in step.operands if _is_input(operand)}
+        lent.append(frozenset() if traits_of(step.op).may_be_tried else frozenset(given - written))
+        written |= {operand.root.index for operand, writes in step.touched() if writes and _is_input(operand)}
+    return lent
+
+
+def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
+    return isinstance(operand, Slot) and operand.root.kind == "input"

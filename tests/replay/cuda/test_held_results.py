@@ -13,8 +13,8 @@ from torch import nn
 
 from npucompose.errors import CaptureError
 from npucompose.replay.capture.kernels import same_bytes
-from npucompose.replay.cuda.cache import CudaCache
-from npucompose.replay.cuda.recording import CudaRecording, SharedPool
+from npucompose.replay.cuda.device import SharedPool
+from npucompose.replay.cuda.recording import CudaCache, CudaRecording
 from npucompose.replay.cuda.results import ResultMemory
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest

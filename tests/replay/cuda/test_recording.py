@@ -11,8 +11,8 @@ from attrs import evolve
 from npucompose import ops
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay.capture.kernels import same_bytes
-from npucompose.replay.cuda.cache import CudaCache
-from npucompose.replay.cuda.recording import CudaRecording, SharedPool
+from npucompose.replay.cuda.device import SharedPool
+from npucompose.replay.cuda.recording import CudaCache, CudaRecording
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
 from npucompose.schema.capabilities import Capabilities

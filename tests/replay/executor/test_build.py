@@ -20,7 +20,7 @@ from npucompose.cli import main
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.executor.held import HELD, header
+from npucompose.replay.executor.build import HELD, header
 from npucompose.report import doctor
 from npucompose.report.doctor import native_replayer
 from npucompose.targets.cpu import CpuTarget

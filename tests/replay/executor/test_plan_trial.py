@@ -13,8 +13,8 @@ from torch import fx
 
 from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor import build, plan_trial
-from npucompose.replay.executor.plan_trial import PlanTrial, Way
+from npucompose.replay.executor import build, timing
+from npucompose.replay.executor.timing import PlanTrial, Way
 from npucompose.replay.threads import Workers
 from npucompose.schema.streams import Streams, Trial, Verdict
 from npucompose.streams import apply, decision_of
@@ -83,14 +83,14 @@ def captured_call(
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
     """`clock(plan_us, one_us)`: the replays run, and these are their times."""
-    real = plan_trial._Race._replay
+    real = timing._Race._replay
 
     def set_to(plan_us: float, one_us: float) -> None:
         def replay(self: Any, way: Way) -> int:
             real(self, way)
             return round(1e3 * (plan_us if way is self.ways[0] else one_us))
 
-        monkeypatch.setattr(plan_trial._Race, "_replay", replay)
+        monkeypatch.setattr(timing._Race, "_replay", replay)
 
     return set_to
 
@@ -110,7 +110,7 @@ def test_the_plan_is_kept_where_it_saves_what_is_asked_of_it(
     assert verdict is not None
     assert (verdict.applied, verdict.plan_us, verdict.one_stream_us) == (threads is not None, plan_us, one_us)
     assert verdict.why == why
-    assert plan_trial.LEAST_TURNS <= verdict.turns <= plan_trial.MOST_TURNS
+    assert timing.LEAST_TURNS <= verdict.turns <= timing.MOST_TURNS
     assert facts["trial"]["applied"] == verdict.applied
     assert bits(outputs) == bits(captured.replay(X)) == bits([two_chains(X)])
 
@@ -175,7 +175,7 @@ def test_an_operator_that_is_not_torchs_own_runs_once_and_the_prediction_decides
 
 
 def test_inputs_too_large_to_copy_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_trial, "COPIED_BYTES", 100)
+    monkeypatch.setattr(timing, "COPIED_BYTES", 100)
     captured, _ = captured_call(with_state, X.clone(), torch.zeros(8, 8), torch.tensor([0]))
     assert captured.verdict is not None
     assert "the inputs that are written take more than" in captured.verdict.why
@@ -198,7 +198,7 @@ def test_a_trial_ends_in_time() -> None:
 def test_a_graph_that_is_predicted_to_take_longer_than_the_trial_is_not_run_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan_trial._Race, "verdict", lambda self: pytest.fail("it ran"))
+    monkeypatch.setattr(timing._Race, "verdict", lambda self: pytest.fail("it ran"))
     captured, _ = captured_call(two_chains, X, ms=1.0, predicted_us=500.0, predicted_serial_us=2000.0)
     assert captured.threads is not None
     assert captured.verdict is not None
@@ -209,12 +209,12 @@ def test_streams_that_gave_other_bits_would_not_be_kept(
     clock: Callable[[float, float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock(1, 100)
-    real = plan_trial._Race._seen
+    real = timing._Race._seen
 
     def seen(self: Any, way: Way) -> Sequence[torch.Tensor]:
         return [value + 1 if way is self.ways[0] else value for value in real(self, way)]
 
-    monkeypatch.setattr(plan_trial._Race, "_seen", seen)
+    monkeypatch.setattr(timing._Race, "_seen", seen)
     captured, _ = captured_call(two_chains, X)
     assert captured.threads is None
     assert captured.verdict == Verdict(applied=False, why="threads gave other bits than one stream")
@@ -224,7 +224,7 @@ def test_a_kernel_that_fails_in_a_trial_does_not_end_the_capture(monkeypatch: py
     def fails(self: Any, way: Way) -> int:
         raise RuntimeError("index 9 is out of bounds")
 
-    monkeypatch.setattr(plan_trial._Race, "_replay", fails)
+    monkeypatch.setattr(timing._Race, "_replay", fails)
     captured, outputs = captured_call(two_chains, X)
     assert captured.verdict is not None
     assert captured.verdict.why == "not tried: a replay of the trial failed: index 9 is out of bounds"
@@ -246,14 +246,14 @@ def test_one_graph_is_tried_once_and_its_other_recordings_follow(
     first, second = (recording.facts() for recording in cache.captured)
     assert first["threads"] == second["threads"] == (2 if plan_us == 50 else 1)
     assert first["trial"]["turns"] > 0
-    assert second["trial"] == {**second["trial"], "turns": 0, "why": plan_trial.TOGETHER}
+    assert second["trial"] == {**second["trial"], "turns": 0, "why": timing.TOGETHER}
 
 
 @pytest.mark.parametrize("graphs", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_random_graphs_that_write_in_place_are_tried_and_stay_what_they_are(
     graphs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_trial, "MOST_TURNS", plan_trial.LEAST_TURNS)
+    monkeypatch.setattr(timing, "MOST_TURNS", timing.LEAST_TURNS)
     tried = 0
     for seed in range(graphs):
         module, alone = in_place_program(seed), in_place_program(seed)

@@ -10,7 +10,7 @@ import torch
 
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.executor.stopwatch import clocked, measured
+from npucompose.replay.executor.timing import clocked, measured
 from npucompose.replay.threads import Workers
 from npucompose.report.exports import trace_entries
 from npucompose.schema.device_model import cpu

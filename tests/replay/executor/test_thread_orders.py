@@ -16,7 +16,7 @@ from npucompose.replay.capture import recorder as capture
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.executor.straight_line import StraightLine
+from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.buffers import Memory
 from npucompose.replay.plan import Plan
 from npucompose.replay.threads import Threads, Workers

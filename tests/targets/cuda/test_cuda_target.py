@@ -14,9 +14,8 @@ from attrs import evolve
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
 from npucompose.replay.cache.segments import Segmented
-from npucompose.replay.cuda.cache import CudaCache
-from npucompose.replay.cuda.device import Cuda
-from npucompose.replay.cuda.recording import SharedPool
+from npucompose.replay.cuda.device import Cuda, SharedPool
+from npucompose.replay.cuda.recording import CudaCache
 from npucompose.replay.interface import HONOURED, LowerRequest
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.verified import CUDA_UNPROVEN

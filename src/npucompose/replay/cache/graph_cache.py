@@ -15,18 +15,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
-from npucompose.replay.cache.admission import Admission
-from npucompose.replay.cache.kept_plans import KeptPlans
+from npucompose.replay.cache.keeping import Admission, KeptPlans
 from npucompose.replay.cache.segments import Segmented, nodes_of, prepared
 from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
-from npucompose.replay.executor.plan_trial import PlanTrial
-from npucompose.replay.interface import LowerRequest, Recording, WhenFull, WhenNew
-from npucompose.replay.memory import forks
-from npucompose.replay.memory.arena import Arena
+from npucompose.replay.executor.timing import PlanTrial
+from npucompose.replay.gate import Refused
+from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, is_watched, note, watchers
+from npucompose.replay.memory.arena import Arena, fork_safe_lock
 from npucompose.replay.memory.inputs import signature
-from npucompose.replay.refusals import Refused
 from npucompose.replay.threads import Workers
-from npucompose.replay.watching import SeenCall, is_watched, note, watchers
 from npucompose.schema.calls import CallStatistics
 from npucompose.schema.partition import Partial, Partition
 
@@ -101,7 +98,7 @@ class GraphCache:
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
         self._warned: set[str] = set()
-        self._lock = forks.lock()
+        self._lock = fork_safe_lock()
 
     @property
     def captured(self) -> list[Recording]:

@@ -2,40 +2,96 @@
 
 A view, which is resolved; a kernel that writes into a fixed buffer; or a kernel that makes a fresh value on every
 replay (a Register) because torch has no real `.out` form of it. Knows no graph but the node that errors name.
+
+`Issue` notes on which stream each step is issued and which earlier steps the graph puts before it: from scopes, records
+and waits, random numbers and effects. What steps do to each other's memory is the business of `threads`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from attrs import define, field
 from torch import fx
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.replay import refusals
+from npucompose.graphs.effects import facts, nodes_in
+from npucompose.graphs.scopes import control, orders_streams, stream_labels
+from npucompose.replay import gate
 from npucompose.replay.capture import kernels
-from npucompose.replay.capture.alone import Trial
-from npucompose.replay.capture.issue import Issue
+from npucompose.replay.capture.isolation import Undo, under
+from npucompose.replay.capture.kernels import SingleThreadCheck
 from npucompose.replay.capture.ledger import (
     Held,
     Ledger,
     all_constant,
     bytes_of,
-    flat,
     form_of,
     real,
     registers_of,
     storage_of,
     unheld,
 )
-from npucompose.replay.capture.undisturbed import under
-from npucompose.replay.capture.undo import Undo
-from npucompose.replay.plan import Layout, Root, Step, mapped
+from npucompose.replay.plan import Layout, Root, Step, flat, mapped
 from npucompose.replay.traits import Traits, traits_of
+from npucompose.schema.streams import DEFAULT_STREAM
+
+
+@define(eq=False)
+class Issue:
+    """One walk over a graph: `node(n)` before n is recorded, `step(s)` for each step it becomes, then `done(n)`."""
+
+    labels: Mapping[fx.Node, str] | None
+    """Of the nodes inside a scope; None for a graph that names no streams."""
+    stream: str = DEFAULT_STREAM
+    draws: bool = False
+    """Whether the node that is recorded now draws random numbers."""
+    last: dict[str, Step] = field(factory=dict)
+    """The last step of each stream so far."""
+    after: dict[fx.Node, Step] = field(factory=dict)
+    """The last step of a node's stream when the node was done: what a wait for it waits for."""
+    waiting: dict[str, list[Step]] = field(factory=dict)
+    drawn: Step | None = None
+    effect: Step | None = None
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> Issue:
+        return cls(stream_labels(graph) if orders_streams(graph) else None)
+
+    @property
+    def has_streams(self) -> bool:
+        return self.labels is not None
+
+    def node(self, node: fx.Node) -> None:
+        if self.labels is None:
+            return
+        self.stream, self.draws = self.labels.get(node, DEFAULT_STREAM), False
+        if control(node) == "wait":
+            awaited = [self.after[other] for other in nodes_in(node.args[0]) if other in self.after]
+            self.waiting.setdefault(self.stream, []).extend(awaited)
+
+    def step(self, step: Step) -> Step:
+        """The step with its stream and with what comes before it."""
+        if self.labels is None:
+            return step
+        before = self.waiting.pop(self.stream, [])
+        has_effect = facts(step.op).effect
+        before += [other for other in (self.draws and self.drawn, has_effect and self.effect) if other]
+        issued = attrs.evolve(step, stream=self.stream, after=tuple(before))
+        self.last[self.stream] = issued
+        self.drawn = issued if self.draws else self.drawn
+        self.effect = issued if has_effect else self.effect
+        return issued
+
+    def done(self, node: fx.Node) -> None:
+        if self.labels is not None and self.stream in self.last:
+            self.after[node] = self.last[self.stream]
+
 
 _UNTRIED: Any = object()
 
@@ -47,7 +103,7 @@ class Calls:
     ledger: Ledger
     issue: Issue
     undo: Undo
-    trial: Trial | None
+    single_thread: SingleThreadCheck | None
     given: Sequence[Any]
     """The inputs of the graph."""
     modes: Sequence[TorchDispatchMode]
@@ -77,16 +133,16 @@ class Calls:
         if not traits.may_be_tried:
             real_args, real_kwargs = self._owned(traits, args, kwargs)
         written = [] if traits.is_plain else self._before(node, traits, ordered, real_args, real_kwargs)
-        if self.trial is not None:
-            self.trial.see(op, real_args, real_kwargs)
+        if self.single_thread is not None:
+            self.single_thread.see(op, real_args, real_kwargs)
         result = self._run(node, traits, real_args, real_kwargs)
         try:
-            tensors = refusals.checked(node, op, result, bool(read))
+            tensors = gate.checked(node, op, result, bool(read))
             if traits.is_as_strided:
                 self._count_from_the_storage(read, tensors)
             if written:
                 return self._mutation(node, traits, ordered, result, written)
-        except refusals.Refused as refusal:
+        except gate.Refused as refusal:
             refusal.result = result
             raise
         if not tensors and not (result is None and read):
@@ -97,7 +153,7 @@ class Calls:
     def _owned(self, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """What an operator reads that may keep it: inputs as the caller's own tensors, or views in their storage.
 
-        Of an input that was written before it gets a copy, as in a replay (`lent_operands.lent_inputs`).
+        Of an input that was written before it gets a copy, as in a replay (`plan.lent_inputs`).
         """
         names, written = traits.names, {traits.names[i] for i in traits.written}
 
@@ -124,9 +180,9 @@ class Calls:
     ) -> list[Held]:
         """Refuse what cannot be followed, keep what the operator is about to change; the tensors that it writes."""
         if traits.may_depend_on_data:
-            refusals.check_operator(node, traits.op, args, kwargs)
+            gate.check_operator(node, traits.op, args, kwargs)
         if traits.resizes:
-            raise refusals.refused(node, "it moves a tensor to other memory, and a recording has fixed memory.")
+            raise gate.refused(node, "it moves a tensor to other memory, and a recording has fixed memory.")
         for leaf in flat((args, kwargs)) if traits.takes_generator else ():
             if isinstance(leaf, torch.Generator):
                 self.undo.about_to_draw(leaf)
@@ -151,7 +207,7 @@ class Calls:
             before = torch.get_rng_state()
             result = under(self.modes, traits.op, *args, **kwargs)
         except Exception as error:
-            raise refusals.refused(node, f"it fails on the given inputs: {error}") from error
+            raise gate.refused(node, f"it fails on the given inputs: {error}") from error
         self.issue.draws = not torch.equal(before, torch.get_rng_state())
         return result
 
@@ -281,7 +337,7 @@ class Calls:
         placed = mapped(place, result)
         returned = placed if isinstance(placed, tuple) else () if placed is None else (placed,)
         if any(isinstance(r, list) for r in returned):
-            raise refusals.refused(node, "an operator that writes its arguments and returns a list.")
+            raise gate.refused(node, "an operator that writes its arguments and returns a list.")
         # What lies in a known place needs no register; the executor drops it.
         results = tuple(None if not isinstance(r, Held) or id(r) in known else r.register for r in returned)
         self._add(Step(op=traits.op, args=args, results=results, name=node.name))

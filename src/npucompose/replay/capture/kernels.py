@@ -2,17 +2,22 @@
 
 torch has two kinds of `.out` overloads: hand-written ones write into the buffer; those with Tag.generated allocate,
 compute and copy, which costs more than the functional call. Only the former are taken, and only after a trial.
+
+Streams run each kernel on one thread: whether it gives the same bits there is tried, too.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 from torch._ops import OpOverload
+
+from npucompose.replay.plan import Layout, flat, mapped
+from npucompose.replay.traits import traits_of
 
 aten = torch.ops.aten
 
@@ -108,25 +113,6 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(_bits(a), _bits(b))
 
 
-def number_as_tensor(number: Any, others: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A 0-dim tensor that acts in a binary kernel exactly as the Python number would, or None.
-
-    A Python number takes part in type promotion less than a tensor does: `int32[3] + 0.5` computes in float32, but
-    with a float64 tensor of 0.5 in float64. A tensor of the promoted dtype gives the same promotion and the same value;
-    not so for half and bfloat16, whose kernels use the number unrounded.
-    """
-    if len(others) != 1:
-        return None
-    promoted = torch.result_type(others[0], number)
-    if promoted in (torch.half, torch.bfloat16) or promoted.is_complex:
-        return None
-    try:
-        tensor = torch.tensor(number, dtype=promoted)
-    except (RuntimeError, OverflowError):  # does not fit, e.g. 300 with uint8: leave it to the kernel
-        return None
-    return tensor if torch.result_type(others[0], tensor) == promoted else None
-
-
 def _embedding(args: tuple[Any, ...], result: torch.Tensor) -> OutCall | None:
     weight, indices = args[0], args[1]
     if not indices.is_contiguous() or not result.is_contiguous() or weight.dim() != 2 or not result.numel():
@@ -173,3 +159,67 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     # `view(-1)` would keep the stride of a single element, which means nothing and has to be 1 for another dtype.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+
+
+Alone = Callable[[Callable[[], Any]], Any]
+"""Calls what it is given with one intra-op thread."""
+
+
+@define(eq=False)
+class SingleThreadCheck:
+    """Tries each operator once for each form of its arguments, on random numbers that lie as the real ones do."""
+
+    alone: Alone
+    unlike: str = ""
+    """The first operator that gave other bits, or that nobody may try, and which of the two."""
+    _tried: set[str] = field(factory=set)
+    _random: torch.Generator = field(factory=lambda: torch.Generator().manual_seed(0))
+
+    def see(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Operators that draw are taken to do so on one thread anyway, as torch's do."""
+        if self.unlike or traits_of(op).draws or not any(isinstance(a, torch.Tensor) for a in flat((args, kwargs))):
+            return
+        form = repr((op, mapped(_form, args), mapped(_form, kwargs)))
+        if form in self._tried:
+            return
+        self._tried.add(form)
+        if not traits_of(op).may_be_tried:
+            self.unlike = (
+                f"{op} is not torch's own and is not called a second time, to compare its bits on one thread with "
+                f"those on {torch.get_num_threads()}"
+            )
+            return
+        same = self._same(op, args, kwargs, self._made_up)
+        if same is None:
+            same = self._same(op, args, kwargs, _copied)
+        if not same:
+            self.unlike = f"{op} gives other bits on one thread than on {torch.get_num_threads()}"
+
+    def _same(self, op: OpOverload, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> bool | None:
+        """None: the kernel does not take these values."""
+        ours = mapped(change, args), mapped(change, kwargs)
+        theirs = mapped(_copied, ours)
+        try:
+            together = op(*ours[0], **ours[1])
+            apart = self.alone(lambda: op(*theirs[0], **theirs[1]))
+        except Exception:  # noqa: BLE001 - made-up numbers may be none that the kernel takes: then the real ones decide
+            return None
+        pairs = zip(flat((together, ours)), flat((apart, theirs)), strict=True)
+        return all(same_bytes(a, b) for a, b in pairs if isinstance(a, torch.Tensor))
+
+    def _made_up(self, value: Any) -> Any:
+        copy = _copied(value)
+        if isinstance(copy, torch.Tensor) and copy.is_floating_point() and not Layout.of(copy).overlaps_itself():
+            copy.normal_(generator=self._random)
+        return copy
+
+
+def _copied(value: Any) -> Any:
+    """The same values, laid out alike in memory of its own."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return Layout.of(value).over(value.untyped_storage().clone())
+
+
+def _form(value: Any) -> Any:
+    return Layout.of(value) if isinstance(value, torch.Tensor) else value

@@ -17,19 +17,15 @@ from torch import fx
 from torch._ops import OpOverload
 
 from npucompose.errors import CaptureError
-from npucompose.replay import refusals
-from npucompose.replay.capture import reinplace
-from npucompose.replay.capture.alone import Alone, Trial
-from npucompose.replay.capture.as_it_is import go_on
-from npucompose.replay.capture.calls import Calls
-from npucompose.replay.capture.issue import Issue
-from npucompose.replay.capture.ledger import Held, Ledger, flat
-from npucompose.replay.capture.outputs import Outputs
-from npucompose.replay.capture.undisturbed import undisturbed
-from npucompose.replay.capture.undo import Undo
-from npucompose.replay.memory.buffers import alias_of, laid_over, relative
-from npucompose.replay.memory.inputs import sharing
-from npucompose.replay.plan import CONTAINERS, Buffer, Layout, Plan, Root, is_plain, lifetimes, mapped
+from npucompose.replay import gate
+from npucompose.replay.capture import updates
+from npucompose.replay.capture.calls import Calls, Issue
+from npucompose.replay.capture.isolation import Undo, isolated_capture
+from npucompose.replay.capture.kernels import Alone, SingleThreadCheck
+from npucompose.replay.capture.ledger import Held, Ledger, Outputs
+from npucompose.replay.gate import NOT_RUN
+from npucompose.replay.memory.buffers import alias_of, laid_over, relative, sharing
+from npucompose.replay.plan import CONTAINERS, Buffer, Layout, Plan, Root, flat, is_plain, lifetimes, mapped
 from npucompose.replay.traits import traits_of
 
 aten = torch.ops.aten
@@ -62,7 +58,7 @@ def record_call(
     with _recorder(graph_module, inputs, alone) as recorder:
         try:
             plan = recorder.run(inputs)
-        except refusals.Refused as refusal:
+        except gate.Refused as refusal:
             if finish and refusal.node is not None:
                 refusal.outputs = returned(recorder.finish(refusal, inputs))
                 recorder.keep(inputs)
@@ -76,12 +72,12 @@ def record_call(
 def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None) -> Iterator[Recorder]:
     """What is not kept of a run is undone."""
     for index, value in enumerate(inputs):
-        refusals.check_input(index, value)
-    with undisturbed() as modes:
+        gate.check_input(index, value)
+    with isolated_capture() as modes:
         seed = torch.get_rng_state()
         issue, ledger, undo = Issue.of(graph_module.graph), Ledger(), Undo()
-        trial = Trial(alone) if alone is not None and issue.has_streams else None
-        calls = Calls(ledger=ledger, issue=issue, undo=undo, trial=trial, given=inputs, modes=modes)
+        check = SingleThreadCheck(alone) if alone is not None and issue.has_streams else None
+        calls = Calls(ledger=ledger, issue=issue, undo=undo, single_thread=check, given=inputs, modes=modes)
         recorder = Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
         try:
             yield recorder
@@ -112,7 +108,7 @@ class Recorder:
 
     def run(self, inputs: Sequence[Any]) -> Plan:
         graph = self.graph_module.graph
-        found = reinplace.find(graph, sharing(inputs))
+        found = updates.find(graph, sharing(inputs))
         dying = _last_uses(graph)
         given = iter(enumerate(inputs))
         for node in graph.nodes:
@@ -128,7 +124,7 @@ class Recorder:
             elif node in found.dropped:
                 self.env[node] = self._known(node.args[0])
             else:
-                raise refusals.not_a_call(node)
+                raise gate.not_a_call(node)
             self.ledger.hold(self.env[node])
             self.issue.done(node)
             for dead in dying.get(node, ()):
@@ -170,26 +166,26 @@ class Recorder:
             return self._arithmetic(node, args, kwargs)
         if traits_of(target).marks:
             return None
-        if in_place is not None and target in reinplace.VIEW_OF_SCATTER:
+        if in_place is not None and target in updates.VIEW_OF_SCATTER:
             return self._write_view(node, target, args, kwargs)
         return self.calls.of(node, in_place or target, args, kwargs)
 
     def _arithmetic(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """getitem and arithmetic on numbers: their values belong to the signature."""
-        refusals.check_target(node)
+        gate.check_target(node)
         target: Any = node.target
         if target is not operator.getitem:
             if any(isinstance(leaf, Held) for leaf in flat((args, kwargs))):
-                raise refusals.refused(node, "a Python function on a tensor is not an operator that can be replayed.")
+                raise gate.refused(node, "a Python function on a tensor is not an operator that can be replayed.")
             name = getattr(target, "__name__", "")
             if target.__module__ not in _ARITHMETIC and not name.lstrip("_").startswith("sym_"):
-                raise refusals.refused(node, "it is neither an operator nor arithmetic on numbers.")
+                raise gate.refused(node, "it is neither an operator nor arithmetic on numbers.")
         return target(*args, **kwargs)
 
     def _write_view(self, node: fx.Node, scatter: OpOverload, args: Any, kwargs: Any) -> Any:
         """`slice_scatter(x, src, …)` in place: `slice(x, …).copy_(src)`; the value is x."""
         whole, source, *rest = args
-        view = self.calls.of(node, reinplace.VIEW_OF_SCATTER[scatter], [whole, *rest], kwargs)
+        view = self.calls.of(node, updates.VIEW_OF_SCATTER[scatter], [whole, *rest], kwargs)
         self.calls.of(node, aten.copy_.default, [view, source], {})
         return whole
 
@@ -217,12 +213,12 @@ class Recorder:
             register_roots=self.ledger.register_roots,
             views_resolved=calls.views,
             constants=sum(1 for root in used if root.kind == "constant"),
-            unlike_alone=calls.trial.unlike if calls.trial is not None else "",
+            unlike_alone=calls.single_thread.unlike if calls.single_thread is not None else "",
         )
 
     # -- the run itself as a call
 
-    def finish(self, refusal: refusals.Refused, inputs: Sequence[Any]) -> list[Any]:
+    def finish(self, refusal: gate.Refused, inputs: Sequence[Any]) -> list[Any]:
         """The results of a run that is recorded no further, from the values that are there."""
         assert refusal.node is not None
         if refusal.__cause__ is not None:
@@ -274,3 +270,26 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
             dying[node] = last
             seen.update(last)
     return dying
+
+
+def go_on(module: fx.GraphModule, begin: fx.Node, values: dict[fx.Node, Any], result: Any = NOT_RUN) -> list[Any]:
+    """What the graph returns, from the node `begin` on; `result` is that node's, where it has run already."""
+    node = begin
+    while node.op != "output":
+        values[node] = result if node is begin and result is not NOT_RUN else _value(module, node, values)
+        node = node.next
+    returned = fx.map_arg(node.args[0], values.__getitem__)
+    return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def _value(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    target: Any = node.target
+    if node.op == "get_attr":
+        value: Any = module
+        for part in str(target).split("."):
+            value = getattr(value, part)
+        return value
+    args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    if node.op == "call_method":
+        return getattr(args[0], target)(*args[1:], **kwargs)
+    return (module.get_submodule(target) if node.op == "call_module" else target)(*args, **kwargs)

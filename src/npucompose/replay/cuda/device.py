@@ -1,11 +1,18 @@
-"""The few calls of torch.cuda that a recording makes: all that is not tested without a GPU lies in this file."""
+"""The few calls of torch.cuda that a recording makes, and memory that recordings share.
+
+All that is not tested without a GPU lies in `Cuda`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from attrs import define, field
+
+from npucompose.replay.memory.arena import Turns
 
 
 class Device(Protocol):
@@ -70,3 +77,57 @@ class Cuda:
 
     def used_on(self, tensor: torch.Tensor, stream: Any) -> None:
         tensor.record_stream(stream)
+
+
+@define(eq=False)
+class SharedPool:
+    """Memory for what recordings compute in between; their inputs and outputs lie outside.
+
+    Recordings that share it never run at once: the host takes `turns`, the device waits for an event.
+    """
+
+    device: Device
+    handle: Any = field(init=False)
+    turns: Turns = field(factory=Turns, init=False)
+    stream: Any = field(init=False)
+    """On which all of them are captured: the allocator gives a stream the memory that was freed on it."""
+    lanes: dict[str, Any] = field(factory=dict, init=False)
+    """Side streams of plans, by label, for the same reason."""
+    _left: Any = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.handle, self.stream = self.device.pool(), self.device.stream()
+
+    def enter(self) -> None:
+        if self._left is not None:
+            self.device.current_stream().wait_event(self._left)
+
+    def leave(self) -> None:
+        self._left = self.device.event()
+        self._left.record(self.device.current_stream())
+
+
+@define(eq=False)
+class Uses:
+    """Memory of ours, and the streams that have used it.
+
+    # Note [Memory and streams]
+    torch's allocator gives freed memory back to the stream that asked for it, at once: what that stream is told next
+    comes after all that it was told before. Work on any other stream has to be recorded (`Tensor.record_stream`); then
+    the memory waits until it is freed *and* that work is done. Recorded here: results of a first call, made on the
+    stream that captures; buffers and results of a recording, on every stream on which it was replayed.
+
+    A recording writes the memory of results that nobody holds any more without giving it back to the allocator. It
+    waits for the stream on which they went out, as the allocator would. What a caller has another stream read, and
+    tells the allocator of, it cannot know: that stream must be waited for before the result is let go.
+    """
+
+    device: Device
+    tensors: Sequence[torch.Tensor]
+    _streams: set[Any]
+
+    def on(self, stream: Any) -> None:
+        if stream not in self._streams:
+            self._streams.add(stream)
+            for tensor in self.tensors:
+                self.device.used_on(tensor, stream)

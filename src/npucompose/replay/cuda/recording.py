@@ -8,79 +8,29 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
-from attrs import define, field
+from attrs import define
 from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.capture.undisturbed import undisturbed
-from npucompose.replay.cuda.device import Device
+from npucompose.replay.cache.graph_cache import GraphCache
+from npucompose.replay.capture.isolation import isolated_capture
+from npucompose.replay.cuda.device import Device, SharedPool, Uses
 from npucompose.replay.cuda.results import InPiece, ResultMemory, Results
 from npucompose.replay.cuda.walk import Walk
-from npucompose.replay.memory.arena import Turns
-from npucompose.replay.memory.held_memory import OVERWRITTEN
-from npucompose.replay.memory.inputs import refusal, same_number, sharing, signature
+from npucompose.replay.gate import Refused, refused
+from npucompose.replay.interface import LowerRequest, WhenFull
+from npucompose.replay.memory.buffers import sharing
+from npucompose.replay.memory.inputs import refusal, same_number, signature
+from npucompose.replay.memory.results import OVERWRITTEN
 from npucompose.replay.plan import Layout
-from npucompose.replay.refusals import Refused, refused
 from npucompose.replay.traits import traits_of
+from npucompose.schema.partition import Partial
 
 _InferenceMode = torch._C._InferenceMode
-
-
-@define(eq=False)
-class SharedPool:
-    """Memory for what recordings compute in between; their inputs and outputs lie outside.
-
-    Recordings that share it never run at once: the host takes `turns`, the device waits for an event.
-    """
-
-    device: Device
-    handle: Any = field(init=False)
-    turns: Turns = field(factory=Turns, init=False)
-    stream: Any = field(init=False)
-    """On which all of them are captured: the allocator gives a stream the memory that was freed on it."""
-    lanes: dict[str, Any] = field(factory=dict, init=False)
-    """Side streams of plans, by label, for the same reason."""
-    _left: Any = field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.handle, self.stream = self.device.pool(), self.device.stream()
-
-    def enter(self) -> None:
-        if self._left is not None:
-            self.device.current_stream().wait_event(self._left)
-
-    def leave(self) -> None:
-        self._left = self.device.event()
-        self._left.record(self.device.current_stream())
-
-
-@define(eq=False)
-class Uses:
-    """Memory of ours, and the streams that have used it.
-
-    # Note [Memory and streams]
-    torch's allocator gives freed memory back to the stream that asked for it, at once: what that stream is told next
-    comes after all that it was told before. Work on any other stream has to be recorded (`Tensor.record_stream`); then
-    the memory waits until it is freed *and* that work is done. Recorded here: results of a first call, made on the
-    stream that captures; buffers and results of a recording, on every stream on which it was replayed.
-
-    A recording writes the memory of results that nobody holds any more without giving it back to the allocator. It
-    waits for the stream on which they went out, as the allocator would. What a caller has another stream read, and
-    tells the allocator of, it cannot know: that stream must be waited for before the result is let go.
-    """
-
-    device: Device
-    tensors: Sequence[torch.Tensor]
-    _streams: set[Any]
-
-    def on(self, stream: Any) -> None:
-        if stream not in self._streams:
-            self._streams.add(stream)
-            for tensor in self.tensors:
-                self.device.used_on(tensor, stream)
 
 
 @define(eq=False)
@@ -226,7 +176,7 @@ class CudaRecording:
     def _first_call(self, inputs: Sequence[Any]) -> list[Any]:
         inference = torch.is_inference_mode_enabled()
         home, side = self._device.current_stream(), self._pool.stream
-        with undisturbed(), torch.inference_mode(inference):
+        with isolated_capture(), torch.inference_mode(inference):
             side.wait_stream(home)
             with self._device.on(side):
                 values = self._walk.run(inputs)
@@ -270,7 +220,7 @@ class CudaRecording:
         try:
             with (
                 self._timed(),
-                undisturbed(),
+                isolated_capture(),
                 _InferenceMode(True),
                 device.capturing(captured.graph, self._pool.handle, self._pool.stream),
             ):
@@ -350,3 +300,58 @@ def _read_by_place(graph: fx.Graph, aliases: Aliases) -> frozenset[int]:
 
 def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
     return Layout.of(tensor).span() == (0, tensor.untyped_storage().nbytes())
+
+
+class CudaCache(GraphCache):
+    """The recordings lie in one pool, with those of the model's other graphs where the request says so."""
+
+    def __init__(
+        self,
+        request: LowerRequest,
+        *,
+        device: Device,
+        capture_limit: int,
+        clone_output: bool = False,
+        when_full: WhenFull = "eager",
+        partial: Partial = "cut",
+    ) -> None:
+        super().__init__(
+            request, capture_limit=capture_limit, clone_output=clone_output, when_full=when_full, partial=partial
+        )
+        self.device = device
+        self.pool: SharedPool = request.memory if isinstance(request.memory, SharedPool) else SharedPool(device)
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """The second call of a signature captures: only then the device says what it does not record."""
+        try:
+            return super().__call__(inputs)
+        except Refused as refusal:
+            if self.partial == "refuse":
+                raise
+            with self._lock:
+                for kept in [one for one in self._kept if not one.recording.facts()["captures"]]:
+                    self._drop(kept)
+                return self._cut(refusal, inputs)
+
+    def is_within_a_replay(self) -> bool:
+        return self.pool.turns.is_mine()
+
+    def alike(self, request: LowerRequest) -> CudaCache:
+        return CudaCache(
+            attrs.evolve(request, memory=self.pool),
+            device=self.device,
+            capture_limit=self.capture_limit,
+            when_full=self.when_full,
+            partial=self.partial,
+        )
+
+    def recorded(self, inputs: list[Any]) -> tuple[CudaRecording, list[Any]]:
+        made = CudaRecording(
+            self.request.graph_module,
+            inputs,
+            device=self.device,
+            pool=self.pool,
+            static=self.request.static_inputs,
+            clone_output=self.clone_output,
+        )
+        return made, made.replay(*inputs)

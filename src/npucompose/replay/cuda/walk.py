@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import Scope, control, is_planned
-from npucompose.replay import refusals
+from npucompose.replay import gate
 from npucompose.replay.cuda.device import Device
 
 
@@ -110,21 +110,21 @@ def attribute(module: fx.GraphModule, node: fx.Node) -> Any:
 
 
 def _check(node: fx.Node, args: Any, kwargs: Any) -> None:
-    refusals.check_target(node)
+    gate.check_target(node)
     target: Any = node.target
     if isinstance(target, OpOverload):
-        refusals.check_operator(node, target, args, kwargs)
+        gate.check_operator(node, target, args, kwargs)
         if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
-            raise refusals.refused(node, "it draws from a generator of its own; CUDA graphs know the default one.")
+            raise gate.refused(node, "it draws from a generator of its own; CUDA graphs know the default one.")
 
 
 def _check_outputs(output: fx.Node) -> None:
     for value in _returned(output):
         made = value.meta.get("val") if isinstance(value, fx.Node) else value
         if isinstance(made, (list, tuple)):
-            raise refusals.refused(output, "an output that is a list; AOTAutograd returns a flat tuple.")
+            raise gate.refused(output, "an output that is a list; AOTAutograd returns a flat tuple.")
         if isinstance(made, torch.Tensor) and made.layout is not torch.strided:
-            raise refusals.refused(output, f"an output of layout {made.layout}; only dense works.")
+            raise gate.refused(output, f"an output of layout {made.layout}; only dense works.")
 
 
 def _returned(output: fx.Node) -> Sequence[Any]:

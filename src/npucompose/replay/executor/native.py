@@ -14,12 +14,10 @@ from typing import Any, Protocol
 import torch
 from torch._ops import OpOverload
 
-from npucompose.replay.executor.front import Output
-from npucompose.replay.executor.lent_operands import lent_inputs
-from npucompose.replay.executor.straight_line import dying_registers
 from npucompose.replay.memory.buffers import Memory
 from npucompose.replay.memory.inputs import Inputs
-from npucompose.replay.plan import Layout, Plan, Register, Slot, Step, is_plain, leaves
+from npucompose.replay.memory.results import Output
+from npucompose.replay.plan import Layout, Plan, Register, Slot, Step, dying_registers, is_plain, leaves, lent_inputs
 from npucompose.replay.threads import Threads, Workers
 
 Call = Callable[[tuple[Any, ...]], Any]

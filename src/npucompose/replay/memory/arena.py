@@ -1,5 +1,8 @@
 """Memory for what recordings compute in between, shared by recordings that replay one at a time. Knows no plan.
 
+Memory comes from torch's allocator, and what it does not give is an error in words. Locks are such that a child of
+os.fork() can go on: of its parent's threads it has only the one that forked. executor/src/forks.h is the same in C++.
+
 # Note [What may lie in an arena]
 Blocks of a placement only: each replay writes them before it reads them, and nobody looks at them afterwards. Outputs,
 constants and copies of inputs outlive a replay; they have memory of their own.
@@ -7,18 +10,83 @@ constants and copies of inputs outlive a replay; they have memory of their own.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import re
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from attrs import Factory, define, field, frozen
 
-from npucompose.replay.memory import forks
-from npucompose.replay.memory.allocation import zeros
-from npucompose.replay.memory.pool import ALIGNMENT, aligned
+from npucompose.errors import CaptureError
+from npucompose.replay.memory.placement import ALIGNMENT, aligned
+
+_ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+"""How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
+_CPU = torch.device("cpu")
+_construct: Any = torch._C._construct_storage_from_data_pointer
+
+
+@contextlib.contextmanager
+def memory_errors_in_words() -> Iterator[None]:
+    """CaptureError where torch's allocator finds no memory; whatever was made by then goes with the error."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (found := _ASKED.search(str(error))) is None:
+            raise
+        raise CaptureError(
+            f"cannot capture: there is no memory for a buffer of {found[1]} bytes. "
+            "Use smaller inputs, fewer signatures (capture_limit) or mode=eager."
+        ) from error
+
+
+def zeros(nbytes: int) -> torch.Tensor:
+    """Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold."""
+    with memory_errors_in_words():
+        return torch.zeros(nbytes, dtype=torch.uint8)
+
+
+def over(address: int, nbytes: int) -> torch.UntypedStorage:
+    """A storage object over memory that somebody else keeps alive."""
+    if not nbytes:
+        return torch.UntypedStorage(0)
+    return _construct(address, _CPU, nbytes)
+
+
+_locks: WeakSet[Any] = WeakSet()
+_forks = 0
+
+
+def fork_safe_lock() -> Any:
+    """A threading.RLock that a child finds open where another thread of its parent held it: nobody would let it go."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def forks_so_far() -> int:
+    """How many forks lie between the process that imported this and the present one."""
+    return _forks
+
+
+def _in_child() -> None:
+    global _forks
+    _forks += 1
+    for one in _locks:
+        if not one._is_owned():
+            one._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
 
 Span = tuple[int, int]
 """(first byte, the one after the last)."""
@@ -69,7 +137,7 @@ class Arena:
     _slabs: list[weakref.ref[Slab]] = field(factory=list)
     _beside: Arena | None = None
     """For those whose replayer takes turns in another way."""
-    _lock: Any = field(factory=forks.lock)
+    _lock: Any = field(factory=fork_safe_lock)
     """Graphs of one model may be captured on several threads."""
 
     def joined(self, extension: ModuleType | None) -> Arena:
@@ -145,7 +213,7 @@ class Turns:
     """`with turns:` is one replay at a time, as the native replayer's class of that name is for C++."""
 
     def __init__(self) -> None:
-        self._lock = forks.lock()
+        self._lock = fork_safe_lock()
 
     def __enter__(self) -> None:
         if self.is_mine():

@@ -6,14 +6,14 @@ Two values share memory only when one is done with before the other begins: in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from attrs import define, field, frozen
 
-from npucompose.replay.memory.allocation import over, zeros
-from npucompose.replay.memory.arena import Arena, Slab
-from npucompose.replay.memory.in_place import groups_of, parted
-from npucompose.replay.memory.lives import Lives
-from npucompose.replay.memory.pool import ALIGNMENT, Block, Placement, place
+from npucompose.replay.memory.arena import Arena, Slab, over, zeros
+from npucompose.replay.memory.placement import ALIGNMENT, Block, Lifetimes, Placement, groups_of, parted, place
 from npucompose.replay.plan import Layout, Plan, Root, Slot
 from npucompose.replay.threads import Threads
 
@@ -49,6 +49,19 @@ def span_of(tensor: torch.Tensor) -> tuple[int, int]:
     return (base + low, base + high) if high > low else (0, 0)
 
 
+def sharing(inputs: Sequence[Any]) -> frozenset[int]:
+    """Indices of the tensors whose memory overlaps another input's."""
+    spans = sorted((*span_of(t), i) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and t.numel())
+    found: set[int] = set()
+    reach, reached_by = 0, -1
+    for low, high, i in spans:
+        if low < reach:
+            found |= {i, reached_by}
+        if high > reach:
+            reach, reached_by = high, i
+    return frozenset(found)
+
+
 @frozen(kw_only=True, eq=False)
 class OutputBuffer:
     """Memory of one output root, and what of the plan lies in it: it can be moved as a whole."""
@@ -81,7 +94,7 @@ class Memory:
 
         Who gives an `arena` that others use too takes turns with them; without it there are no others.
         """
-        lives = Lives.of(plan, threads)
+        lives = Lifetimes.of(plan, threads)
         groups = (
             groups_of(plan, lives.is_last)
             if reuse
@@ -154,13 +167,13 @@ class Private:
 
 
 def _tightest(
-    choices: list[list[list[Root]]], unplanned: list[int], lives: Lives
+    choices: list[list[list[Root]]], unplanned: list[int], lives: Lifetimes
 ) -> tuple[list[list[Root]], Placement]:
     """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
     placed: list[tuple[list[list[Root]], Placement]] = []
     for pooled in choices:
         blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
-        placed.append((pooled, place(blocks, unplanned, lives.meets(pooled))))
+        placed.append((pooled, place(blocks, unplanned, lives.interferes(pooled))))
         if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
             break  # as small as it can be
     return min(placed, key=lambda one: one[1].pool_bytes)

@@ -73,7 +73,7 @@ class Inputs:
         lent: frozenset[int] = frozenset(),
         places: Places,
     ) -> None:
-        """`lent` are those that an operator may keep (see `lent_operands.lent_inputs`)."""
+        """`lent` are those that an operator may keep (see `plan.lent_inputs`)."""
         self.signature = signature(inputs, fixed)
         self._count = len(inputs)
         self._fixed = fixed
@@ -201,7 +201,7 @@ class Inputs:
         for i in addresses:
             mine = spans[i]
             others = spans if i in self._written else self._written
-            if any(j != i and j in spans and _meet(mine, spans[j]) for j in others):
+            if any(j != i and j in spans and _overlap(mine, spans[j]) for j in others):
                 return False
         self._spans = spans
         return True
@@ -267,19 +267,6 @@ def refusal(
     return SignatureError(words)
 
 
-def sharing(inputs: Sequence[Any]) -> frozenset[int]:
-    """Indices of the tensors whose memory overlaps another input's."""
-    spans = sorted((*span_of(t), i) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and t.numel())
-    found: set[int] = set()
-    reach, reached_by = 0, -1
-    for low, high, i in spans:
-        if low < reach:
-            found |= {i, reached_by}
-        if high > reach:
-            reach, reached_by = high, i
-    return frozenset(found)
-
-
 def _slots_of_inputs(inputs: Sequence[Any], slots: Sequence[Slot]) -> dict[int, list[tuple[int, Layout | None]]]:
     """{input: [(slot number, layout from the input's begin, or None for the whole input)]}"""
     found: dict[int, list[tuple[int, Layout | None]]] = {
@@ -294,7 +281,7 @@ def _slots_of_inputs(inputs: Sequence[Any], slots: Sequence[Slot]) -> dict[int, 
     return found
 
 
-def _meet(a: Span, b: Span) -> bool:
+def _overlap(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 

@@ -40,7 +40,7 @@ LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 
 def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
-    from npucompose.replay.executor.stopwatch import clocked
+    from npucompose.replay.executor.timing import clocked
 
     return clocked(graph_module, inputs)
 
@@ -170,7 +170,7 @@ class CpuTarget(Target):
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         from npucompose.replay.cache.graph_cache import GraphCache
         from npucompose.replay.captured_graph import CapturedGraph
-        from npucompose.replay.executor.stopwatch import measured
+        from npucompose.replay.executor.timing import measured
         from npucompose.streams import made_up_inputs
 
         found: dict[str, StreamTimes] = {}

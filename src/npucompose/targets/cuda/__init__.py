@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built, Inputs
-    from npucompose.replay.cuda.recording import SharedPool
+    from npucompose.replay.cuda.device import SharedPool
     from npucompose.schema.partition import Partition
     from npucompose.targets.compilation import Backend
 
@@ -108,15 +108,14 @@ class CudaTarget(Target):
         return planned(graph_module, "cuda") if mode == "reduce-overhead" else None
 
     def common_memory(self) -> SharedPool | None:
-        from npucompose.replay.cuda.device import Cuda
-        from npucompose.replay.cuda.recording import SharedPool
+        from npucompose.replay.cuda.device import Cuda, SharedPool
 
         return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.cache.graph_cache import lowered
-        from npucompose.replay.cuda.cache import CudaCache
         from npucompose.replay.cuda.device import Cuda
+        from npucompose.replay.cuda.recording import CudaCache
 
         cache = CudaCache(
             request,

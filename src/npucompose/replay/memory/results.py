@@ -1,6 +1,7 @@
-"""The memory of results for portable executors: what a caller still holds is left to him, a replay gets other memory.
+"""The results of a recording: how each goes out, and whose memory is left alone because a caller still holds it.
 
-executor/src/held_memory.h is the same for the replayer in C++; its Note [Who holds a result] says how holders are found.
+That portable executors leave what is held to its holder is done here; executor/src/held_memory.h is the same for the
+replayer in C++; its Note [Who holds a result] says how holders are found.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import define, field, frozen
 
-from npucompose.replay.memory.allocation import over, zeros
-from npucompose.replay.memory.buffers import Memory, span_of
-from npucompose.replay.plan import Layout
+from npucompose.replay.memory.arena import over, zeros
+from npucompose.replay.memory.buffers import Memory, laid_over, span_of
+from npucompose.replay.plan import Buffer, Layout, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
 
 SPARES = 2
 """Pieces of memory that are kept for each output buffer beside the one in use: it may come back."""
@@ -164,3 +165,53 @@ def _mover(
         return storages[id(buffer.members[-1])]
 
     return move
+
+
+Maker = Callable[[Sequence[Any], list[Any]], Any]
+
+
+@frozen(kw_only=True, eq=False)
+class Output:
+    """One output of a replay: `make(inputs, the outputs before it)`. The other fields say the same as data."""
+
+    make: Maker
+    static: Static | None = None
+    """In an output buffer: that memory, or with `clone` a copy of it, goes out in a tensor of the caller's own."""
+    clone: bool = False
+    same_as_input: int | None = None
+    same_as_output: int | None = None
+
+
+def outputs_of(plan: Plan, memory: Memory, clone: bool) -> list[Output]:
+    made: list[Output] = []
+    for output in plan.outputs:
+        if isinstance(output, Buffer):
+            root = output.slot.root
+            static = Static(memory.buffer_of(root), output.slot.layout).lay(memory.storages[id(root)])
+            made.append(_from_buffer(static, clone))
+        elif isinstance(output, SameAsInput):
+            i = output.index
+            made.append(Output(make=lambda inputs, _, i=i: inputs[i], same_as_input=i))
+        elif isinstance(output, SameAsOutput):
+            i = output.index
+            made.append(Output(make=lambda _, outputs, i=i: outputs[i], same_as_output=i))
+        elif isinstance(output, ViewOfInput):
+            made.append(Output(make=_view_of_input(output)))
+        else:
+            made.append(Output(make=_literally(output)))
+    return made
+
+
+def _from_buffer(static: Static, clone: bool) -> Output:
+    if clone:
+        return Output(make=lambda _inputs, _outputs: static.tensor.clone(), static=static, clone=True)
+    # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.
+    return Output(make=lambda _inputs, _outputs: static.given_out(), static=static)
+
+
+def _view_of_input(output: ViewOfInput) -> Maker:
+    return lambda inputs, _outputs: laid_over(inputs[output.index], output.layout)
+
+
+def _literally(output: Literally) -> Maker:
+    return lambda _inputs, _outputs: output.value

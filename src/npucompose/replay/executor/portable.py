@@ -1,0 +1,393 @@
+"""Executors without a compiler: the plan as a TorchScript graph or a Python function, and the front that calls them.
+
+TorchScript is run by torch's C++ interpreter. Fixed tensors travel as one list, by reference: what is written into
+constants of a graph might be folded away. The graph runs unoptimised (that flag is torch's own, and local to the
+thread): no pass may reorder or fuse a recording, and the first call takes a millisecond where profiling takes a
+hundred.
+
+An operator that is not torch's own may keep what it is given: it gets ordinary tensors, as eager would give it.
+executor/src/lent_operands.h is the same for the replayer in C++; its Note [An operator may keep what it is given] says
+why.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch._ops import OpOverload
+
+from npucompose.replay import gate
+from npucompose.replay.memory.arena import forks_so_far
+from npucompose.replay.memory.inputs import Inputs
+from npucompose.replay.memory.results import HeldOutputs, Output
+from npucompose.replay.plan import (
+    Layout,
+    Register,
+    Slot,
+    Step,
+    dying_registers,
+    leaves,
+    lent_inputs,
+    mapped,
+)
+from npucompose.replay.traits import traits_of
+
+
+@define
+class Lent:
+    """What an operator may keep, for the length of a replay."""
+
+    owners: dict[int, torch.Tensor] = field(factory=dict)
+    """The inputs, by their index."""
+    results: dict[int, torch.UntypedStorage] = field(factory=dict)
+    """{storage that steps know a result by: the one that callers are given}, where a result that is held is kept."""
+
+    def clear(self) -> None:
+        self.owners.clear()
+        self.results.clear()
+
+
+def lending(op: OpOverload, lent: Lent, inputs: frozenset[int]) -> Callable[..., Any]:
+    """`op`, called with the caller's own `inputs` or views of them, with the memory of results, and with copies of what
+    else the graph computes.
+
+    Portable executors look for nobody who keeps an operand. Tensors that it writes are given as they are.
+    """
+    names = [argument.name for argument in op._schema.arguments]
+    written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode(False), torch.no_grad():
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            owners = [lent.owners[i] for i in sorted(inputs)]
+            made = {
+                name: mapped(lambda leaf, writes=name in written: _operand(leaf, lent, owners, writes), value)
+                for name, value in given.items()
+            }
+            return op(*(made[name] for name in names[: len(args)]), **{name: made[name] for name in kwargs})
+
+    return call
+
+
+def _operand(value: Any, lent: Lent, owners: Sequence[torch.Tensor], writes: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    layout, memory = Layout.of(value), value.untyped_storage()
+    if memory._cdata in lent.results:
+        return layout.over(lent.results[memory._cdata])
+    if writes:
+        return layout.over(memory)
+    low, high = layout.span()
+    for owner in owners:
+        storage = owner.untyped_storage()
+        before = memory.data_ptr() - storage.data_ptr()
+        if before + low < 0 or before + high > storage.nbytes() or before % layout.dtype.itemsize:
+            continue
+        there = layout.moved(before // layout.dtype.itemsize)
+        return owner if there == Layout.of(owner) else there.over(storage)
+    return layout.over(memory.clone())
+
+
+aten = torch.ops.aten
+
+_BINDINGS: dict[OpOverload, Callable[..., Any]] = {
+    aten.add.out: torch.add,
+    aten.sub.out: torch.sub,
+    aten.mul.out: torch.mul,
+    aten.div.out: torch.div,
+    aten.mm.out: torch.mm,
+    aten.bmm.out: torch.bmm,
+    aten.clamp_min.out: torch.clamp_min,
+    aten.rsqrt.out: torch.rsqrt,
+    aten.exp.out: torch.exp,
+    aten.sigmoid.out: torch.sigmoid,
+    aten.tanh.out: torch.tanh,
+}
+"""torch's own argument parser is quicker than OpOverload.__call__; only where the arguments are the same by name."""
+
+
+class StraightLine:
+    """`run()` calls every kernel in order; `lay(i, tensor)` puts another tensor into slot i."""
+
+    name = "python"
+
+    def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
+        self.lent = Lent()
+        self.lends = not all(traits_of(step.op).may_be_tried for step in steps)
+        self._numbers = {id(slot): i for i, slot in enumerate(slots)}
+        self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
+        dying = dying_registers(steps)
+        lent = lent_inputs(steps)
+        lines = [line for i, step in enumerate(steps) for line in self._lines(i, step, dying[i], lent[i])]
+        self.source = "\n    ".join(("def run():", *(lines or ["pass"])))
+        exec(compile(self.source, "<npucompose replay>", "exec"), self._names)
+        self.run: Callable[[], None] = self._names["run"]
+
+    def lay(self, index: int, tensor: torch.Tensor) -> None:
+        self._names[f"s{index}"] = tensor
+
+    def _lines(self, index: int, step: Step, dying: Sequence[int], lent: frozenset[int]) -> list[str]:
+        keeps_nothing = traits_of(step.op).may_be_tried
+        function = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.lent, lent)
+        self._names[f"f{index}"] = function
+        parts: list[str] = []
+        for position, (declared, value) in enumerate(zip(step.op._schema.arguments, step.args, strict=True)):
+            text = self._text(value, f"c{index}_{position}")
+            parts.append(f"{declared.name}={text}" if declared.kwarg_only else text)
+        call = f"f{index}({', '.join(parts)})"
+        targets = [_target(result) for result in step.results]
+        if any(target != "_" for target in targets):
+            call = f"{', '.join(targets)} = {call}" if len(targets) > 1 else f"{targets[0]} = {call}"
+        return [call, *(f"r{number} = None" for number in dying)]
+
+    def _text(self, value: Any, name: str) -> str:
+        if isinstance(value, Slot):
+            return f"s{self._numbers[id(value)]}"
+        if isinstance(value, Register):
+            return f"r{value.number}"
+        if isinstance(value, (list, tuple)) and leaves(value):
+            return f"[{', '.join(self._text(part, f'{name}_{i}') for i, part in enumerate(value))}]"
+        self._names[name] = mapped(lambda leaf: leaf, value)
+        return name
+
+
+def _target(result: Register | tuple[Register, ...] | None) -> str:
+    if result is None:
+        return "_"
+    if isinstance(result, tuple):
+        return f"[{', '.join(f'r{r.number}' for r in result)}]" if result else "_"
+    return f"r{result.number}"
+
+
+_ENUMS: dict[Any, int] = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+    torch.strided: 0,
+}
+"""c10::MemoryFormat and c10::Layout as the interpreter's stack holds them."""
+
+
+class NotExpressible(Exception):
+    """A step that TorchScript has no words for; the text says which and why."""
+
+
+class TorchScript:
+    """`run()` calls every kernel in order; `lay(i, tensor)` puts another tensor into slot i."""
+
+    name = "torchscript"
+    lends = False
+    """Operators that may keep what they are given are not expressible here."""
+
+    def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
+        builder = _Builder(slots)
+        for step in steps:
+            builder.add(step)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            # A list needs a first element for its type, also when no kernel reads a slot.
+            self._tensors = torch._C.ScriptList([*tensors] or [torch.empty(0)])
+            self._function = builder.function(max(len(tensors), 1))
+
+    def run(self) -> None:
+        was = torch._C._get_graph_executor_optimize()
+        torch._C._set_graph_executor_optimize(False)
+        try:
+            self._function(self._tensors)
+        finally:
+            torch._C._set_graph_executor_optimize(was)
+
+    def lay(self, index: int, tensor: torch.Tensor) -> None:
+        self._tensors[index] = tensor
+
+
+class _Builder:
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self.graph: Any = torch._C.Graph()
+        given = self.graph.addInput("tensors")
+        given.setType(torch._C.ListType(torch._C.TensorType.get()))
+        unpack = self.graph.create("prim::ListUnpack", [given], max(len(slots), 1))
+        self.graph.insertNode(unpack)
+        values = list(unpack.outputs())
+        for value in values:
+            value.setType(torch._C.TensorType.get())
+        self.slots = {id(slot): values[i] for i, slot in enumerate(slots)}
+        self.registers: dict[int, Any] = {}
+        self.constants: dict[tuple[type, Any], Any] = {}
+
+    def add(self, step: Step) -> None:
+        schema = step.op._schema
+        if not traits_of(step.op).may_be_tried:
+            raise NotExpressible(f"{step.op}: an operator that is not torch's may keep what it is given")
+        args = [self._value(value, a, step) for a, value in zip(schema.arguments, step.args, strict=True)]
+        node = self.graph.create(schema.name, args, len(schema.returns))
+        self.graph.insertNode(node)
+        for value, declared in zip(node.outputs(), schema.returns, strict=True):
+            value.setType(declared.type)
+        _check_overload(node, step)
+        for value, result in zip(node.outputs(), step.results, strict=False):
+            if isinstance(result, Register):
+                self.registers[result.number] = value
+            elif result:
+                self._unpack(value, result)
+
+    def function(self, count: int) -> Any:
+        self.graph.registerOutput(self._constant(None))
+        self.graph.lint()
+        return torch._C._create_function_from_graph("replay", self.graph)
+
+    def _unpack(self, value: Any, registers: tuple[Register, ...]) -> None:
+        node = self.graph.create("prim::ListUnpack", [value], len(registers))
+        self.graph.insertNode(node)
+        for part, register in zip(node.outputs(), registers, strict=True):
+            part.setType(torch._C.TensorType.get())
+            self.registers[register.number] = part
+
+    def _value(self, value: Any, declared: Any, step: Step) -> Any:
+        kind = _plain_type(declared.type)
+        if isinstance(value, (Slot, Register)):
+            return self._tensor(value)
+        if value is None:
+            return self._constant(None)
+        if kind.kind() == "ListType":
+            return self._list(value if isinstance(value, (list, tuple)) else [value], kind.getElementType(), step)
+        if kind.kind() == "TensorType":
+            raise NotExpressible(f"{step.op}: the number {value!r} in place of a tensor")
+        return self._constant(_as(kind, value, step))
+
+    def _list(self, values: Sequence[Any], element: Any, step: Step) -> Any:
+        inner = _plain_type(element)
+        if inner.kind() != "TensorType" and values:
+            return self._constant([_as(inner, value, step) for value in values])
+        if any(value is not None and not isinstance(value, (Slot, Register)) for value in values):
+            raise NotExpressible(f"{step.op}: a list of mixed values")
+        parts = [self._constant(None) if value is None else self._tensor(value) for value in values]
+        node = self.graph.create("prim::ListConstruct", parts, 1)
+        self.graph.insertNode(node)
+        node.output().setType(torch._C.ListType(element))
+        return node.output()
+
+    def _tensor(self, operand: Slot | Register) -> Any:
+        return self.slots[id(operand)] if isinstance(operand, Slot) else self.registers[operand.number]
+
+    def _constant(self, value: Any) -> Any:
+        key = (type(value), repr(value))
+        if key not in self.constants:
+            try:
+                self.constants[key] = self.graph.insertConstant(value)
+            except (RuntimeError, TypeError) as error:
+                raise NotExpressible(f"no constant for {value!r}") from error
+        return self.constants[key]
+
+
+def _plain_type(declared: Any) -> Any:
+    return declared.getElementType() if declared.kind() == "OptionalType" else declared
+
+
+def _as(kind: Any, value: Any, step: Step) -> Any:
+    """`value` as the schema wants it: an int for a float argument is a float, as for a call from Python."""
+    name = kind.kind()
+    if name == "FloatType" and type(value) is int:
+        return float(value)
+    if name == "IntType" and type(value) is bool:
+        return int(value)
+    if name == "NumberType" and type(value) is bool:
+        raise NotExpressible(f"{step.op}: a bool as a number")
+    if isinstance(value, torch.Generator):
+        raise NotExpressible(f"{step.op}: a generator")
+    return _ENUMS.get(value, value) if isinstance(value, (torch.memory_format, torch.layout)) else value
+
+
+def _check_overload(node: Any, step: Step) -> None:
+    """TorchScript picks the overload by the types of the arguments: it must be the one that was recorded."""
+    found = node.schema().partition("(")[0]
+    if not found:
+        raise NotExpressible(f"{step.op}: TorchScript knows no such call")
+    if found != _qualified(step.op):
+        raise NotExpressible(f"{step.op}: TorchScript would call {found}")
+
+
+def _qualified(op: OpOverload) -> str:
+    overload = op._schema.overload_name
+    return f"{op._schema.name}.{overload}" if overload else op._schema.name
+
+
+_InferenceMode = torch._C._InferenceMode
+Front = Callable[[Sequence[Any]], list[Any] | None]
+"""A replay: the outputs, or None, with nothing done, when the inputs do not have the recording's signature, or when the
+gate refuses one of them or the thread. Results of
+earlier replays that are still held are left alone, or, for some fronts, overwritten (see `memory.results`)."""
+
+
+class PythonFront:
+    """Replays one at a time: admit inputs, leave what is held, run, give back what was written, make the outputs."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        executor: TorchScript | StraightLine,
+        outputs: Sequence[Output],
+        held: HeldOutputs,
+        turns: AbstractContextManager[Any],
+    ) -> None:
+        """`turns` are shared with every recording that lies in the same arena."""
+        self._inputs = inputs
+        self._executor = executor
+        self._lent = executor.lent if isinstance(executor, StraightLine) and executor.lends else None
+        self._makers = [output.make for output in outputs]
+        self._held = held
+        self._turns = turns
+        self._forks = forks_so_far()
+
+    def __call__(self, inputs: Sequence[Any], *, reuse: bool = False) -> list[Any] | None:
+        """With `reuse`, results that were given out with `reuse` may be overwritten."""
+        if gate.why_not_here():
+            return None
+        if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
+            with torch._C._DisableAutocast():
+                return self._replay(inputs, reuse)
+        return self._replay(inputs, reuse)
+
+    def _replay(self, inputs: Sequence[Any], reuse: bool) -> list[Any] | None:
+        with self._turns:
+            # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
+            with _InferenceMode(True):
+                if not self._inputs.admit(inputs):
+                    return None
+                self._held.leave_held(inputs, reuse)
+                self._run_for(inputs, reuse)
+                self._inputs.give_back(inputs)
+            outputs: list[Any] = []
+            for make in self._makers:
+                outputs.append(make(inputs, outputs))
+        return outputs
+
+    def _run_for(self, inputs: Sequence[Any], reuse: bool) -> None:
+        if self._lent is None:
+            self._run_here()
+            return
+        try:
+            self._lent.owners.update(self._inputs.lent(inputs))
+            if not reuse:
+                self._lent.results.update(self._held.storages())
+            self._run_here()
+        finally:
+            self._lent.clear()
+
+    def _run_here(self) -> None:
+        if forks_so_far() == self._forks:
+            self._executor.run()
+            return
+        # Threads that kernels shared their work with were the parent's: a child would wait for them for ever.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            self._executor.run()
+        finally:
+            torch.set_num_threads(threads)
