@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npucompose.compiled import CompiledFunction, CompiledModel, CompiledModule
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.compilation import Backend, Notices
     from npucompose.targets.frozen_weights import FrozenWeights
-    from npucompose.targets.gradients import Notices
 
 Overrides = str | Sequence[str]
 """One choice, or a list of choices."""
@@ -142,7 +141,7 @@ def _watching(policy: str) -> FrozenWeights:
 @cache
 def _notices() -> Notices:
     """torch asks for a backend by its name for each graph anew: all of them together warn once."""
-    from npucompose.targets.gradients import Notices
+    from npucompose.targets.compilation import Notices
 
     return Notices()
 

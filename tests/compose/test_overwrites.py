@@ -62,7 +62,7 @@ def test_nothing_is_said_where_results_are_copied_or_left_to_their_holders(place
 def test_runs_on_other_shapes_are_recorded_apart_and_count_apart() -> None:
     import torch
 
-    from npucompose.targets.repeated import Repeated
+    from npucompose.targets.compiled_calls import Repeated
 
     repeated = Repeated()
     called = repeated.watched(lambda x, n: x, "graph_0")

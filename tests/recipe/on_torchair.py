@@ -55,10 +55,10 @@ def _ge_graphs(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
     from npucompose.schema.facts import facts_of
-    from npucompose.targets.torchair import observe
-    from npucompose.targets.torchair.listing import facts
+    from npucompose.targets.torchair import ge_graphs
+    from npucompose.targets.torchair.ge_graphs import facts
 
-    return [facts_of(facts(loaded)) for loaded in observe.LOADED]
+    return [facts_of(facts(loaded)) for loaded in ge_graphs.LOADED]
 
 
 def _script(script: str, session: Any, mode: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.schema.versions import genuine_tree
 from npucompose.targets.null_device import NullDevice
-from npucompose.targets.torchair.node_filter import node_filter
+from npucompose.targets.torchair.config import node_filter
 from npucompose.version import __version__
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
 from tests.recipe.fakes import executed, installed

@@ -18,7 +18,7 @@ from npucompose.errors import ConfigError
 from npucompose.recipe import export, genuine, header, import_file, import_script, of_config
 from npucompose.recipe.genuine import Unread, attributes, group_of, set_option, translated
 from npucompose.recipe.imported import MOST_BYTES, _covers, _differing, _flat
-from npucompose.targets.torchair.node_filter import node_filter
+from npucompose.targets.torchair.config import node_filter
 
 NESTED = """
 import torch, torchair

@@ -10,7 +10,7 @@ from npucompose.recipe import of_config
 from npucompose.recipe.genuine import Unread
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.torchair.node_filter import node_filter
+from npucompose.targets.torchair.config import node_filter
 from tests.recipe.fakes import FakeConfig
 from tests.recipe.importing import experiments
 

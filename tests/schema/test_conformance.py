@@ -23,7 +23,7 @@ from npucompose.schema.versions import genuine_tree, known, tree_of, versions
 from npucompose.targets.npu_offline.fetch import fetch, pinned
 from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
 from npucompose.targets.npu_offline.wheel import version as wheel_version
-from npucompose.targets.torchair.node_filter import node_filter
+from npucompose.targets.torchair.config import node_filter
 
 OURS = tuple(LEAVES.values())
 GENUINE_DUMP_STEP = r"^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$"

@@ -24,12 +24,12 @@ from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.partition import Partition
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
-from npucompose.targets import compilation, gradients
+from npucompose.targets import aot, compilation
+from npucompose.targets.aot import refuse_training, run_as_it_is
 from npucompose.targets.base import Target
-from npucompose.targets.compilation import Backend, Compilation, is_parameter_or_buffer
+from npucompose.targets.compilation import Backend, Compilation, Notices, is_parameter_or_buffer
+from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.frozen_weights import FrozenWeights
-from npucompose.targets.gradients import Notices, refuse_training, run_as_it_is
-from npucompose.targets.versions import Versions
 from tests.replay.capturing import traced
 from tests.sample_graphs import mm_abs_sub
 
@@ -121,7 +121,8 @@ def named(name: str) -> Any:
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that says 1, 2, 4, 8, … seconds: each span between two looks is told by its length."""
     looks = iter(2.0**k for k in range(40))
-    monkeypatch.setattr(compilation, "perf_counter", lambda: next(looks))
+    for module in (compilation, aot):
+        monkeypatch.setattr(module, "perf_counter", lambda: next(looks))
 
 
 def begun(made: Backend, at: float = 0.0) -> Backend:
@@ -305,7 +306,7 @@ def test_the_sources_are_what_dynamo_calls_its_inputs() -> None:
 def test_a_graph_of_dynamos_is_compiled_by_the_target_and_the_time_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     made, graph = backend(), dynamos(named("L['x']"))
     monkeypatch.setattr(Noting, "compile", lambda self, *given: ("compiled", *given))
-    monkeypatch.setattr(compilation, "only_read", lambda *given: ("read", *given))
+    monkeypatch.setattr(aot, "only_read", lambda *given: ("read", *given))
     x = [torch.ones(1)]
     called: Any = made(graph, x, options={"any": 1})
     assert called == ("compiled", made, graph, x)
@@ -523,4 +524,4 @@ def test_a_gradient_graph_runs_as_the_passes_left_it_and_out_of_its_streams(monk
         (found,) = made.compilations
         assert len(set(found.plan.nodes.values())) == (2 if planned else 0)
         assert "scope_enter" not in graph.code
-    assert gradients.NOT_RECORDED.startswith("an input or a parameter requires grad")
+    assert aot.NOT_RECORDED.startswith("an input or a parameter requires grad")

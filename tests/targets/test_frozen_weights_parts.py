@@ -12,9 +12,16 @@ import torch
 from torch import fx, nn
 from torch._guards import TracingContext
 
-from npucompose.targets import frozen_weights, weights
-from npucompose.targets.frozen_weights import FrozenWeights, Watch
-from npucompose.targets.weights import SAMPLE, Weight, is_watchable, modules_at_hand, weights_of
+from npucompose.targets import frozen_weights
+from npucompose.targets.frozen_weights import (
+    SAMPLE,
+    FrozenWeights,
+    Watch,
+    Weight,
+    is_watchable,
+    modules_at_hand,
+    weights_of,
+)
 
 
 def linear() -> nn.Linear:
@@ -104,7 +111,7 @@ def test_what_nobody_could_see_change_is_not_watchable() -> None:
     ],
 )
 def test_the_sample_is_the_middle_of_the_memory(tensor: torch.Tensor, middle: range) -> None:
-    sample = weights._sample(tensor)
+    sample = frozen_weights._sample(tensor)
     assert sample is not None
     assert bytes(sample) == bytes(middle)
     assert len(bytes(sample)) <= SAMPLE == 64
@@ -113,8 +120,8 @@ def test_the_sample_is_the_middle_of_the_memory(tensor: torch.Tensor, middle: ra
 
 
 def test_of_empty_weights_and_those_elsewhere_there_is_no_sample() -> None:
-    assert weights._sample(torch.empty(0, 3)) is None
-    assert weights._sample(torch.ones(2, device="meta")) is None
+    assert frozen_weights._sample(torch.empty(0, 3)) is None
+    assert frozen_weights._sample(torch.ones(2, device="meta")) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +136,7 @@ def test_of_empty_weights_and_those_elsewhere_there_is_no_sample() -> None:
     ],
 )
 def test_torchs_steps_become_a_dotted_name(steps: str, name: str) -> None:
-    assert weights._name(steps) == name
+    assert frozen_weights._name(steps) == name
 
 
 class Placed(nn.Module):

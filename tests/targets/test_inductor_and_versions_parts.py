@@ -15,9 +15,9 @@ from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 
-from npucompose.targets import inductor, versions
+from npucompose.targets import compiled_calls, inductor
+from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.inductor import freezing_while_tracing
-from npucompose.targets.versions import Versions
 
 
 def attributes(**tensors: torch.Tensor) -> fx.GraphModule:
@@ -255,7 +255,7 @@ class Function:
     def anew(self, *args: Any, **kwargs: Any) -> Any:
         config = torch._dynamo.config
         self.limits.append((config.recompile_limit, config.accumulated_recompile_limit))
-        if config.recompile_limit < versions._UNLIMITED:
+        if config.recompile_limit < compiled_calls._UNLIMITED:
             raise FailOnRecompileLimitHit("limit")
         if not self.more:
             raise TorchDynamoException("\n  too many of them\nmore")
@@ -290,7 +290,7 @@ def test_as_many_versions_again_are_made_with_symbols_and_then_calls_run_eagerly
             asked = len(function.limits)
             assert called(3) == called(3) == ("eager", (3,), {})
             assert len(function.limits) == asked, "it is known to be beyond"
-    unlimited = (versions._UNLIMITED, versions._UNLIMITED)
+    unlimited = (compiled_calls._UNLIMITED, compiled_calls._UNLIMITED)
     assert function.limits[:3] == [unlimited, (2, 4), unlimited]
 
 
@@ -307,7 +307,7 @@ def test_what_torch_says_where_it_makes_none_is_said() -> None:
 
 
 def test_calls_that_are_remembered_are_forgotten_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(compiled_calls, "_MOST_REMEMBERED", 2)
     function = Function(more=0)
     called = function.called()
     with torch._dynamo.config.patch(recompile_limit=0), warnings.catch_warnings():
@@ -327,8 +327,10 @@ def test_the_form_of_a_call_is_what_a_version_may_depend_on() -> None:
         ((x.reshape(3, 2), 1), {}), ((x.t().contiguous().t(), 1), {}), ((x, b"1"), {}), ((x,), {"n": 1}),
         ((x, [1]), {}),
     ]  # fmt: skip
-    forms = [versions._form(*given) for given in (*same, *others)]
+    forms = [compiled_calls._form(*given) for given in (*same, *others)]
     assert forms[0] == forms[1]
     assert all(form != forms[0] for form in forms[2:])
-    assert versions._form((object(),), {}) == versions._form((object(),), {}), "of others only the kind is known"
-    assert versions._form((object(),), {}) != versions._form((None,), {})
+    assert compiled_calls._form((object(),), {}) == compiled_calls._form((object(),), {}), (
+        "of others only the kind is known"
+    )
+    assert compiled_calls._form((object(),), {}) != compiled_calls._form((None,), {})

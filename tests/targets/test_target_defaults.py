@@ -12,7 +12,7 @@ from attrs import frozen
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import LowerRequest
 from npucompose.schema.compiler import CompilerOptions
-from npucompose.targets import compilation
+from npucompose.targets import aot
 from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, Genuine, Target
 from npucompose.targets.null_device import NullDevice, Tape
 from tests.replay.capturing import built, request, traced
@@ -114,7 +114,7 @@ def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> No
 
 
 def test_a_graph_goes_through_aotautograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "through_aot", lambda *given: given)
+    monkeypatch.setattr(aot, "through_aot", lambda *given: given)
     graph: Any = "graph"
     made: Any = Plain().compile(BACKEND, graph, ["x"])
     assert made == (BACKEND, "graph", ["x"])

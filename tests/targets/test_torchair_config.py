@@ -17,8 +17,8 @@ from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.partition import Outside
 from npucompose.sinking import converters
-from npucompose.targets.torchair import attention, config, failures
-from npucompose.targets.torchair.node_filter import node_filter
+from npucompose.targets.torchair import config, failures, workarounds
+from npucompose.targets.torchair.config import node_filter
 from tests.passes.adapted_samples import rules_of
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Packages, Tree
 
@@ -133,7 +133,7 @@ def test_decompositions_are_torchs_own_for_a_name_or_an_overload(monkeypatch: py
     from torch._decomp import decomposition_table
 
     aten = torch.ops.aten
-    monkeypatch.setattr(attention, "convertible", lambda: {"third": "first"})
+    monkeypatch.setattr(workarounds, "convertible", lambda: {"third": "first"})
     found = config.decompositions(["aten.gelu.default"], ACLGRAPH)
     assert found == {aten.gelu.default: decomposition_table[aten.gelu.default]}
     assert config.decompositions([], ACLGRAPH) == {}
@@ -175,7 +175,7 @@ def test_the_third_attention_is_taken_for_the_first_without_dropout(monkeypatch:
     npu = SimpleNamespace(npu_fusion_attention_v3=SimpleNamespace(default=made.third))
     monkeypatch.setattr(torch.ops, "npu", npu)
     query = torch.ones(2, dtype=torch.float16)
-    taken = attention._as_first(made.third, made.first)
+    taken = workarounds._as_first(made.third, made.first)
     results = taken(query, "key", prefix=None, seed=None)
     assert results[:4] == (1, 2, 3, 4)
     assert [(seed.dtype, seed.tolist()) for seed in results[4:]] == [(torch.int64, [0])] * 2
@@ -183,7 +183,7 @@ def test_the_third_attention_is_taken_for_the_first_without_dropout(monkeypatch:
     assert taken(query, "key", 0.5) is NotImplemented
     assert taken(query, "key", prefix=[1]) is NotImplemented
     assert taken(query, "key", 1.0, actual_seq_qlen=[1]) is NotImplemented
-    assert attention._as_first(SimpleNamespace(_schema=made.third._schema), made.first)(query, "key") == (
+    assert workarounds._as_first(SimpleNamespace(_schema=made.third._schema), made.first)(query, "key") == (
         1,
         2,
         3,
@@ -208,7 +208,7 @@ def test_only_what_torch_npu_has_and_torchair_cannot_convert_is_taken_apart(
     if has:
         named["npu_fusion_attention_grad_v3"] = SimpleNamespace(default=Operator())  # type: ignore[assignment]
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace(**named))
-    assert len(attention.convertible()) == count
+    assert len(workarounds.convertible()) == count
 
 
 # Words.

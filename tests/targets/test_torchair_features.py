@@ -13,7 +13,7 @@ import torch.distributed
 
 from npucompose.errors import ConfigError
 from npucompose.schema.leaf import NPUGRAPH_EX
-from npucompose.targets.torchair import facts, features
+from npucompose.targets.torchair import features
 from npucompose.targets.torchair.hooks import PassHooks
 from tests.targets.torchair_fakes import Backend, Packages, Pipeline
 
@@ -174,7 +174,7 @@ def test_a_refusal_of_ours_is_kept_and_goes_on() -> None:
 
 def test_the_genuine_objects_account_is_made_plain() -> None:
     value = object()
-    assert facts._plain({"a": True, 2: 3, "c": 0.5, "d": "text", "e": None, "f": value}) == {
+    assert features._plain({"a": True, 2: 3, "c": 0.5, "d": "text", "e": None, "f": value}) == {
         "a": True, "2": 3, "c": 0.5, "d": "text", "e": "None", "f": str(value),
     }  # fmt: skip
-    assert facts._plain(({"a": 1}, {"b": [2]})) == {"local": {"a": 1}, "global": {"b": "[2]"}}
+    assert features._plain(({"a": 1}, {"b": [2]})) == {"local": {"a": 1}, "global": {"b": "[2]"}}

@@ -15,8 +15,8 @@ from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Replace
 from npucompose.passes.replace.pattern import Pattern
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.torchair import config, features, hooks, listing, observe, patterns
-from npucompose.targets.torchair.facts import facts
+from npucompose.targets.torchair import config, features, ge_graphs, hooks
+from npucompose.targets.torchair.features import facts
 from tests.sample_graphs import CAN
 from tests.targets.torchair_fakes import Asked, Backend
 
@@ -60,9 +60,9 @@ class Plain(Pattern):
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"scaled": Scaled, "plain": Plain}
-    monkeypatch.setattr(patterns, "_REGISTERED", set())
-    monkeypatch.setattr(patterns, "_open", None)
-    monkeypatch.setattr(patterns, "PATTERNS", SimpleNamespace(get=known.__getitem__))
+    monkeypatch.setattr(hooks, "_REGISTERED", set())
+    monkeypatch.setattr(hooks, "_open", None)
+    monkeypatch.setattr(hooks, "PATTERNS", SimpleNamespace(get=known.__getitem__))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any
     def package(name: str) -> Any:
         return SimpleNamespace(register_replacement=lambda **named: told.append((name, named)))
 
-    monkeypatch.setattr(patterns, "package", package)
+    monkeypatch.setattr(hooks, "package", package)
     return told
 
 
@@ -88,8 +88,8 @@ def replacing(*names: str, **more: Any) -> Any:
 def handed(*passes: tuple[str, Any], mode: str = GE, check: Any = None, fusion: bool = True) -> tuple[Any, Any]:
     pre = evolve(PassPipeline(passes=(), can=CAN), passes=passes)
     pre = evolve(pre, check=check) if check is not None else pre
-    backend: Any = Backend(mode=mode, pre=pre, options=Asked({patterns.FUSION[mode == NPUGRAPH_EX]: fusion}))
-    return patterns.hand_over(backend), backend
+    backend: Any = Backend(mode=mode, pre=pre, options=Asked({hooks.FUSION[mode == NPUGRAPH_EX]: fusion}))
+    return hooks.hand_over(backend), backend
 
 
 def test_the_last_pass_is_handed_over_where_torchair_does_the_same(registered: list[Any]) -> None:
@@ -115,20 +115,20 @@ def test_it_stays_ours_where_torchair_would_do_something_else(
         found, backend = handed(*passes, **more)  # type: ignore[arg-type]
         assert found is None
         assert backend.pre.passes == passes
-    monkeypatch.setattr(patterns, "numbers_arrive", lambda: False)
+    monkeypatch.setattr(hooks, "numbers_arrive", lambda: False)
     assert handed(("replace", replacing("scaled")))[0] is None
     assert handed(("replace", replacing("plain", "scaled")))[0] is None
     assert registered == []
     assert handed(mine)[0] is not None
-    monkeypatch.setattr(patterns, "package", lambda name: SimpleNamespace())
+    monkeypatch.setattr(hooks, "package", lambda name: SimpleNamespace())
     assert handed(mine)[0] is None
 
 
 def test_torch_tells_whether_numbers_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns, "pattern_matcher", SimpleNamespace())
-    assert patterns.numbers_arrive() is False
-    monkeypatch.setattr(patterns, "pattern_matcher", SimpleNamespace(_unflatten_match_kwargs=None))
-    assert patterns.numbers_arrive() is True
+    monkeypatch.setattr(hooks, "pattern_matcher", SimpleNamespace())
+    assert hooks.numbers_arrive() is False
+    monkeypatch.setattr(hooks, "pattern_matcher", SimpleNamespace(_unflatten_match_kwargs=None))
+    assert hooks.numbers_arrive() is True
 
 
 def test_each_way_of_a_pattern_is_registered_with_its_names_and_numbers(registered: list[Any]) -> None:
@@ -154,7 +154,7 @@ def test_each_way_of_a_pattern_is_registered_with_its_names_and_numbers(register
 
 def test_a_pattern_is_traced_without_gradients() -> None:
     enabled: list[bool] = []
-    patterns._traced(lambda x: enabled.append(torch.is_grad_enabled()) or x + 1, [torch.ones(2)])
+    hooks._traced(lambda x: enabled.append(torch.is_grad_enabled()) or x + 1, [torch.ones(2)])
     assert set(enabled) == {False}
 
 
@@ -171,7 +171,7 @@ def test_what_a_graph_wants_and_fits_is_taken_and_counted(registered: list[Any])
     check = registered[0][1]["extra_check"]
     match = found_in_a_graph(torch.ones(3))
     assert check(match) is False
-    patterns.begin(open_one, 9)
+    hooks.begin_patterns(open_one, 9)
     assert check(match) is check(match) is True
     assert check(found_in_a_graph(torch.ones(3), number=2)) is False
     assert check(found_in_a_graph(torch.ones(3, 3))) is False
@@ -193,13 +193,13 @@ def test_what_a_graph_wants_and_fits_is_taken_and_counted(registered: list[Any])
     ]  # fmt: skip
     assert (record.exact, record.rtol, record.atol) == (False, 1e-5, 1e-5)
     assert check(match) is False
-    patterns.begin(open_one, 4)
+    hooks.begin_patterns(open_one, 4)
     again = open_one.end(4)
     assert (again.matches, again.exact, again.rules, again.rtol) == (0, True, (), 0.0)
     another, _ = handed(("second", replacing("plain")))
-    patterns.begin(another, 1)
+    hooks.begin_patterns(another, 1)
     assert check(match) is False
-    patterns.begin(None, 1)
+    hooks.begin_patterns(None, 1)
     assert check(match) is False
 
 
@@ -236,9 +236,9 @@ def test_the_report_says_what_came_out(
     mode: str, patched: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "written.txt").touch()
-    monkeypatch.setattr(observe, "LOADED", ["one"])
-    monkeypatch.setattr(observe, "global_options", lambda: {"g": "1"})
-    monkeypatch.setattr(listing, "facts", lambda loaded: f"facts of {loaded}")
+    monkeypatch.setattr(ge_graphs, "LOADED", ["one"])
+    monkeypatch.setattr(ge_graphs, "global_options", lambda: {"g": "1"})
+    monkeypatch.setattr(ge_graphs, "facts", lambda loaded: f"facts of {loaded}")
     monkeypatch.setattr(features, "patched", lambda: ("all_reduce",))
     target: Any = SimpleNamespace(
         package_version=lambda: "2.13.0", platform=lambda: "stand-in", patch_for_hcom=patched,

@@ -19,7 +19,7 @@ from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.record import Memory
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
-from npucompose.targets.torchair import config, features, listing, observe
+from npucompose.targets.torchair import config, features, ge_graphs
 from npucompose.targets.torchair import target as of_target
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
 
@@ -253,10 +253,10 @@ def test_gears_decompositions_and_texts_belong_to_ge(packages: Packages, monkeyp
     assert target().decompositions(Backend()) == {}  # type: ignore[arg-type]
     made = SimpleNamespace(backend=SimpleNamespace(keywords={"decompositions": {"a": 1}}))
     assert target().decompositions(Backend(genuine=made)) == {"a": 1}  # type: ignore[arg-type]
-    monkeypatch.setattr(observe, "LOADED", ["one", "two", "three"])
-    monkeypatch.setattr(observe, "global_options", lambda: {"g": "1"})
-    monkeypatch.setattr(listing, "listing", lambda loaded, options: f"{loaded} {options['g']}")
-    monkeypatch.setattr(listing, "ge_facts", lambda loaded: f"facts of {loaded}")
+    monkeypatch.setattr(ge_graphs, "LOADED", ["one", "two", "three"])
+    monkeypatch.setattr(ge_graphs, "global_options", lambda: {"g": "1"})
+    monkeypatch.setattr(ge_graphs, "listing", lambda loaded, options: f"{loaded} {options['g']}")
+    monkeypatch.setattr(ge_graphs, "ge_facts", lambda loaded: f"facts of {loaded}")
     backend: Any = Backend(loaded_before=1)
     assert target().device_texts(backend) == {
         "graph_0.ge.txt": "one 1",
@@ -275,7 +275,7 @@ def test_the_genuine_objects_of_an_experiment(
 ) -> None:
     dumped: list[Path] = []
     monkeypatch.setattr(features, "dump_options_into", dumped.append)
-    monkeypatch.setattr(observe, "LOADED", ["before"])
+    monkeypatch.setattr(ge_graphs, "LOADED", ["before"])
     monkeypatch.setattr(config, "decompositions", lambda names, mode: {"op": (names, mode)})
     order: list[str] = []
 
@@ -317,10 +317,10 @@ def test_a_cached_call_and_an_export_come_out_in_our_words(monkeypatch: pytest.M
     monkeypatch.setattr(features, "Cached", lambda *_: failing)
     with pytest.raises(CompileError, match="no GE converter"):
         target().cached(backend, "module", True)()  # type: ignore[arg-type]
-    monkeypatch.setattr(observe, "LOADED", ["before"])
-    monkeypatch.setattr(features, "export", lambda *given: observe.LOADED.append(given))  # type: ignore[arg-type]
+    monkeypatch.setattr(ge_graphs, "LOADED", ["before"])
+    monkeypatch.setattr(features, "export", lambda *given: ge_graphs.LOADED.append(given))  # type: ignore[arg-type]
     target().export(backend, "module", "call", None)  # type: ignore[arg-type]
-    assert observe.LOADED[1:] == [(backend, "module", "call", None)]
+    assert ge_graphs.LOADED[1:] == [(backend, "module", "call", None)]
     monkeypatch.setattr(features, "export", lambda *_: None)
     with pytest.raises(CompileError, match="exported no graph"):
         target().export(backend, "module", "call", None)  # type: ignore[arg-type]

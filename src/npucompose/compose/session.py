@@ -235,7 +235,7 @@ class Session:
         import torch
         from torch._dynamo.utils import counters
 
-        from npucompose.targets.repeated import Repeated
+        from npucompose.targets.compiled_calls import Repeated
 
         self.reference  # noqa: B018  made before anything of the model is compiled
         self._try_calls_in_eager()

@@ -16,7 +16,7 @@ from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.leaf import ELSEWHERE, Leaf, shown
 from npucompose.schema.legality import twins
 from npucompose.schema.versions import REFERENCE, known, tree_of
-from npucompose.targets.torchair.node_filter import node_filter
+from npucompose.targets.torchair.config import node_filter
 
 Package = Literal["torchair", "npugraph_ex"]
 HOOKS = {"post_grad_custom_pre_pass": "pre", "post_grad_custom_post_pass": "post"}

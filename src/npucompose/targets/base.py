@@ -225,7 +225,7 @@ class Target(ABC):
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """Dynamo's graph -> a callable. The usual way is AOTAutograd, the passes, then `lower`."""
-        from npucompose.targets.compilation import through_aot
+        from npucompose.targets.aot import through_aot
 
         return through_aot(backend, graph_module, example_inputs)
 

@@ -5,6 +5,7 @@ Knows the order of things and keeps a record of every graph; what a graph become
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
@@ -31,7 +32,6 @@ from npucompose.schema.sinking import Failure
 from npucompose.schema.streams import Decision, Plan
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
-from npucompose.targets.gradients import Notices, refuse_training, run_as_it_is
 
 if TYPE_CHECKING:
     from torch import fx
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from npucompose.replay.interface import Lowered
     from npucompose.sinking import FxFacts
     from npucompose.targets.base import Genuine, Target
+    from npucompose.targets.compiled_calls import Repeated
     from npucompose.targets.frozen_weights import FrozenWeights
-    from npucompose.targets.repeated import Repeated
 
 
 UNCHANGED = InductorOptions()
@@ -131,6 +131,21 @@ class Compilation:
         return "" if self.after is None else self.after.text
 
 
+class Notices:
+    """Warnings that are given once, until `torch._dynamo.reset()`."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def warn(self, words: str) -> None:
+        if words not in self._given:
+            self._given.add(words)
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+    def reset(self) -> None:
+        self._given.clear()
+
+
 class Backend:
     """Callable with Dynamo's (graph module, example inputs): `torch.compile(model, backend=backend)`.
 
@@ -169,7 +184,7 @@ class Backend:
         """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         """The vendor's own objects, where the target has a compiler of its own."""
         self.calls_beyond = 0
-        """Calls that ran eagerly because torch makes no more versions (targets/versions.py)."""
+        """Calls that ran eagerly because torch makes no more versions (targets/compiled_calls.py)."""
         self.entered_at: list[float] = []
         """When Dynamo called: perf_counter seconds, one for each Dynamo graph; when the compiler was called, where it
         calls Dynamo itself."""
@@ -215,6 +230,8 @@ class Backend:
         self._sources, self._given = tuple(_sources(graph_module)), example_inputs
         if self.mode == "eager":
             return graph_module.forward
+        from npucompose.targets.aot import only_read
+
         known, compiling = len(self.compilations), only_read if self.reads_only else self.target.compile
         called = compiling(self, graph_module, example_inputs)
         if self.repeated is None or len(self.compilations) == known:
@@ -236,7 +253,7 @@ class Backend:
         """`compiled`, what torch.compile made of `model` with `keywords`, called as this backend's mode wants it."""
         import torch
 
-        from npucompose.targets.versions import Versions
+        from npucompose.targets.compiled_calls import Versions
 
         called = self._while_tracing(compiled)
         if self.genuine is not None:  # the vendor's users know what torch says to them
@@ -348,70 +365,3 @@ def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
             source: Any = getattr(node.meta.get("grapharg"), "source", None)
             name: Any = getattr(source, "name", None)
             yield None if name is None else str(name() if callable(name) else name)
-
-
-def static_inputs() -> frozenset[int]:
-    """Placeholders of the graph under compilation that are parameters or buffers (AOTAutograd's own list)."""
-    from torch._guards import TracingContext
-
-    context = TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    return frozenset(getattr(metadata, "static_input_indices", None) or ())
-
-
-def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """AOTAutograd for inference, then the passes, then `target.lower`."""
-    from torch._dynamo.backends.common import aot_autograd
-
-    from npucompose.replay.interface import LowerRequest
-
-    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
-        compilation = backend.rewrite(aot, inputs)
-        begun = perf_counter()
-        compilation.lowered = backend.target.lower(
-            LowerRequest(
-                mode=backend.mode,
-                graph_module=aot,
-                example_inputs=tuple(inputs),
-                static_inputs=static_inputs(),
-                options=backend.options,
-                memory=backend.common_memory,
-                partial=backend.partial,
-                at_once=backend.records_at_once,
-            )
-        )
-        compilation.backend_s = perf_counter() - begun
-        return compilation.lowered
-
-    training = refuse_training if backend.partial == "refuse" else run_as_it_is(backend)
-    compiler = aot_autograd(
-        fw_compiler=training,
-        bw_compiler=training,
-        inference_compiler=inference,
-        keep_inference_input_mutations=True,
-    )
-    return compiler(graph_module, list(example_inputs))
-
-
-def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """AOTAutograd and the passes; what is called then is the graph itself, without the scopes of its plan."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch._aot_autograd.utils import make_boxed_func
-
-    from npucompose.streams import strip
-
-    def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        compilation = backend.rewrite(aot, inputs)
-        compilation.settle()
-        compilation.planned = backend.target.partition(backend.mode, aot)
-        if strip(aot.graph):
-            aot.recompile()
-        return make_boxed_func(aot.forward)
-
-    compiler = aot_autograd(
-        fw_compiler=reading,
-        inference_compiler=reading,
-        decompositions=dict(backend.decompositions),
-        keep_inference_input_mutations=True,
-    )
-    return compiler(graph_module, list(example_inputs))

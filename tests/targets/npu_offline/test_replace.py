@@ -12,7 +12,7 @@ from targets.npu_offline.needs import offline, run
 
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Replace
-from npucompose.targets.torchair import patterns
+from npucompose.targets.torchair import hooks
 from tests.sample_graphs import CAN
 
 MODEL = (
@@ -48,17 +48,17 @@ def test_a_matcher_that_keeps_numbers_to_itself_is_given_no_pattern_that_has_som
     """Inductor's of torch 2.11 knows no `epsilon` when it asks whether a place may be replaced."""
     registered: list[Any] = []
     torchair = SimpleNamespace(register_replacement=lambda **given: registered.append(given))
-    monkeypatch.setattr(patterns, "package", lambda name: torchair)
-    monkeypatch.setattr(patterns, "_REGISTERED", set())
+    monkeypatch.setattr(hooks, "package", lambda name: torchair)
+    monkeypatch.setattr(hooks, "_REGISTERED", set())
     replace = PassPipeline(passes=(("replace", Replace(patterns=tuple(names))),), can=CAN)
-    backend: Any = SimpleNamespace(mode="npugraph_ex", pre=replace, options={patterns.FUSION[True]: True})
+    backend: Any = SimpleNamespace(mode="npugraph_ex", pre=replace, options={hooks.FUSION[True]: True})
 
-    monkeypatch.setattr(patterns, "numbers_arrive", lambda: False)
-    assert (patterns.hand_over(backend) is not None) is handed
+    monkeypatch.setattr(hooks, "numbers_arrive", lambda: False)
+    assert (hooks.hand_over(backend) is not None) is handed
     assert bool(registered) is handed
     backend.pre = replace
-    monkeypatch.setattr(patterns, "numbers_arrive", lambda: True)
-    assert patterns.hand_over(backend) is not None
+    monkeypatch.setattr(hooks, "numbers_arrive", lambda: True)
+    assert hooks.hand_over(backend) is not None
     assert backend.pre.passes == ()
 
 
@@ -67,7 +67,7 @@ def test_a_matcher_that_keeps_numbers_to_itself_is_given_no_pattern_that_has_som
 def test_torchair_s_own_register_replacement_does_what_the_pass_would(mode: str, tmp_path: Path) -> None:
     status, report, error = run(tmp_path, *MODEL, f"mode={mode}", "passes=[cse,replace]")
     assert (status, error) == (0, "")
-    assert told(report) == (PLACES, {patterns.WAY if patterns.numbers_arrive() else ""})
+    assert told(report) == (PLACES, {hooks.WAY if hooks.numbers_arrive() else ""})
     assert report["numerics"]["passed"]
     assert [one["name"] for one in report["passes"]] == ["cse", "replace"]
     if mode == "max-autotune":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,22 @@ from typing import Any
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.schema.leaf import GE, NPUGRAPH_EX, Leaf
-from npucompose.targets.torchair.node_filter import node_filter
+
+
+def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
+    """f(node) -> node or None, as `debug.data_dump.filter` wants it: `node_filter(("mm", "aten.add*"))`.
+
+    A pattern is compared with the node's name, the whole operator (`aten.mm.default`) and the operator without its
+    overload (`aten.mm`).
+    """
+
+    def chosen(node: Any) -> Any:
+        called = str(node.target)
+        names = (node.name, called, called.rpartition(".")[0])
+        return node if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns) else None
+
+    return chosen
+
 
 PREFIX = "npugraph_ex."
 Hook = Callable[[Any, Any, Any], None]
@@ -73,7 +89,7 @@ def decompositions(names: Sequence[str], mode: str) -> dict[Any, Any]:
     """
     from torch._decomp import decomposition_table
 
-    from npucompose.targets.torchair.attention import convertible
+    from npucompose.targets.torchair.workarounds import convertible
 
     known = {str(operator): operator for operator in decomposition_table if hasattr(operator, "overloadpacket")}
     found: dict[Any, Any] = convertible() if mode == GE else {}

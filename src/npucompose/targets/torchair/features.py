@@ -1,4 +1,4 @@
-"""TorchAir's functions beside torch.compile: cache_compile, dynamo_export, patch_for_hcom. Knows no platform."""
+"""TorchAir's functions beside torch.compile (cache_compile, dynamo_export, patch_for_hcom), its account of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, listed
 from npucompose.schema.compiler import LEAVES
-from npucompose.schema.leaf import NPUGRAPH_EX
+from npucompose.schema.leaf import GE, NPUGRAPH_EX
+from npucompose.schema.record import NpuFacts
 from npucompose.targets.torchair.config import package, read
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from npucompose.models.binding import Bound
     from npucompose.targets.compilation import Backend
+    from npucompose.targets.torchair.target import TorchairTarget
+
 
 OWN_ARGUMENTS = frozenset({"model", "export_path", "export_name", "dynamic", "config"})
 """What dynamo_export itself takes by keyword (`dynamo_export(*args, model, export_path, …, **kwargs)`)."""
@@ -129,3 +132,32 @@ def written(folder: Path | None) -> tuple[str, ...]:
     if folder is None or not folder.is_dir():
         return ()
     return tuple(sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()))
+
+
+def facts(target: TorchairTarget, backend: Backend) -> NpuFacts:
+    """The genuine objects' own account, with what the platform counted."""
+    from npucompose.targets.torchair import features, ge_graphs
+    from npucompose.targets.torchair.ge_graphs import facts as ge_facts
+
+    ge = backend.mode == GE
+    assert backend.genuine is not None
+    return NpuFacts(
+        package="npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair",
+        version=target.package_version(),
+        platform=target.platform(),
+        config=_plain(backend.genuine.config.as_dict()),
+        fx_graphs=len(backend.compilations),
+        ge_graphs=tuple(ge_facts(loaded) for loaded in ge_graphs.LOADED) if ge else (),
+        global_options=ge_graphs.global_options() if ge else {},
+        cache=backend.cache,
+        patched=features.patched() if target.patch_for_hcom else (),
+        files=features.written(backend.folders.files),
+        **target.counts(backend.mode),
+    )
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    """as_dict() gives one mapping, or a pair of local and global ones."""
+    if isinstance(options, tuple):
+        return {name: _plain(part) for name, part in zip(("local", "global"), options, strict=True)}
+    return {str(key): value if isinstance(value, (bool, int, float)) else str(value) for key, value in options.items()}

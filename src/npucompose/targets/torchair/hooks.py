@@ -1,20 +1,169 @@
-"""Our passes in TorchAir's two hooks, with a record of every graph that goes through them."""
+"""Our passes in TorchAir's two hooks, with a record of every graph; `replace` through its register_replacement.
+
+# Note [Patterns stay registered]
+TorchAir keeps what is registered for the whole process and applies it to every graph, between its two hooks. So each
+pattern is registered once, and asks before it replaces whether the graph under compilation is one that wants it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import torch
+from attrs import define, evolve, field
+from torch._inductor import pattern_matcher
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from npucompose.errors import NpuComposeError
+from npucompose.graphs.effects import leaves_in
+from npucompose.graphs.form import same_form
+from npucompose.passes.metadata import value_of
+from npucompose.passes.replace import PATTERNS, Replace
+from npucompose.passes.replace.rewrite import facts_of
 from npucompose.schema.leaf import ACLGRAPH, NPUGRAPH_EX
-from npucompose.targets.torchair.overlaps import separate_overlaps
-from npucompose.targets.torchair.patterns import begin as begin_patterns
-from npucompose.targets.torchair.patterns import hand_over
+from npucompose.schema.passes import PassRecord
+from npucompose.targets.torchair.config import package
+from npucompose.targets.torchair.workarounds import separate_overlaps
 
 if TYPE_CHECKING:
-    from npucompose.passes.pipeline import Records
+    from npucompose.passes.pipeline import PassPipeline, Records
+    from npucompose.passes.replace.pattern import Pattern
     from npucompose.targets.compilation import Backend, Compilation
+
+
+WAY = "register_replacement"
+FUSION = {True: "npugraph_ex.pattern_fusion_pass", False: "experimental_config.pattern_fusion_pass"}
+"""{mode=npugraph_ex: the option that lets TorchAir apply what is registered}."""
+_REGISTERED: set[tuple[str, str, int]] = set()
+_open: Handed | None = None
+"""Whose graph is being compiled; see Note [Patterns stay registered]."""
+
+
+@define(kw_only=True, eq=False)
+class Handed:
+    """The pass `replace`, handed over to TorchAir: what it did to the graph under compilation."""
+
+    label: str
+    replace: Replace
+    _counts: Counter[str] = field(factory=Counter)
+    _nodes: int = 0
+    _begun: float = 0.0
+
+    def end(self, nodes: int) -> PassRecord:
+        """They are done; nodes and seconds are those of all of them."""
+        global _open
+        _open = None
+        outcome = facts_of(self._counts, [PATTERNS.get(name)() for name in self.replace.patterns], way=WAY)
+        return PassRecord(
+            name=self.label,
+            stage=self.replace.stage,
+            matches=outcome.matches,
+            nodes_before=self._nodes,
+            nodes_after=nodes,
+            seconds=perf_counter() - self._begun,
+            exact=outcome.exact,
+            rtol=outcome.rtol,
+            atol=outcome.atol,
+            rules=outcome.rules,
+        )
+
+    def takes(self, pattern: Pattern, names: Sequence[str], match: Any) -> bool:
+        """This graph wants the pattern, and its replacement has the form of what it replaces."""
+        if pattern.name not in self.replace.patterns:
+            return False
+        given = [value_of(match.kwargs[name]) for name in names]
+        values = given[: len(given) - len(pattern.scalars)]
+        numbers = dict(zip(pattern.scalars, given[len(values) :], strict=True))
+        if not all(isinstance(value, torch.Tensor) for value in values) or not pattern.fits(values, numbers):
+            return False
+        made = list(leaves_in(pattern.replace(*given)))
+        if not all(same_form(a, value_of(b)) for a, b in zip(made, match.output_nodes(), strict=True)):
+            return False
+        self._counts[pattern.name] += 1
+        return True
+
+
+def begin_patterns(handed: Handed | None, nodes: int) -> None:
+    """TorchAir's own passes begin, on a graph of so many nodes; None: on one that wants no pattern."""
+    global _open
+    _open = handed
+    if handed is not None:
+        handed._counts, handed._nodes, handed._begun = Counter(), nodes, perf_counter()
+
+
+def hand_over(backend: Backend) -> Handed | None:
+    """Take `replace` out of the backend's passes where TorchAir can do it in the same place; None elsewhere.
+
+    That is where TorchAir has register_replacement and applies it, the pass is the last one before TorchAir's own,
+    nobody wants it held to its promise (`check=per_pass`), which only the graph before and after it can tell, and
+    torch tells a check what it needs (`numbers_arrive`).
+    """
+    pre: PassPipeline = backend.pre
+    if not pre.passes or pre.check:
+        return None
+    label, last = pre.passes[-1]
+    if not isinstance(last, Replace) or last.via != "auto" or not backend.options[FUSION[backend.mode == NPUGRAPH_EX]]:
+        return None
+    wanted = [PATTERNS.get(name)() for name in last.patterns]
+    if any(pattern.scalars for pattern in wanted) and not numbers_arrive():
+        return None
+    name = "npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair"
+    register = getattr(package(name), "register_replacement", None)
+    if register is None:
+        return None
+    for pattern in wanted:
+        _registered(name, register, pattern)
+    backend.pre = evolve(pre, passes=pre.passes[:-1])
+    return Handed(label=label, replace=last)
+
+
+def numbers_arrive() -> bool:
+    """Whether Inductor's matcher, which TorchAir's is, gives the numbers of a match (`epsilon`) to its check.
+
+    That of torch 2.11 traces the pattern again with them as constants, and then knows only the tensors.
+    """
+    return hasattr(pattern_matcher, "_unflatten_match_kwargs")
+
+
+def _registered(name: str, register: Callable[..., Any], pattern: Pattern) -> None:
+    tensors = list(pattern.inputs())
+    names = [f"tensor_{at}" for at in range(len(tensors))] + list(pattern.scalars)
+    for number, (find, dtype) in enumerate(pattern.finds()):
+        known = (name, pattern.name, number)
+        if known in _REGISTERED:
+            continue
+        _REGISTERED.add(known)
+        register(
+            search_fn=_named(find, names),
+            replace_fn=_named(pattern.replace, names),
+            example_inputs=[tensor.to(dtype) for tensor in tensors],
+            trace_fn=_traced,
+            extra_check=lambda match: _open is not None and _open.takes(pattern, names, match),
+            scalar_workaround=dict(pattern.scalars),
+        )
+
+
+def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function with arguments of these names: TorchAir binds what it finds by name."""
+
+    def call(*given: Any, **by_name: Any) -> Any:
+        return function(*given, *(by_name[name] for name in names[len(given) :]))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    call.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+        [inspect.Parameter(name, kind) for name in names]
+    )
+    return call
+
+
+def _traced(function: Callable[..., Any], given: Sequence[Any], **_: Mapping[str, Any]) -> torch.fx.GraphModule:
+    """Operators as they stand in TorchAir's graphs: Inductor's way to trace would take them apart."""
+    with torch.no_grad():
+        return make_fx(function)(*given)
 
 
 class PassHooks:

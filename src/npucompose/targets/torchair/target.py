@@ -137,7 +137,7 @@ class TorchairTarget(Target):
         if mode == "eager":
             return
         from npucompose.targets.torchair.config import package
-        from npucompose.targets.torchair.observe import watch_ge
+        from npucompose.targets.torchair.ge_graphs import watch_ge
 
         with _own_signals_and_levels():
             self.load_platform(mode)
@@ -162,8 +162,8 @@ class TorchairTarget(Target):
     def genuine(self, backend: Backend) -> Genuine | None:
         from npucompose.targets.torchair import config as made
         from npucompose.targets.torchair import features
+        from npucompose.targets.torchair.ge_graphs import LOADED
         from npucompose.targets.torchair.hooks import PassHooks
-        from npucompose.targets.torchair.observe import LOADED
 
         if backend.mode == "eager":
             return None
@@ -210,38 +210,37 @@ class TorchairTarget(Target):
         return cached
 
     def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
-        from npucompose.targets.torchair import features, observe
+        from npucompose.targets.torchair import features, ge_graphs
 
-        known = len(observe.LOADED)
+        known = len(ge_graphs.LOADED)
         with in_our_words(backend):
             features.export(backend, module, call, dynamic)
-        if len(observe.LOADED) == known:
+        if len(ge_graphs.LOADED) == known:
             raise CompileError("torchair.dynamo_export came back and exported no graph; its log says why.")
 
     def lower(self, request: LowerRequest) -> Lowered:
         raise ConfigError(f"target={self.name} compiles through TorchAir; it lowers no graph of ours.")
 
     def device_facts(self, backend: Backend) -> NpuFacts | None:
-        from npucompose.targets.torchair.facts import facts
+        from npucompose.targets.torchair.features import facts
 
         return None if backend.mode == "eager" else facts(self, backend)
 
     def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
         if backend.mode != GE:
             return ()
-        from npucompose.targets.torchair.listing import ge_facts
-        from npucompose.targets.torchair.observe import LOADED
+        from npucompose.targets.torchair.ge_graphs import LOADED, ge_facts
 
         return tuple(ge_facts(loaded) for loaded in LOADED[backend.loaded_before :])
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
         if backend.mode != GE:
             return {}
-        from npucompose.targets.torchair import observe
-        from npucompose.targets.torchair.listing import listing
+        from npucompose.targets.torchair import ge_graphs
+        from npucompose.targets.torchair.ge_graphs import listing
 
-        options = observe.global_options()
-        return {f"graph_{n}.ge.txt": listing(loaded, options) for n, loaded in enumerate(observe.LOADED)}
+        options = ge_graphs.global_options()
+        return {f"graph_{n}.ge.txt": listing(loaded, options) for n, loaded in enumerate(ge_graphs.LOADED)}
 
 
 def _compiler(name: str, config: Any, decompositions: Mapping[Any, Any]) -> Callable[..., Any]:

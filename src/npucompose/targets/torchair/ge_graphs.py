@@ -1,4 +1,4 @@
-"""A GE graph as facts and as a listing that a person can read."""
+"""GE graphs: noted at the border of libge when they are loaded or exported; as facts, and as a listing to read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,62 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
+from attrs import frozen
+
 from npucompose.schema.record import GeGraph
 from npucompose.sinking import GeFacts
-from npucompose.targets.torchair.observe import Loaded
+
+
+@frozen(kw_only=True, eq=False)
+class Loaded:
+    """A GE graph as it was handed over."""
+
+    name: str
+    graph: Any
+    """The GraphDef, a copy."""
+    options: dict[str, str]
+
+
+LOADED: list[Loaded] = []
+_WATCHED: list[Any] = []
+
+
+def watch_ge() -> None:
+    """Note every TorchNpuGraph.load and every export of this process in LOADED; the second call does nothing."""
+    from torchair._ge_concrete_graph.ge_ir_pb2 import ModelDef  # pyright: ignore[reportMissingImports]
+    from torchair.core import _torchair  # pyright: ignore[reportMissingImports]
+    from torchair.core._backend import TorchNpuGraph  # pyright: ignore[reportMissingImports]
+
+    if TorchNpuGraph in _WATCHED:
+        return
+    _WATCHED.append(TorchNpuGraph)
+    load, export = TorchNpuGraph.load, _torchair.export
+
+    def note(serialized: bytes, options: Any) -> None:
+        model = ModelDef()
+        model.ParseFromString(serialized)
+        given = {str(key): str(value) for key, value in (options or {}).items()}
+        LOADED.append(Loaded(name=str(model.graph[0].name), graph=model.graph[0], options=given))
+
+    def watched_load(self: Any, ge_graph: Any, options: Any = None, **keywords: Any) -> Any:
+        note(ge_graph.SerializeToString(), options)
+        return load(self, ge_graph, options, **keywords)
+
+    def watched_export(serialized: bytes, options: Any) -> Any:
+        note(serialized, options)
+        return export(serialized, options)
+
+    TorchNpuGraph.load = watched_load
+    _torchair.export = watched_export
+
+
+def global_options() -> dict[str, str]:
+    """What TorchAir initialised GE with in this process; {} before it did."""
+    from torchair.core import _backend  # pyright: ignore[reportMissingImports]
+
+    recorded = _backend._GLOBAL_COMPILE_OPTION
+    return {str(key): str(value) for key, value in (recorded or {}).items()}
+
 
 INPUTS = ("Data", "RefData")
 STREAM, CUBE, VECTOR, SUPER = "_user_stream_label", "_op_aicore_num", "_op_vectorcore_num", "_super_kernel_scope"

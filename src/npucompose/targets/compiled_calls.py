@@ -1,4 +1,4 @@
-"""Dynamo makes a few versions of one function, then refuses: what comes after them is served, not refused.
+"""Calls of what torch.compile made: served when Dynamo makes no more versions; counted where they overwrite results.
 
 # Note [Beyond Dynamo's versions]
 torch keeps `torch._dynamo.config.recompile_limit` (8) versions of one function. The call for which it would make one
@@ -10,11 +10,14 @@ call (its code reads a size, or a number) runs eagerly when as many versions aga
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from attrs import define, field
 from torch._dynamo import config
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.utils._pytree import tree_flatten
@@ -87,3 +90,28 @@ def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         else (type(leaf), leaf if isinstance(leaf, (int, float, str, bytes)) else None)
         for leaf in leaves
     )
+
+
+@define(eq=False)
+class Repeated:
+    """`watched(called, graph)` counts until `close()`; runs on other shapes are recorded apart, and count apart."""
+
+    _seen: Counter[tuple[str, tuple[Any, ...]]] = field(factory=Counter)
+    _open: bool = True
+
+    def watched(self, called: Callable[..., Any], graph: str) -> Callable[..., Any]:
+        @functools.wraps(called, updated=())
+        def call(*args: Any) -> Any:
+            if self._open:
+                self._seen[graph, tuple(a.shape if isinstance(a, torch.Tensor) else a for a in args)] += 1
+            return called(*args)
+
+        return call
+
+    def close(self) -> Mapping[str, int]:
+        """{graph: runs}, of those that ran more than once."""
+        self._open = False
+        found: dict[str, int] = {}
+        for (graph, _), runs in self._seen.items():
+            found[graph] = max(runs, found.get(graph, 0))
+        return {graph: runs for graph, runs in found.items() if runs > 1}

@@ -1,0 +1,109 @@
+"""The way through AOTAutograd: the passes, then the target; calls that want gradients run as AOTAutograd makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from npucompose.errors import CaptureError
+from npucompose.replay.interface import LowerRequest
+from npucompose.streams import strip
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.replay.interface import Lowered
+    from npucompose.targets.compilation import Backend
+
+
+def static_inputs() -> frozenset[int]:
+    """Placeholders of the graph under compilation that are parameters or buffers (AOTAutograd's own list)."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd for inference, then the passes, then `target.lower`."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
+        compilation = backend.rewrite(aot, inputs)
+        begun = perf_counter()
+        compilation.lowered = backend.target.lower(
+            LowerRequest(
+                mode=backend.mode,
+                graph_module=aot,
+                example_inputs=tuple(inputs),
+                static_inputs=static_inputs(),
+                options=backend.options,
+                memory=backend.common_memory,
+                partial=backend.partial,
+                at_once=backend.records_at_once,
+            )
+        )
+        compilation.backend_s = perf_counter() - begun
+        return compilation.lowered
+
+    training = refuse_training if backend.partial == "refuse" else run_as_it_is(backend)
+    compiler = aot_autograd(
+        fw_compiler=training,
+        bw_compiler=training,
+        inference_compiler=inference,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(graph_module, list(example_inputs))
+
+
+def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd and the passes; what is called then is the graph itself, without the scopes of its plan."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        compilation = backend.rewrite(aot, inputs)
+        compilation.settle()
+        compilation.planned = backend.target.partition(backend.mode, aot)
+        if strip(aot.graph):
+            aot.recompile()
+        return make_boxed_func(aot.forward)
+
+    compiler = aot_autograd(
+        fw_compiler=reading,
+        inference_compiler=reading,
+        decompositions=dict(backend.decompositions),
+        keep_inference_input_mutations=True,
+    )
+    return compiler(graph_module, list(example_inputs))
+
+
+NOT_RECORDED = (
+    "an input or a parameter requires grad: this call runs through AOTAutograd, forward and backward, without a "
+    "recording, and so do all that want gradients. Under torch.no_grad() or with requires_grad_(False) it is recorded; "
+    "mode=max-autotune fuses with gradients too; compile.partial=refuse makes this an error."
+)
+
+
+def refuse_training(*_: Any) -> Any:
+    """AOTAutograd's fw_compiler: it is asked only when a gradient is wanted."""
+    raise CaptureError(
+        "this mode records kernels for inference, and an input or parameter requires grad. "
+        "Call the model under torch.no_grad() with requires_grad_(False), or use mode=max-autotune, which trains."
+    )
+
+
+def run_as_it_is(backend: Backend) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    """AOTAutograd's fw_compiler and bw_compiler: the passes, in no streams, and the graph itself."""
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    def compile(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        backend.notices.warn(NOT_RECORDED)
+        backend.rewrite(aot, inputs).settle()
+        if strip(aot.graph):
+            aot.recompile()
+        return make_boxed_func(aot.forward)
+
+    return compile
