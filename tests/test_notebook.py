@@ -10,6 +10,7 @@ import pytest
 from npucompose import api
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes
+from npucompose.targets.base import ModeSupport
 
 
 def test_choices_are_texts_and_lists_of_texts() -> None:
@@ -81,7 +82,7 @@ def test_a_graph_by_the_backend_s_name_shares_them(monkeypatch: pytest.MonkeyPat
 
     class Backend:
         def __init__(self, fuses: bool) -> None:
-            self.target = SimpleNamespace(fuses=lambda mode: fuses and mode == "m")
+            self.target = SimpleNamespace(support=lambda mode: ModeSupport(fuses=fuses and mode == "m"))
             self.mode, self.inductor = "m", SimpleNamespace(frozen_weights="warn")
             self.frozen = self.notices = None
 

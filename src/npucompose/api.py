@@ -117,7 +117,7 @@ def dynamo_backend(
     """
     choices = [f"{key}={_text(value)}" for key, value in (options or {}).items()]
     made = _materialised(choices, _composer().compose).backend
-    if made.target.fuses(made.mode):
+    if made.target.support(made.mode).fuses:
         made.frozen = _watching(made.inductor.frozen_weights)
     made.notices = _notices()
     return made(graph_module, example_inputs)

@@ -16,6 +16,7 @@ from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.inductor import InductorOptions
 from npucompose.schema.structure import structure
+from npucompose.targets.base import ModeSupport
 
 GE, ACL, EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 
@@ -117,7 +118,7 @@ def a_pass(name: str = "p", acts_in: Any = None, elsewhere: str = "", uses: str 
 
 def device(name: str = "cpu", fuses: bool = False, **can: Any) -> Any:
     held = SimpleNamespace(**{"core_limits": False, "super_kernels": False, **can})
-    return SimpleNamespace(name=name, capabilities=lambda mode: held, fuses=lambda mode: fuses)
+    return SimpleNamespace(name=name, capabilities=lambda mode: held, support=lambda mode: ModeSupport(fuses=fuses))
 
 
 def test_eager_compiles_no_pass_and_only_eager_says_so() -> None:
@@ -182,9 +183,8 @@ JOINT = "experimental_config.aot_config_enable_joint_graph"
 
 
 def compiler(name: str = "cpu", trains: bool = False, caches: bool = False, exports: bool = False, **more: Any) -> Any:
-    return SimpleNamespace(
-        name=name, trains=lambda mode: trains, caches=lambda mode: caches, exports=lambda mode: exports, **more
-    )
+    held = ModeSupport(trains=trains, caches=caches, exports=exports)
+    return SimpleNamespace(name=name, support=lambda mode: held, **more)
 
 
 CHECK = {"stages": ["compile", "numerics"]}
@@ -275,7 +275,7 @@ def inductor(
     values: Any, target: str = "cpu", fuses: bool = True, mode: str = GE, strict: str = "mode", **more: Any
 ) -> Any:
     given = experiment(mode, inductor=InductorOptions(values=values), strict=strict, **more)
-    return inductor_options(given, SimpleNamespace(name=target, fuses=lambda mode: fuses))
+    return inductor_options(given, SimpleNamespace(name=target, support=lambda mode: ModeSupport(fuses=fuses)))
 
 
 @pytest.mark.parametrize(

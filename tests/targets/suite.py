@@ -34,9 +34,9 @@ class TargetSuite:
             with pytest.raises(ConfigError, match=target.name):
                 target.check(mode)
 
-    def test_what_it_honours_are_options_that_act_in_the_mode(self, target: Target) -> None:
+    def test_its_supported_options_are_options_that_act_in_the_mode(self, target: Target) -> None:
         for mode in target.modes:
-            for path in target.honours(mode):
+            for path in target.support(mode).options:
                 assert mode in EVERY_LEAF[path].modes
 
     def test_its_capabilities_name_it(self, target: Target) -> None:

@@ -26,7 +26,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets import aot, compilation
 from npucompose.targets.aot import refuse_training, run_as_it_is
-from npucompose.targets.base import Target
+from npucompose.targets.base import ModeSupport, Target
 from npucompose.targets.compilation import Backend, Compilation, Notices, is_parameter_or_buffer
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.frozen_weights import FrozenWeights
@@ -58,20 +58,17 @@ class Noting(Target):
     """Hands the request back, lowered."""
 
     name: ClassVar[str] = "noting"
-    modes: ClassVar[tuple[str, ...]] = (MODE, "eager")
+    modes: ClassVar[Mapping[str, ModeSupport]] = {MODE: ModeSupport(), "eager": ModeSupport()}
     fusing: bool = False
 
     def capabilities(self, mode: str) -> Capabilities:
         return Capabilities(target=self.name, mode=mode)
 
-    def honours(self, mode: str) -> frozenset[str]:
-        return frozenset()
-
     def identity(self) -> Mapping[str, str]:
         return {"device": "none"}
 
-    def fuses(self, mode: str) -> bool:
-        return self.fusing and mode == MODE
+    def support(self, mode: str) -> ModeSupport:
+        return ModeSupport(fuses=self.fusing and mode == MODE)
 
     def common_memory(self) -> Any:
         return ["memory"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,8 +13,8 @@ from attrs import frozen
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import LowerRequest
 from npucompose.schema.compiler import CompilerOptions
-from npucompose.targets import aot
-from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, Genuine, Target
+from npucompose.targets import aot, optional
+from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, ModeSupport, Target, VendorCompiler, check_stages
 from npucompose.targets.null_device import NullDevice, Tape
 from tests.replay.capturing import built, request, traced
 
@@ -23,13 +24,10 @@ class Plain(Target):
     """Says what every target has to."""
 
     name: ClassVar[str] = "plain"
-    modes: ClassVar[tuple[str, ...]] = ("reduce-overhead", "eager")
+    modes: ClassVar[Mapping[str, ModeSupport]] = {"reduce-overhead": ModeSupport(), "eager": ModeSupport()}
 
     def capabilities(self, mode: str) -> Any:
         return None
-
-    def honours(self, mode: str) -> frozenset[str]:
-        return frozenset()
 
     def identity(self) -> dict[str, str]:
         return {}
@@ -43,6 +41,7 @@ class Idle(Plain):
     executes: ClassVar[bool] = False
 
 
+PROTOCOLS = [one for one in vars(optional).values() if isinstance(one, type) and one.__module__ == optional.__name__]
 BACKEND: Any = SimpleNamespace(mode="reduce-overhead", compilations=[])
 MODE = "reduce-overhead"
 
@@ -54,38 +53,36 @@ def test_a_target_runs_measures_and_detaches_unless_it_says_otherwise() -> None:
     assert (target.soc, target.device_variable, target.device_index) == (None, None, 0)
     assert target.loaded == ("torch",)
     assert target.environment() == OWN_PROCESS == {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    assert not any(has(MODE) for has in (target.fuses, target.trains, target.caches, target.exports))
+    assert target.support(MODE) == target.support("npugraph_ex") == ModeSupport()
+    assert not any(getattr(ModeSupport(), name) for name in ("captures", "fuses", "trains", "caches", "exports"))
 
 
 def test_a_target_has_nothing_to_tell_unless_it_says_so() -> None:
-    target, options, graph = Plain(), CompilerOptions(), torch.fx.GraphModule({}, torch.fx.Graph())
+    target = Plain()
     assert target.prepare(MODE) is target.synchronize() is None
-    assert target.set_gears(MODE) is target.genuine(BACKEND) is target.numerics_note(MODE) is None
-    assert target.device_facts(BACKEND) is target.common_memory() is target.partition(MODE, graph) is None
-    assert target.warnings(MODE) == target.overrides(MODE, options) == target.ge_facts(BACKEND) == ()
-    assert target.stream_times(BACKEND) == target.device_texts(BACKEND) == target.decompositions(BACKEND) == {}
-    assert target.recordings(BACKEND) == []
+    assert len(PROTOCOLS) == 13
+    assert not any(isinstance(target, able) for able in PROTOCOLS)
+    assert optional.device_facts(target, BACKEND) is target.support(MODE).numerics_note is None
+    assert optional.device_memory(target) == optional.device_texts(target, BACKEND) == {}
+    assert optional.decompositions(target, BACKEND) == {}
+    assert optional.recording_facts(target, BACKEND) == []
     model: Any = SimpleNamespace()
     assert target.place(model) is model
 
 
-def test_what_it_does_not_have_is_refused_by_its_name() -> None:
-    target, nothing = Plain(), SimpleNamespace()
+def test_a_mode_it_does_not_have_is_refused_by_its_name() -> None:
+    target = Plain()
     target.check("eager")
     with pytest.raises(ConfigError, match=r"mode=npugraph_ex cannot run on target=plain.*: reduce-overhead, eager\."):
         target.check("npugraph_ex")
-    with pytest.raises(ConfigError, match="target=plain has no cache of compiled graphs"):
-        target.cached(BACKEND, torch.nn.Identity(), None)
-    with pytest.raises(ConfigError, match="target=plain exports no graph"):
-        target.export(BACKEND, torch.nn.Identity(), nothing, None)  # type: ignore[arg-type]
 
 
 def test_stages_that_need_results_are_refused_where_nothing_is_executed() -> None:
     stages = ("compile", "capture", "check", "benchmark")
-    Plain().check_stages(stages)
-    Idle().check_stages(stages[:2])
+    check_stages(Plain(), stages)
+    check_stages(Idle(), stages[:2])
     with pytest.raises(ConfigError, match=r"target=plain executes nothing: check, benchmark cannot run.*compile_only"):
-        Idle().check_stages(stages)
+        check_stages(Idle(), stages)
 
 
 def test_recordings_are_the_facts_of_each_graph_that_was_lowered() -> None:
@@ -96,7 +93,7 @@ def test_recordings_are_the_facts_of_each_graph_that_was_lowered() -> None:
     cut = SimpleNamespace(captured=[], recordings=lambda: [recording("c")], partition=lambda: None)
     lowered = [SimpleNamespace(lowered=one) for one in (whole, None, cut)]
     backend: Any = SimpleNamespace(compilations=lowered)
-    assert Plain().recordings(backend) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    assert optional.recording_facts(Plain(), backend) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
 
 
 def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> None:
@@ -104,13 +101,12 @@ def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> No
 
     @frozen(kw_only=True)
     class Fusing(Plain):
-        def fuses(self, mode: str) -> bool:
-            return mode == MODE
+        modes: ClassVar[Mapping[str, ModeSupport]] = {MODE: ModeSupport(fuses=True), "eager": ModeSupport()}
 
-    found = Fusing().decompositions(BACKEND)
+    found = optional.decompositions(Fusing(), BACKEND)
     assert found
     assert set(found) == set(select_decomp_table())
-    assert Fusing().decompositions(SimpleNamespace(mode="eager")) == {}  # type: ignore[arg-type]
+    assert optional.decompositions(Fusing(), SimpleNamespace(mode="eager")) == {}  # type: ignore[arg-type]
 
 
 def test_a_graph_goes_through_aotautograd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +122,7 @@ def test_values_that_nobody_gave_are_the_plain_ones() -> None:
         static_inputs=frozenset(), options=CompilerOptions(),
     )  # fmt: skip
     assert (lower.memory, lower.partial, lower.at_once) == (None, "cut", False)
-    assert Genuine(config=1, backend=lambda *_: print).options is None
+    assert VendorCompiler(config=1, backend=lambda *_: print).options is None
     assert (NO_FOLDERS.files, NO_FOLDERS.cache) == (None, None)
     assert Folders() == NO_FOLDERS
 
@@ -141,7 +137,7 @@ def test_the_null_device_says_what_it_is() -> None:
     for mode in target.modes:
         can = target.capabilities(mode)
         assert (can.target, can.mode, can.captures) == ("null_device", mode, mode in ("reduce-overhead", "npugraph_ex"))
-        assert target.honours(mode) == frozenset()
+        assert target.support(mode).options == frozenset()
 
 
 def test_a_tape_has_a_line_for_each_call_and_gives_outputs_of_the_right_form() -> None:

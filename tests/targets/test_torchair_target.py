@@ -19,6 +19,7 @@ from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.record import Memory
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
+from npucompose.targets.optional import device_memory
 from npucompose.targets.torchair import config, features, ge_graphs
 from npucompose.targets.torchair import target as of_target
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
@@ -46,11 +47,11 @@ def test_each_mode_can_what_torchair_can_in_it() -> None:
         ("npu", "npu", 1024, False)
     }
     assert [one.mode for one in told.values()] == list(MODES)
-    assert [target().trains(mode) for mode in MODES] == [True, False, False, False]
-    assert [target().caches(mode) for mode in MODES] == [True, True, True, False]
-    assert [target().exports(mode) for mode in MODES] == [True, False, False, False]
+    assert [target().support(mode).trains for mode in MODES] == [True, False, False, False]
+    assert [target().support(mode).caches for mode in MODES] == [True, True, True, False]
+    assert [target().support(mode).exports for mode in MODES] == [True, False, False, False]
     for mode in MODES:
-        assert target().honours(mode) == {path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes}
+        assert target().support(mode).options == {path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes}
     assert target().environment().items() >= {("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")}
     assert len(target().environment()) > 1
     assert (NpuTarget.detaches, NpuTarget.modes_share_a_process) == (False, False)
@@ -70,7 +71,7 @@ def test_the_memory_of_the_device_is_that_of_its_own_allocator(monkeypatch: pyte
     memory = Memory(**target(index=3).device_memory())
     assert (memory.device_peak_bytes, memory.device_reserved_peak_bytes, memory.device_total_bytes) == (7, 8, 9)
     assert asked == [3, 3]
-    assert NpuOfflineTarget().device_memory() == {}
+    assert device_memory(NpuOfflineTarget()) == {}
 
 
 def test_what_torchair_says_of_a_mode_and_of_patches_is_a_warning() -> None:
@@ -267,7 +268,7 @@ def test_gears_decompositions_and_texts_belong_to_ge(packages: Packages, monkeyp
     captured: Any = Backend(mode=ACLGRAPH, loaded_before=0)
     assert (target().device_texts(captured), target().ge_facts(captured)) == ({}, ())
     eager: Any = Backend(mode="eager")
-    assert (target().device_facts(eager), target().genuine(eager)) == (None, None)
+    assert (target().device_facts(eager), target().vendor_compiler(eager)) == (None, None)
 
 
 def test_the_genuine_objects_of_an_experiment(
@@ -287,7 +288,7 @@ def test_the_genuine_objects_of_an_experiment(
 
     dump = {"dump_config.enable_dump": True}
     with_gelu = target(decompose=("aten.gelu",))
-    made: Any = with_gelu.genuine(given := backend(GE, tmp_path, **dump))
+    made: Any = with_gelu.vendor_compiler(given := backend(GE, tmp_path, **dump))
     assert given.loaded_before == 1
     assert (made.config.mode, made.options, made.backend.name) == (GE, None, "torchair")
     keywords = made.backend.keywords["decompositions"]
@@ -296,10 +297,10 @@ def test_the_genuine_objects_of_an_experiment(
     assert made.config.post_grad_custom_post_pass.__name__ == "after"
     assert dumped == [tmp_path]
     for mode, files, asked in ((ACLGRAPH, tmp_path, dump), (GE, None, dump), (GE, tmp_path, {})):
-        other: Any = with_gelu.genuine(backend(mode, files, **asked))
+        other: Any = with_gelu.vendor_compiler(backend(mode, files, **asked))
         assert other.config.mode == mode
     assert dumped == [tmp_path]
-    flat: Any = with_gelu.genuine(backend(NPUGRAPH_EX, tmp_path, **{"npugraph_ex.clone_output": True}))
+    flat: Any = with_gelu.vendor_compiler(backend(NPUGRAPH_EX, tmp_path, **{"npugraph_ex.clone_output": True}))
     assert (flat.config.mode, flat.options["clone_output"], flat.backend.name) == (NPUGRAPH_EX, True, "npugraph_ex")
     assert flat.options["post_grad_custom_pre_pass"].__name__ == "before"
 

@@ -13,8 +13,9 @@ from npucompose.passes.pipeline import PassPipeline
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.base import NO_FOLDERS, Folders, Genuine
+from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiler
 from npucompose.targets.compilation import Backend
+from npucompose.targets.optional import VendorCompiled
 
 
 @frozen(kw_only=True, eq=False)
@@ -25,7 +26,7 @@ class Materialised:
     config: CompilerOptions
     """TorchAir's CompilerConfig tree as a value: every requested leaf set, every other at its default."""
     backend: Backend
-    genuine: Genuine | None
+    genuine: VendorCompiler | None
     """The genuine CompilerConfig and backend object on targets npu and npu_offline; None elsewhere and in eager."""
     pre: PassPipeline
     post: PassPipeline
@@ -58,7 +59,8 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         partial=experiment.compile.partial,
         strict=experiment.strict,
     )
-    backend.genuine = checked.target.genuine(backend)
+    if isinstance(checked.target, VendorCompiled):
+        backend.genuine = checked.target.vendor_compiler(backend)
     return Materialised(
         experiment=experiment,
         config=experiment.compiler,

@@ -17,6 +17,7 @@ from npucompose.schema.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.legality import legality
 from npucompose.targets.base import Target
+from npucompose.targets.optional import VendorCompiled
 
 
 def effective_options(
@@ -28,10 +29,10 @@ def effective_options(
         experiment.compiler,
         mode=mode,
         target=target.name,
-        honoured=target.honours(mode),
+        honoured=target.support(mode).options,
         strict=experiment.strict,
     )
-    forced = target.overrides(mode, experiment.compiler)
+    forced = target.overrides(mode, experiment.compiler) if isinstance(target, VendorCompiled) else ()
     return (
         *compiler,
         *forced,
@@ -107,7 +108,7 @@ def _eager(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[E
 
 def _fused(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
     """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
-    if not target.fuses(experiment.mode.name):
+    if not target.support(experiment.mode.name).fuses:
         return []
     return [
         Effective(

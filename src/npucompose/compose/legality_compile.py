@@ -33,7 +33,7 @@ def _training(experiment: Experiment, target: Target, problems: list[str]) -> li
         return []
     if not {"benchmark", "ablation", "modes"}.isdisjoint(experiment.pipeline.stages):
         problems.append("compile.training=true is compared with eager and not measured: write pipeline=check.")
-    if mode == "eager" or target.trains(mode):
+    if mode == "eager" or target.support(mode).trains:
         return []
     captured = mode in (ACLGRAPH, NPUGRAPH_EX)
     why = (
@@ -56,7 +56,7 @@ def _cache(experiment: Experiment, target: Target, problems: list[str]) -> list[
         problems.append(f"compile.cache=true and compiler.{EXPORT}=true: a graph is run or exported. Remove one.")
     if mode == "eager":
         return _judged("cache", "mode=eager compiles nothing", experiment.strict, (), problems)
-    if target.caches(mode):
+    if target.support(mode).caches:
         return []
     why = f"compile.cache has no meaning on target={target.name} in mode={mode}"
     if target.name == "npu_offline":
@@ -75,7 +75,7 @@ def _judged(key: str, why: str, strict: str, refused_by: Sequence[str], problems
 
 def _export(experiment: Experiment, target: Target, problems: list[str]) -> None:
     """Where no graph is exported the option itself is illegal or listed: see `schema.legality`."""
-    if not experiment.compiler[EXPORT] or not target.exports(experiment.mode.name):
+    if not experiment.compiler[EXPORT] or not target.support(experiment.mode.name).exports:
         return
     beyond = [stage for stage in experiment.pipeline.stages if stage != "compile"]
     if beyond:

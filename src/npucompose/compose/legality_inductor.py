@@ -43,7 +43,7 @@ def _why(path: str, experiment: Experiment, target: Target) -> tuple[str, tuple[
         return "is not acting: eager compiles nothing", ()
     if mode != GE:
         return f"does not act in mode={mode}, which does not use Inductor; it acts in: {GE}", ("mode", "all")
-    if not target.fuses(mode):
+    if not target.support(mode).fuses:
         return f"has no meaning on target={target.name}, whose compiler is not Inductor", ("all",)
     elsewhere = OF_DEVICES.get(path.partition(".")[0])
     if elsewhere not in (None, target.name):

@@ -19,6 +19,7 @@ from npucompose.schema.overwrites import Overwrites
 from npucompose.schema.sequence import Call, told
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
+from npucompose.targets.optional import CachesGraphs, ExportsGraphs, TakesGears
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,7 +76,7 @@ class Session:
         self.experiment = checked.experiment
         self.folders = folders
         mode = checked.experiment.mode.name
-        self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.trains(mode))
+        self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.support(mode).trains)
         """Calls are made with gradients, and return them."""
         self.overwrites: Mapping[str, Overwrites] = {}
         """{graph: its runs in the first call}, of graphs whose runs overwrite one another's results."""
@@ -196,7 +197,8 @@ class Session:
         """Fresh inputs of a step, changed as a declared call says, with the shape policy applied."""
         call = call or {}
         inputs = sequence.varied(call, self.built.inputs(step))
-        gears = self.checked.target.set_gears(self.experiment.mode.name)
+        target = self.checked.target
+        gears = target.set_gears(self.experiment.mode.name) if isinstance(target, TakesGears) else None
         shapes.apply(self.experiment.shapes, inputs, gears, unmarked=sequence.unmarked(call))
         return inputs
 
@@ -278,10 +280,10 @@ class Session:
     def _compiling(self, module: nn.Module) -> Callable[..., Any]:
         """What compiles when it is first called: torch.compile, or what the device has instead of it."""
         target, backend, keywords = self.checked.target, self.materialised.backend, self.materialised.compile_keywords
-        mode = self.experiment.mode.name
-        if self.experiment.compiler[EXPORT] and target.exports(mode):
+        can = target.support(self.experiment.mode.name)
+        if self.experiment.compiler[EXPORT] and can.exports and isinstance(target, ExportsGraphs):
             return lambda *args, **kwargs: target.export(backend, module, Bound(args, kwargs), keywords["dynamic"])
-        if self.experiment.compile.cache and target.caches(mode):
+        if self.experiment.compile.cache and can.caches and isinstance(target, CachesGraphs):
             return target.cached(backend, module, keywords["dynamic"])
         return backend.torch_compile(module, **keywords)
 

@@ -15,6 +15,7 @@ from npucompose.models.nested import tensors_of
 from npucompose.schema.sequence import Call
 from npucompose.schema.sinking import Failure, SinkingFacts
 from npucompose.sinking import Change, Question, diagnose, not_compiled
+from npucompose.targets.optional import SeesGeGraphs
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -32,7 +33,12 @@ def sinking_of(session: Session) -> SinkingFacts | None:
     if not graphs:
         return None
     target = session.checked.target
-    return diagnose(question_of(session), graphs, target.ge_facts(backend), session.checked.operators)
+    return diagnose(
+        question_of(session),
+        graphs,
+        target.ge_facts(backend) if isinstance(target, SeesGeGraphs) else (),
+        session.checked.operators,
+    )
 
 
 def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:

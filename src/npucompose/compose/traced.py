@@ -17,6 +17,7 @@ from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.schema.sequence import Call
 from npucompose.targets.compilation import Backend
+from npucompose.targets.optional import decompositions
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -37,7 +38,7 @@ class Traced:
         pre, post = (PassPipeline.of(checked.passes if passes else (), stage, can) for stage in STAGES)
         backend = Backend(target=checked.target, mode=mode, options=checked.experiment.compiler, pre=pre, post=post)
         backend.reads_only = True
-        backend.decompositions = checked.target.decompositions(session.materialised.backend)
+        backend.decompositions = decompositions(checked.target, session.materialised.backend)
         self._function: Callable[..., Any] = torch.compile(
             self.module, backend=backend, **session.materialised.compile_keywords
         )

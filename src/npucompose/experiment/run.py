@@ -38,7 +38,8 @@ from npucompose.schema.facts import of_facts
 from npucompose.schema.record import Report
 from npucompose.schema.streams import Timeline
 from npucompose.schema.verified import torch_warning
-from npucompose.targets.base import Target
+from npucompose.targets.base import Target, check_stages
+from npucompose.targets.optional import Warns
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -107,7 +108,7 @@ class Job:
             wanted(checked),
             cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
         )
-        target.check_stages([stage.name for stage in order])
+        check_stages(target, [stage.name for stage in order])
         tracking.check(experiment.tracker, dict(checked.provenance))
         expectations.check(experiment, [stage.name for stage in order])
         if any(stage.name == Ablation.name for stage in order):
@@ -148,7 +149,7 @@ class Job:
         """What a person should know before it runs, a line each."""
         warning = torch_warning(self.ingredients.versions.get("torch"))
         target, mode = self.checked.target, self.checked.experiment.mode.name
-        return (*((warning,) if warning else ()), *target.warnings(mode))
+        return (*((warning,) if warning else ()), *(target.warnings(mode) if isinstance(target, Warns) else ()))
 
 
 def wanted(checked: Checked) -> tuple[str, ...]:

@@ -47,11 +47,23 @@ def pool_option() -> Any:
     )
 
 
-HONOURED: Mapping[str, frozenset[str]] = {
-    "reduce-overhead": frozenset({"debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"}),
-    "npugraph_ex": frozenset({"npugraph_ex.capture_limit", "npugraph_ex.clone_output"}),
+@frozen
+class CacheOptions:
+    """TorchAir's options that mean the same here: how many signatures are captured, whether outputs are cloned."""
+
+    capture_limit: str
+    clone_output: str
+
+    @property
+    def supported(self) -> frozenset[str]:
+        return frozenset((self.capture_limit, self.clone_output))
+
+
+CACHE_OPTIONS: Mapping[str, CacheOptions] = {
+    "reduce-overhead": CacheOptions("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"),
+    "npugraph_ex": CacheOptions("npugraph_ex.capture_limit", "npugraph_ex.clone_output"),
 }
-"""TorchAir's options that mean the same here: how many signatures are captured, and whether outputs are cloned."""
+"""Of the modes that record."""
 
 
 @frozen(kw_only=True, eq=False)

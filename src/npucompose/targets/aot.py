@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npucompose.errors import CaptureError
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
+from npucompose.targets.optional import CutsGraphs
 
 if TYPE_CHECKING:
     from torch import fx
@@ -66,7 +67,8 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
     def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         compilation = backend.rewrite(aot, inputs)
         compilation.settle()
-        compilation.planned = backend.target.partition(backend.mode, aot)
+        if isinstance(backend.target, CutsGraphs):
+            compilation.planned = backend.target.partition(backend.mode, aot)
         if strip(aot.graph):
             aot.recompile()
         return make_boxed_func(aot.forward)

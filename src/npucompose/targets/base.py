@@ -10,23 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.replay.interface import Captured, Lowered, LowerRequest, Partitioned
+from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.device_model import ATLAS_A2, DeviceModel
-from npucompose.schema.effective import Effective
 from npucompose.schema.options import option
-from npucompose.schema.partition import Partition
 from npucompose.schema.soc import soc_of
 
 if TYPE_CHECKING:
-    from torch import fx, nn
+    from torch import fx
 
     from npucompose.models.base import Built
-    from npucompose.models.binding import Bound
-    from npucompose.schema.record import NpuFacts
-    from npucompose.schema.streams import StreamTimes
-    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 
 TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
@@ -37,7 +30,7 @@ OWN_PROCESS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 @frozen(kw_only=True, eq=False)
-class Genuine:
+class VendorCompiler:
     """The objects of the vendor's own compiler that an experiment became."""
 
     config: Any
@@ -62,12 +55,41 @@ NO_FOLDERS = Folders()
 
 
 @frozen(kw_only=True)
+class ModeSupport:
+    """What a target can do in one mode."""
+
+    options: frozenset[str] = frozenset()
+    """Dotted paths of the compiler options (CompilerOptions) that act."""
+    captures: bool = False
+    """Kernels are recorded and replayed."""
+    fuses: bool = False
+    """Inductor makes the kernels, so that the options of `inductor` act."""
+    trains: bool = False
+    """Gradients flow through what is compiled."""
+    caches: bool = False
+    """A later process can load what this one compiles (`CachesGraphs`)."""
+    exports: bool = False
+    """The graph can be written for offline use instead of being run (`ExportsGraphs`)."""
+    numerics_note: str | None = None
+    """What a comparison with eager does not prove here, in one sentence."""
+
+
+NO_SUPPORT = ModeSupport()
+
+
+def simulated_model(soc: str | None) -> DeviceModel:
+    """What plans for an NPU are simulated on: the SoC that is asked about, else an Atlas A2."""
+    found = soc_of(soc)
+    return ATLAS_A2 if found is None else found.model()
+
+
+@frozen(kw_only=True)
 class Target(ABC):
-    """A device; its fields are its options."""
+    """A device; its fields are its options. What only some devices can do is asked for by `targets.optional`."""
 
     name: ClassVar[str]
-    modes: ClassVar[tuple[str, ...]]
-    """Modes that this target can run."""
+    modes: ClassVar[Mapping[str, ModeSupport]]
+    """{mode that this target can run: what it can do in it}."""
     measures: ClassVar[bool] = True
     """Whether a time taken here means anything."""
     executes: ClassVar[bool] = True
@@ -90,22 +112,18 @@ class Target(ABC):
     loaded: ClassVar[tuple[str, ...]] = ("torch",)
     """Modules that a fork server loads before it forks workers for this target; no device is touched by that."""
 
-    def simulated(self) -> DeviceModel:
-        """What plans for an NPU are simulated on: the SoC that is asked about, else an Atlas A2."""
-        soc = soc_of(self.soc)
-        return ATLAS_A2 if soc is None else soc.model()
-
     @property
     def device_index(self) -> int:
         """Which of several devices."""
         return 0
 
     @abstractmethod
-    def capabilities(self, mode: str) -> Capabilities: ...
+    def capabilities(self, mode: str) -> Capabilities:
+        """What a pass may know of the device."""
 
-    @abstractmethod
-    def honours(self, mode: str) -> frozenset[str]:
-        """Dotted paths of the compiler options (CompilerOptions) that act here in this mode."""
+    def support(self, mode: str) -> ModeSupport:
+        """What is told of a mode by `modes`; of one that cannot run here, that it can do nothing."""
+        return self.modes.get(mode, NO_SUPPORT)
 
     def check(self, mode: str) -> None:
         """Raise ConfigError when this machine, or this target, cannot run `mode`. Runs nothing on the device."""
@@ -113,18 +131,6 @@ class Target(ABC):
             raise ConfigError(
                 f"mode={mode} cannot run on target={self.name}. Modes of this target: {', '.join(self.modes)}."
             )
-
-    def check_stages(self, stages: Sequence[str]) -> None:
-        """Raise ConfigError when one of these stages has no meaning here."""
-        beyond = [stage for stage in stages if stage not in ("compile", "capture")]
-        if beyond and not self.executes:
-            raise ConfigError(
-                f"target={self.name} executes nothing: {', '.join(beyond)} cannot run. Add pipeline=compile_only."
-            )
-
-    def warnings(self, mode: str) -> tuple[str, ...]:
-        """What a person should know before it runs, a line each."""
-        return ()
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
@@ -137,89 +143,9 @@ class Target(ABC):
     def prepare(self, mode: str) -> None:
         """Load what the device needs in this process; called before anything else that needs torch."""
 
-    def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
-        """How to tell the device's compiler which sizes a dimension may have; None where it takes no such thing."""
-        return None
-
-    def genuine(self, backend: Backend) -> Genuine | None:
-        """The vendor's own configuration and backend object; None where the compiler is ours."""
-        return None
-
-    def fuses(self, mode: str) -> bool:
-        """Whether Inductor makes the kernels in this mode, so that the options of `inductor` act."""
-        return False
-
-    def trains(self, mode: str) -> bool:
-        """Whether gradients flow through what is compiled in this mode."""
-        return False
-
-    def caches(self, mode: str) -> bool:
-        """Whether a later process can load what this one compiles (`cached`)."""
-        return False
-
-    def exports(self, mode: str) -> bool:
-        """Whether the graph can be written for offline use instead of being run (`export`)."""
-        return False
-
-    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
-        """`module.forward`, compiled at its first call or loaded from `backend.folders.cache`; see `caches`."""
-        raise ConfigError(f"target={self.name} has no cache of compiled graphs.")
-
-    def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
-        """Write the graph of `module`, called so, for offline use; see `exports`."""
-        raise ConfigError(f"target={self.name} exports no graph.")
-
-    def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
-        """What the vendor's compiler itself turns into something else than was asked."""
-        return ()
-
-    def numerics_note(self, mode: str) -> str | None:
-        """What a comparison with eager does not prove here, in one sentence."""
-        return None
-
-    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
-        return [g.facts() for c in backend.compilations if c.lowered is not None for g in _recordings(c.lowered)]
-
-    def device_memory(self) -> Mapping[str, int]:
-        """What the device's allocator says so far, by the names of `Memory`: `device_peak_bytes`, …; {} where the
-        device is the process's own, or says nothing."""
-        return {}
-
-    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
-        """{graph: how its streams run}, measured on replays of its own; {} where nobody can look into a replay."""
-        return {}
-
-    def device_facts(self, backend: Backend) -> NpuFacts | None:
-        """What came out on the vendor's side, for the report; None where there is no such side."""
-        return None
-
-    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
-        """The graphs that were handed to GE, in the order of the FX graphs; () where nobody saw any."""
-        return ()
-
-    def device_texts(self, backend: Backend) -> Mapping[str, str]:
-        """{file name: text} to lie beside the FX graphs."""
-        return {}
-
-    def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
-        """{operator: what AOTAutograd writes in its place} before the passes see a graph of this backend."""
-        if not self.fuses(backend.mode):
-            return {}
-        from torch._inductor.decomposition import select_decomp_table
-
-        return select_decomp_table()
-
     def place(self, built: Built) -> Built:
         """The model and its inputs on this device."""
         return built
-
-    def common_memory(self) -> Any:
-        """What the recordings of all graphs of one backend compute in, taking turns; None: no graph shares with others.
-
-        Asked for once for each backend and handed to `lower` with each of its graphs.
-        """
-        return None
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -229,10 +155,6 @@ class Target(ABC):
 
         return through_aot(backend, graph_module, example_inputs)
 
-    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
-        return None
-
     @abstractmethod
     def lower(self, request: LowerRequest) -> Lowered:
         """Make `request.graph_module` runnable in `request.mode`."""
@@ -241,5 +163,10 @@ class Target(ABC):
         """Return when everything told to the device is done."""
 
 
-def _recordings(lowered: Lowered) -> Sequence[Captured]:
-    return lowered.recordings() if isinstance(lowered, Partitioned) else lowered.captured
+def check_stages(target: Target, stages: Sequence[str]) -> None:
+    """Raise ConfigError when one of these stages has no meaning on a target that executes nothing."""
+    beyond = [stage for stage in stages if stage not in ("compile", "capture")]
+    if beyond and not target.executes:
+        raise ConfigError(
+            f"target={target.name} executes nothing: {', '.join(beyond)} cannot run. Add pipeline=compile_only."
+        )

@@ -32,6 +32,7 @@ from npucompose.schema.sinking import Failure
 from npucompose.schema.streams import Decision, Plan
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
+from npucompose.targets.optional import SharesMemory
 
 if TYPE_CHECKING:
     from torch import fx
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline
     from npucompose.replay.interface import Lowered
     from npucompose.sinking import FxFacts
-    from npucompose.targets.base import Genuine, Target
+    from npucompose.targets.base import Target, VendorCompiler
     from npucompose.targets.compiled_calls import Repeated
     from npucompose.targets.frozen_weights import FrozenWeights
 
@@ -173,7 +174,7 @@ class Backend:
         self.notices = Notices()
         """Shared by the backends that torch makes of one name."""
         self.compilations: list[Compilation] = []
-        self.genuine: Genuine | None = None
+        self.genuine: VendorCompiler | None = None
         self.reads_only = False
         """Take the graphs through the passes and no further: somebody wants to look at them."""
         self.decompositions: Mapping[Any, Callable[..., Any]] = {}
@@ -219,7 +220,7 @@ class Backend:
     @cached_property
     def common_memory(self) -> Any:
         """Graphs of one model are lowered with one backend: what they compute in between may lie in one place."""
-        return self.target.common_memory()
+        return self.target.common_memory() if isinstance(self.target, SharesMemory) else None
 
     @property
     def __name__(self) -> str:
@@ -271,7 +272,7 @@ class Backend:
         )
 
     def _while_tracing(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        if not self.target.fuses(self.mode) or not self.inductor.settings().get("freezing"):
+        if not self.target.support(self.mode).fuses or not self.inductor.settings().get("freezing"):
             return compiled
         from npucompose.targets.inductor import freezing_while_tracing
 

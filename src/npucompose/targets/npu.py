@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.schema.leaf import GE
 from npucompose.schema.options import option
-from npucompose.targets.torchair.target import TorchairTarget
+from npucompose.targets.torchair.target import EAGER, TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.models.base import Built, Inputs
@@ -64,7 +64,7 @@ class NpuTarget(TorchairTarget):
         npu.set_device(self.index)
 
     def prepare(self, mode: str) -> None:
-        if mode == "eager":
+        if mode == EAGER:
             self.load_platform(mode)
         super().prepare(mode)
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
-from npucompose.replay.interface import Captured, Lowered, LowerRequest
+from npucompose.replay.interface import CACHE_OPTIONS, Captured, Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
-from npucompose.targets.base import Target
+from npucompose.targets.base import ModeSupport, Target, simulated_model
 
 
 class Tape:
@@ -50,16 +50,17 @@ class NullDevice(Target):
     """Compiles for real (Dynamo, AOTAutograd, passes) and then only takes notes."""
 
     name: ClassVar[str] = "null_device"
-    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+    modes: ClassVar[Mapping[str, ModeSupport]] = {
+        "max-autotune": ModeSupport(),
+        **dict.fromkeys(CACHE_OPTIONS, ModeSupport(captures=True)),
+        "eager": ModeSupport(),
+    }
     measures: ClassVar[bool] = False
     executes: ClassVar[bool] = False
 
     def capabilities(self, mode: str) -> Capabilities:
-        captures = mode in ("reduce-overhead", "npugraph_ex")
-        return Capabilities(target=self.name, mode=mode, captures=captures, device_model=self.simulated())
-
-    def honours(self, mode: str) -> frozenset[str]:
-        return frozenset()
+        captures, model = self.support(mode).captures, simulated_model(self.soc)
+        return Capabilities(target=self.name, mode=mode, captures=captures, device_model=model)
 
     def identity(self) -> Mapping[str, str]:
         return {"device": "none"}

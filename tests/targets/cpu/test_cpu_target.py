@@ -48,8 +48,8 @@ def test_each_mode_says_what_it_can(mode: str, native: Any) -> None:
     assert (can.target, can.mode, can.captures, can.profiles) == ("cpu", mode, captures, True)
     assert (can.tries_plans, can.clock is not None) == (captures, captures)
     assert can.device_model == cpu.cpu(machine.usable_cores())
-    assert bool(target.honours(mode)) == captures
-    assert target.fuses(mode) == target.trains(mode) == (mode == "max-autotune")
+    assert bool(target.support(mode).options) == captures
+    assert target.support(mode).fuses == target.support(mode).trains == (mode == "max-autotune")
     portable = CpuTarget(executor="portable", stream_threads=3).capabilities(mode)
     assert (portable.tries_plans, portable.clock) == (False, None)
     assert not CpuTarget(stream_threads=1).capabilities(mode).tries_plans
@@ -58,8 +58,8 @@ def test_each_mode_says_what_it_can(mode: str, native: Any) -> None:
 
 
 def test_the_options_that_are_honoured_are_those_of_each_mode() -> None:
-    assert {name.partition(".")[0] for name in CpuTarget().honours("reduce-overhead")} == {"debug"}
-    assert {name.partition(".")[0] for name in CpuTarget().honours("npugraph_ex")} == {"npugraph_ex"}
+    assert {name.partition(".")[0] for name in CpuTarget().support("reduce-overhead").options} == {"debug"}
+    assert {name.partition(".")[0] for name in CpuTarget().support("npugraph_ex").options} == {"npugraph_ex"}
 
 
 def test_streams_run_on_as_many_threads_as_are_asked_for_or_there_are_cores() -> None:

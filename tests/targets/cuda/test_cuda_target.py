@@ -16,10 +16,10 @@ from npucompose.models.base import Built
 from npucompose.replay.cache.segments import Segmented
 from npucompose.replay.cuda.device import Cuda, SharedPool
 from npucompose.replay.cuda.recording import CudaCache
-from npucompose.replay.interface import HONOURED, LowerRequest
+from npucompose.replay.interface import CACHE_OPTIONS, LowerRequest
 from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.verified import CUDA_UNPROVEN
-from npucompose.targets import compilation, cuda, inductor
+from npucompose.targets import aot, cuda, inductor
 from npucompose.targets.base import TORCH_COMPILE
 from npucompose.targets.cuda import CudaTarget
 from tests.replay.capturing import request, traced
@@ -80,14 +80,14 @@ def test_what_the_target_says_of_itself() -> None:
     assert (CudaTarget().when_full, CudaTarget().pool) == ("eager", "model")
     assert target.previews_npu
     assert (target.device_variable, target.loaded) == ("CUDA_VISIBLE_DEVICES", TORCH_COMPILE)
-    assert target.modes == ("max-autotune", "reduce-overhead", "eager")
+    assert tuple(target.modes) == ("max-autotune", "reduce-overhead", "eager")
     for mode in target.modes:
         can = target.capabilities(mode)
         assert (can.target, can.mode, can.device) == ("cuda", mode, "cuda:2")
         assert can.captures is (mode == CAPTURED)
-        assert target.honours(mode) == (HONOURED[CAPTURED] if mode == CAPTURED else frozenset())
+        assert target.support(mode).options == (CACHE_OPTIONS[CAPTURED].supported if mode == CAPTURED else frozenset())
         assert target.warnings(mode) == ((CUDA_UNPROVEN,) if mode == CAPTURED else ())
-        assert target.fuses(mode) is target.trains(mode) is (mode == "max-autotune")
+        assert target.support(mode).fuses is target.support(mode).trains is (mode == "max-autotune")
     with pytest.raises(ValueError, match="index"):
         CudaTarget(index=-1)
 
@@ -151,7 +151,7 @@ def test_a_model_and_its_inputs_are_moved_to_the_device(monkeypatch: pytest.Monk
 
 def test_max_autotune_goes_through_inductor_and_the_rest_through_aotautograd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inductor, "through_inductor", lambda *given: ("inductor", *given))
-    monkeypatch.setattr(compilation, "through_aot", lambda *given: ("aot", *given))
+    monkeypatch.setattr(aot, "through_aot", lambda *given: ("aot", *given))
     graph_module: Any = "graph"
     for mode, way in (("max-autotune", "inductor"), (CAPTURED, "aot")):
         backend: Any = SimpleNamespace(mode=mode)

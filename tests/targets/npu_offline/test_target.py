@@ -64,8 +64,8 @@ def test_results_name_their_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_captured_graphs_are_cached_and_only_ges_values_need_a_note() -> None:
     modes = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
-    assert [TARGET.caches(mode) for mode in modes] == [False, True, True, False]
-    assert [TARGET.numerics_note(mode) is None for mode in modes] == [False, True, True, True]
+    assert [TARGET.support(mode).caches for mode in modes] == [False, True, True, False]
+    assert [TARGET.support(mode).numerics_note is None for mode in modes] == [False, True, True, True]
 
 
 def test_only_ges_graphs_are_placed_on_the_npu(monkeypatch: pytest.MonkeyPatch) -> None:

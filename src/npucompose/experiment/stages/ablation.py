@@ -17,6 +17,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.stages.side_by_side import compared, in_one_process
 from npucompose.schema.ablation import ALL, AblationFacts, Variant
 from npucompose.schema.facts import facts_of
+from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked
@@ -72,7 +73,7 @@ def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:
     if isinstance(found, str):
         return Variant(name=name, passes=passes, passed=False, problem=found)
     graphs = session.compilations
-    recordings = session.checked.target.recordings(session.materialised.backend)
+    recordings = recording_facts(session.checked.target, session.materialised.backend)
     return Variant(
         name=name,
         passes=passes,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import BenchmarkFacts, Candidate, Memory
+from npucompose.targets.optional import TimesStreams, device_memory, recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -27,13 +28,14 @@ class Benchmark(Stage["Session"]):
         from npucompose.measure.memory import peak_rss_bytes
 
         samples = in_turns(live, _candidates(live), progress)
-        times = live.checked.target.stream_times(live.materialised.backend)
+        target, backend = live.checked.target, live.materialised.backend
+        times = target.stream_times(backend) if isinstance(target, TimesStreams) else {}
         return {
             "stream_times": {name: facts_of(one) for name, one in times.items()},
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
-            "recordings": live.checked.target.recordings(live.materialised.backend),
+            "recordings": recording_facts(target, backend),
             "benchmark": facts_of(_benchmark_facts(samples)),
-            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes(), **live.checked.target.device_memory())),
+            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes(), **device_memory(target))),
         }
 
 

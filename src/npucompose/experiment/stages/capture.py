@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import CaptureFacts, Memory
+from npucompose.targets.optional import device_memory, recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -21,9 +22,9 @@ class Capture(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         live.compiled  # noqa: B018  the first call records
-        recordings = live.checked.target.recordings(live.materialised.backend)
+        recordings = recording_facts(live.checked.target, live.materialised.backend)
         handle = live.detached
-        device = live.checked.target.device_memory()
+        device = device_memory(live.checked.target)
         facts: dict[str, Any] = {
             "recordings": recordings,
             "capture": None,

@@ -10,6 +10,7 @@ from npucompose.experiment.stages.facts.graphs import graphs_account, npu_facts,
 from npucompose.experiment.stages.facts.streams import stream_facts, timelines
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import CompileTimes
+from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -38,7 +39,7 @@ class Compile(Stage["Session"]):
                 )
             ),
             "streams": stream_facts(graphs),
-            "recordings": live.checked.target.recordings(live.materialised.backend),
+            "recordings": recording_facts(live.checked.target, live.materialised.backend),
             "timelines": timelines(graphs),
             **graphs_account(live),
             "npu": npu_facts(live),

@@ -9,6 +9,7 @@ from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts.comparison import comparison_account
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import ReplayFacts
+from npucompose.targets.optional import device_texts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -28,6 +29,6 @@ class Replay(Stage["Session"]):
         replay = ReplayFacts(first_us=steps.first_us, replays=len(steps.results), detached_ended=steps.ended)
         return {
             "replay": facts_of(replay),
-            "texts": dict(live.checked.target.device_texts(live.materialised.backend)),
+            "texts": dict(device_texts(live.checked.target, live.materialised.backend)),
             **comparison_account(live, steps.results),
         }

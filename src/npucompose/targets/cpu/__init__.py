@@ -12,7 +12,7 @@ from attrs import frozen
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
 from npucompose.replay.interface import (
-    HONOURED,
+    CACHE_OPTIONS,
     Lowered,
     LowerRequest,
     PoolOf,
@@ -26,7 +26,7 @@ from npucompose.replay.interface import (
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.device_model import cpu
 from npucompose.schema.options import option
-from npucompose.targets.base import TORCH_COMPILE, Target
+from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
 
 if TYPE_CHECKING:
     from torch import fx
@@ -54,7 +54,11 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     previews_npu: ClassVar[bool] = True
-    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+    modes: ClassVar[Mapping[str, ModeSupport]] = {
+        "max-autotune": ModeSupport(fuses=True, trains=True),
+        **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
+        "eager": ModeSupport(),
+    }
     loaded: ClassVar[tuple[str, ...]] = (
         *TORCH_COMPILE,
         "npucompose.replay.cache.graph_cache",
@@ -96,24 +100,16 @@ class CpuTarget(Target):
     )
 
     def capabilities(self, mode: str) -> Capabilities:
+        captures = self.support(mode).captures
         return Capabilities(
             target=self.name,
             mode=mode,
-            captures=mode in HONOURED,
-            tries_plans=mode in HONOURED and self.workers_count > 1 and self._replayer() == "native",
+            captures=captures,
+            tries_plans=captures and self.workers_count > 1 and self._replayer() == "native",
             device_model=cpu(usable_cores()),
             profiles=True,
-            clock=_clocked if mode in HONOURED and self.executor != "portable" else None,
+            clock=_clocked if captures and self.executor != "portable" else None,
         )
-
-    def honours(self, mode: str) -> frozenset[str]:
-        return HONOURED.get(mode, frozenset())
-
-    def fuses(self, mode: str) -> bool:
-        return mode == "max-autotune"
-
-    def trains(self, mode: str) -> bool:
-        return mode == "max-autotune"
 
     def check(self, mode: str) -> None:
         super().check(mode)
@@ -122,11 +118,11 @@ class CpuTarget(Target):
                 f"target.stream_cores: {', '.join(map(str, beyond))} cannot be used by this process. "
                 f"Its cores: {', '.join(map(str, sorted(cores())))}."
             )
-        if mode in HONOURED and self.executor == "native" and (why := self._why_not_native()):
+        if self.support(mode).captures and self.executor == "native" and (why := self._why_not_native()):
             raise ConfigError(f"target.executor=native: {why} With executor=auto the portable replayer is used.")
 
     def warnings(self, mode: str) -> tuple[str, ...]:
-        if mode not in HONOURED or self.executor != "auto":
+        if not self.support(mode).captures or self.executor != "auto":
             return ()
         from npucompose.replay.executor import build
 
@@ -147,7 +143,7 @@ class CpuTarget(Target):
 
     def prepare(self, mode: str) -> None:
         """Build or load the native replayer now, so that it is in nobody's capture time."""
-        if mode not in HONOURED or self.executor == "portable":
+        if not self.support(mode).captures or self.executor == "portable":
             return
         from npucompose.replay.executor import build
 
@@ -187,7 +183,7 @@ class CpuTarget(Target):
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        if backend.mode != "max-autotune":
+        if not self.support(backend.mode).fuses:
             from npucompose.targets.cpu.as_traced import where_nothing_is_recorded
 
             known = len(backend.compilations)
@@ -203,7 +199,7 @@ class CpuTarget(Target):
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.cache.segments import planned
 
-        return planned(graph_module, "cpu") if mode in HONOURED else None
+        return planned(graph_module, "cpu") if self.support(mode).captures else None
 
     def common_memory(self) -> Arena | None:
         from npucompose.replay.memory.arena import Arena
@@ -214,15 +210,11 @@ class CpuTarget(Target):
         from npucompose.replay.cache.graph_cache import GraphCache, lowered
         from npucompose.replay.threads import Workers
 
-        limit, clone = (
-            ("npugraph_ex.capture_limit", "npugraph_ex.clone_output")
-            if request.mode == "npugraph_ex"
-            else ("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone")
-        )
+        names = CACHE_OPTIONS[request.mode]
         cache = GraphCache(
             request,
-            capture_limit=request.options[limit],
-            clone_output=request.options[clone],
+            capture_limit=request.options[names.capture_limit],
+            clone_output=request.options[names.clone_output],
             executor="torchscript" if self.executor == "portable" else "native",
             when_full=self.when_full,
             when_new="at_once" if request.at_once else self.when_new,

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.replay.interface import HONOURED, Lowered, LowerRequest, PoolOf, WhenFull, pool_option, when_full_option
+from npucompose.replay.interface import (
+    CACHE_OPTIONS,
+    Lowered,
+    LowerRequest,
+    PoolOf,
+    WhenFull,
+    pool_option,
+    when_full_option,
+)
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 from npucompose.schema.verified import CUDA_UNPROVEN
-from npucompose.targets.base import TORCH_COMPILE, Target
+from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
 
 if TYPE_CHECKING:
     from torch import fx
@@ -32,7 +40,11 @@ class CudaTarget(Target):
     name: ClassVar[str] = "cuda"
     previews_npu: ClassVar[bool] = True
     device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
-    modes: ClassVar[tuple[str, ...]] = ("max-autotune", "reduce-overhead", "eager")
+    modes: ClassVar[Mapping[str, ModeSupport]] = {
+        "max-autotune": ModeSupport(fuses=True, trains=True),
+        "reduce-overhead": ModeSupport(captures=True, options=CACHE_OPTIONS["reduce-overhead"].supported),
+        "eager": ModeSupport(),
+    }
     loaded: ClassVar[tuple[str, ...]] = TORCH_COMPILE
 
     index: int = option(0, "which GPU", ge=0)
@@ -41,14 +53,11 @@ class CudaTarget(Target):
 
     def capabilities(self, mode: str) -> Capabilities:
         return Capabilities(
-            target=self.name, mode=mode, device=f"cuda:{self.index}", captures=mode == "reduce-overhead"
+            target=self.name, mode=mode, device=f"cuda:{self.index}", captures=self.support(mode).captures
         )
 
-    def honours(self, mode: str) -> frozenset[str]:
-        return HONOURED["reduce-overhead"] if mode == "reduce-overhead" else frozenset()
-
     def warnings(self, mode: str) -> tuple[str, ...]:
-        return (CUDA_UNPROVEN,) if mode == "reduce-overhead" else ()
+        return (CUDA_UNPROVEN,) if self.support(mode).captures else ()
 
     @property
     def device_index(self) -> int:
@@ -65,12 +74,6 @@ class CudaTarget(Target):
                 "Targets that every machine has: cpu, null_device; `npucompose doctor` shows what is missing."
             )
         super().check(mode)
-
-    def fuses(self, mode: str) -> bool:
-        return mode == "max-autotune"
-
-    def trains(self, mode: str) -> bool:
-        return mode == "max-autotune"
 
     def identity(self) -> Mapping[str, str]:
         # nvidia-smi, so that asking for a key does not start CUDA in the parent of a worker.
@@ -96,7 +99,7 @@ class CudaTarget(Target):
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        if backend.mode != "max-autotune":
+        if not self.support(backend.mode).fuses:
             return super().compile(backend, graph_module, example_inputs)
         from npucompose.targets.inductor import through_inductor
 
@@ -105,7 +108,7 @@ class CudaTarget(Target):
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.cache.segments import planned
 
-        return planned(graph_module, "cuda") if mode == "reduce-overhead" else None
+        return planned(graph_module, "cuda") if self.support(mode).captures else None
 
     def common_memory(self) -> SharedPool | None:
         from npucompose.replay.cuda.device import Cuda, SharedPool
@@ -117,11 +120,12 @@ class CudaTarget(Target):
         from npucompose.replay.cuda.device import Cuda
         from npucompose.replay.cuda.recording import CudaCache
 
+        names = CACHE_OPTIONS[request.mode]
         cache = CudaCache(
             request,
             device=Cuda(self.index),
-            capture_limit=request.options["debug.aclgraph.static_capture_size_limit"],
-            clone_output=request.options["debug.aclgraph.enable_output_clone"],
+            capture_limit=request.options[names.capture_limit],
+            clone_output=request.options[names.clone_output],
             when_full=self.when_full,
             partial=request.partial,
         )

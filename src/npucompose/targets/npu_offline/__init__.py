@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from importlib import metadata, util
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
 from npucompose.schema.leaf import GE
+from npucompose.targets.base import ModeSupport
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.torchair.target import CAPTURING, TorchairTarget
+from npucompose.targets.torchair.target import EAGER, TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
@@ -21,11 +22,22 @@ NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
 """{module: package} that the wheel imports and does not name."""
 
 
+NOT_OF_GE = (
+    "the values are those of the FX graph that TorchAir converted, run on the CPU: they say nothing of how GE "
+    "computes its graph"
+)
+
+
 @frozen(kw_only=True)
 class NpuOfflineTarget(TorchairTarget):
     """Compiles, captures and replays on the CPU; everything up to libge and the runtime is TorchAir's own code."""
 
     name: ClassVar[str] = "npu_offline"
+    modes: ClassVar[Mapping[str, ModeSupport]] = {
+        **TorchairTarget.modes,
+        # A loaded GE graph comes without the FX graph that the stand-in would run in its place.
+        GE: evolve(TorchairTarget.modes[GE], caches=False, numerics_note=NOT_OF_GE),
+    }
     measures: ClassVar[bool] = False
 
     def check(self, mode: str) -> None:
@@ -62,7 +74,7 @@ class NpuOfflineTarget(TorchairTarget):
         install(wheel.locate(), self.soc)
 
     def prepare(self, mode: str) -> None:
-        if mode == "eager":
+        if mode == EAGER:
             self.load_platform(mode)  # a model's own code may name torch.npu
         super().prepare(mode)
         if mode == GE:
@@ -70,32 +82,20 @@ class NpuOfflineTarget(TorchairTarget):
 
             place_ge_graphs()
 
-    def caches(self, mode: str) -> bool:
-        """A loaded GE graph comes without the FX graph that the stand-in would run in its place."""
-        return mode in CAPTURING
-
     def platform(self) -> str:
         return "stand-in"
 
     def package_version(self) -> str:
         return wheel.version(wheel.locate())
 
-    def numerics_note(self, mode: str) -> str | None:
-        if mode != GE:
-            return None
-        return (
-            "the values are those of the FX graph that TorchAir converted, run on the CPU: they say nothing of how GE "
-            "computes its graph"
-        )
-
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
         """No memory figures: the stand-in gives every value memory of its own, a device's pool does not."""
-        if backend.mode == "eager":
+        if backend.mode == EAGER:
             return []
         return [{"seconds": graph.seconds, "kernels": graph.kernels} for graph in _device().graphs]
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
-        if backend.mode not in CAPTURING:
+        if not self.support(backend.mode).captures:
             return super().device_texts(backend)
         graphs = enumerate(_device().graphs)
         return {f"capture_{n}.txt": "".join(f"{line}\n" for line in graph.told) for n, graph in graphs}

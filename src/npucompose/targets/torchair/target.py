@@ -21,7 +21,7 @@ from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.schema.effective import Effective
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.options import option
-from npucompose.targets.base import OWN_PROCESS, Genuine, Target
+from npucompose.targets.base import OWN_PROCESS, ModeSupport, Target, VendorCompiler, simulated_model
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
 
 LOGGERS = ("torchair", "npugraph_ex")
-CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
 CLONE = {ACLGRAPH: "debug.aclgraph.enable_output_clone", NPUGRAPH_EX: "npugraph_ex.clone_output"}
 """Without it TorchAir 2.13.0 returns the tensors of its capture again (`AclGraph.reconstruct_outputs`)."""
 NOTIFIES = 1024
@@ -47,11 +46,24 @@ UNNEEDED = "target.patch_for_hcom=true: TorchAir says that torch 2.3.1 and later
 DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
 
 
+EAGER = "eager"
+
+
+def _leaves(mode: str) -> frozenset[str]:
+    """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
+    return frozenset(path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes)
+
+
 @frozen(kw_only=True)
 class TorchairTarget(Target):
     """mode=max-autotune is TorchAir's GE graph, reduce-overhead and npugraph_ex are captured graphs."""
 
-    modes: ClassVar[tuple[str, ...]] = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
+    modes: ClassVar[Mapping[str, ModeSupport]] = {
+        GE: ModeSupport(options=_leaves(GE), trains=True, caches=True, exports=True),
+        ACLGRAPH: ModeSupport(options=_leaves(ACLGRAPH), captures=True, caches=True),
+        NPUGRAPH_EX: ModeSupport(options=_leaves(NPUGRAPH_EX), captures=True, caches=True),
+        EAGER: ModeSupport(options=_leaves(EAGER)),
+    }
     detaches: ClassVar[bool] = False
     modes_share_a_process: ClassVar[bool] = False
 
@@ -86,34 +98,21 @@ class TorchairTarget(Target):
             scope_namespace="npugraph_ex" if mode == NPUGRAPH_EX else "air",
             explicit_events=mode != GE,
             asserts=mode != GE,
-            captures=mode in CAPTURING,
+            captures=self.support(mode).captures,
             clone_option=CLONE.get(mode),
             max_events=NOTIFIES,
-            frees_early=mode in CAPTURING,
+            frees_early=self.support(mode).captures,
             constants=False,
-            core_limits=mode != "eager",
+            core_limits=mode != EAGER,
             super_kernels=mode == GE,
-            device_model=self.simulated(),
+            device_model=simulated_model(self.soc),
         )
-
-    def honours(self, mode: str) -> frozenset[str]:
-        """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
-        return frozenset(path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes)
 
     def environment(self) -> Mapping[str, str]:
         return {**OWN_PROCESS, **UNMARKED_OUTPUTS}
 
     def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
         return tuple(_overridden(mode, options))
-
-    def trains(self, mode: str) -> bool:
-        return mode == GE
-
-    def caches(self, mode: str) -> bool:
-        return mode in (GE, *CAPTURING)
-
-    def exports(self, mode: str) -> bool:
-        return mode == GE
 
     def warnings(self, mode: str) -> tuple[str, ...]:
         deprecated = (DEPRECATED,) if mode == ACLGRAPH else ()
@@ -127,14 +126,14 @@ class TorchairTarget(Target):
                 f"WORLD_SIZE={world}: target={self.name} compiles for one process so far. Unset WORLD_SIZE, or run "
                 "each rank's graph by itself with WORLD_SIZE=1."
             )
-        if self.patch_for_hcom and mode in CAPTURING:
+        if self.patch_for_hcom and self.support(mode).captures:
             raise ConfigError(
                 f"target.patch_for_hcom=true does not act in mode={mode}; it acts in: {GE}. Captured graphs take "
                 "collectives as they are."
             )
 
     def prepare(self, mode: str) -> None:
-        if mode == "eager":
+        if mode == EAGER:
             return
         from npucompose.targets.torchair.config import package
         from npucompose.targets.torchair.ge_graphs import watch_ge
@@ -159,13 +158,13 @@ class TorchairTarget(Target):
 
         return package("torchair").inference.set_dim_gears if mode == GE else None
 
-    def genuine(self, backend: Backend) -> Genuine | None:
+    def vendor_compiler(self, backend: Backend) -> VendorCompiler | None:
         from npucompose.targets.torchair import config as made
         from npucompose.targets.torchair import features
         from npucompose.targets.torchair.ge_graphs import LOADED
         from npucompose.targets.torchair.hooks import PassHooks
 
-        if backend.mode == "eager":
+        if backend.mode == EAGER:
             return None
         backend.loaded_before = len(LOADED)
         hooks, custom = PassHooks(backend), made.decompositions(self.decompose, backend.mode)
@@ -173,11 +172,11 @@ class TorchairTarget(Target):
             options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after, backend.folders.files)
             config = made.npugraph_ex_config(options)
             compiler = _compiler("npugraph_ex", config, custom)
-            return Genuine(config=config, backend=compiler, options=options)
+            return VendorCompiler(config=config, backend=compiler, options=options)
         config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after, backend.folders.files)
         if backend.mode == GE and backend.folders.files and backend.options["dump_config.enable_dump"]:
             features.dump_options_into(backend.folders.files)
-        return Genuine(config=config, backend=_compiler("torchair", config, custom))
+        return VendorCompiler(config=config, backend=_compiler("torchair", config, custom))
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -190,7 +189,9 @@ class TorchairTarget(Target):
         with in_our_words(backend, graph_module), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
         backend.charge(known, perf_counter() - begun)
-        return _told(compiled, backend, backend.compilations[known:]) if backend.mode in CAPTURING else compiled
+        return (
+            _told(compiled, backend, backend.compilations[known:]) if self.support(backend.mode).captures else compiled
+        )
 
     def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
         """TorchAir's own and `decompose`, as its backend keeps them."""
@@ -224,7 +225,7 @@ class TorchairTarget(Target):
     def device_facts(self, backend: Backend) -> NpuFacts | None:
         from npucompose.targets.torchair.features import facts
 
-        return None if backend.mode == "eager" else facts(self, backend)
+        return None if backend.mode == EAGER else facts(self, backend)
 
     def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
         if backend.mode != GE:
@@ -349,7 +350,7 @@ def in_our_words(backend: Backend, traced: fx.GraphModule | None = None) -> Iter
         last = next(iter(backend.compilations[known:][::-1]), None)
         graph = last.id if last is not None else "graph_0"
         failure = streams_not_taken(error, backend.mode, traced, graph) or failure_of(error, backend.mode, graph)
-        if failure is None and last is not None and backend.mode in CAPTURING:
+        if failure is None and last is not None and TorchairTarget.modes[backend.mode].captures:
             failure = not_captured(error, backend.mode, refused_in([last]), last.id)
         if last is not None:
             last.failure = failure or not_understood(error, last.id)

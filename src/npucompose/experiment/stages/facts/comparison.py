@@ -9,6 +9,7 @@ from attrs import evolve
 
 from npucompose.experiment.stages.facts.graphs import sinking_facts
 from npucompose.schema.facts import facts_of
+from npucompose.targets.optional import device_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
@@ -24,10 +25,10 @@ def comparison_account(live: Session, results: Mapping[str, Compared]) -> dict[s
     from npucompose.measure.numerics import combined
 
     target, mode = live.checked.target, live.experiment.mode.name
-    npu = target.device_facts(live.materialised.backend)
+    npu = device_facts(target, live.materialised.backend)
     numerics = combined({name: r.numerics for name, r in results.items()})
     return {
-        "numerics": facts_of(_with_order(evolve(numerics, note=target.numerics_note(mode)), npu)),
+        "numerics": facts_of(_with_order(evolve(numerics, note=target.support(mode).numerics_note), npu)),
         "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
         "npu": None if npu is None else facts_of(npu),
         "sinking": sinking_facts(live),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import GraphFacts, PassFacts
+from npucompose.targets.optional import device_facts, device_texts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -21,7 +22,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
         "passes": [facts_of(p) for c in graphs for p in _pass_facts(c)],
         "texts": {
             **{f"{c.id}.{when}.txt": text for c in graphs for when, text in _texts(c).items()},
-            **live.checked.target.device_texts(live.materialised.backend),
+            **device_texts(live.checked.target, live.materialised.backend),
         },
     }
 
@@ -36,7 +37,7 @@ def sinking_facts(live: Session) -> dict[str, Any] | None:
 
 def npu_facts(live: Session) -> dict[str, Any] | None:
     """What the vendor's side made and counted so far; a later stage's account replaces an earlier one's."""
-    found = live.checked.target.device_facts(live.materialised.backend)
+    found = device_facts(live.checked.target, live.materialised.backend)
     return None if found is None else facts_of(found)
 
 
