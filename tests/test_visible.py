@@ -80,10 +80,10 @@ def test_a_console_obeys_its_own_styles_alone() -> None:
 
 
 def test_nothing_is_collected_inside_and_the_collector_is_as_it_was_after() -> None:
-    @garbage.kept()
+    @garbage.gc_paused()
     def act() -> None:
         assert not gc.isenabled()
-        with garbage.kept():
+        with garbage.gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
         raise ValueError("so")
@@ -94,7 +94,7 @@ def test_nothing_is_collected_inside_and_the_collector_is_as_it_was_after() -> N
     assert gc.isenabled()
     gc.disable()
     try:
-        with garbage.kept():
+        with garbage.gc_paused():
             pass
         assert not gc.isenabled()
     finally:

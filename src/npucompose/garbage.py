@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No collection inside. A collection goes through all of torch's objects, which takes longer than most passes.
 
     For short stretches: what is garbage stays until the collector's next turn. Nests; of two threads that are inside

@@ -15,7 +15,7 @@ import pytest
 from targets.npu_offline.needs import offline
 
 from npucompose.cli import main
-from npucompose.targets.npu_offline.standin import ALLOWED
+from npucompose.targets.npu_offline.simulator import ALLOWED
 
 STANDIN = Path(__file__).parent / "standin"
 MODEL = """

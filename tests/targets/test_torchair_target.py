@@ -141,21 +141,21 @@ def test_signals_and_levels_are_as_they_were_after_torchair_was_imported() -> No
 
 def test_a_failure_comes_out_in_our_words_and_a_refusal_as_it_was() -> None:
     backend: Any = Backend(refusal="of an earlier graph")
-    with pytest.raises(CompileError, match="TorchAir has no GE converter"), of_target.in_our_words(backend):
+    with pytest.raises(CompileError, match="TorchAir has no GE converter"), of_target.translate_errors(backend):
         raise RuntimeError(NO_CONVERTER)
-    with pytest.raises(RuntimeError, match="else"), of_target.in_our_words(backend):
+    with pytest.raises(RuntimeError, match="else"), of_target.translate_errors(backend):
         raise RuntimeError("else")
     refusal = ConfigError("ours")
 
     def refused() -> None:
-        with of_target.in_our_words(backend):
+        with of_target.translate_errors(backend):
             backend.refusal = refusal
             raise RuntimeError(NO_CONVERTER)
 
     with pytest.raises(ConfigError) as caught:
         refused()
     assert caught.value is refusal
-    with of_target.in_our_words(backend):
+    with of_target.translate_errors(backend):
         assert backend.refusal is None
 
 
@@ -184,7 +184,7 @@ def test_the_graph_that_was_not_taken_keeps_the_failure() -> None:
     backend: Any = Backend(compilations=[earlier])
 
     def compiled() -> None:
-        with of_target.in_our_words(backend):
+        with of_target.translate_errors(backend):
             backend.compilations.append(last)
             raise RuntimeError(NO_CONVERTER)
 
@@ -199,7 +199,7 @@ def test_a_graph_that_was_not_taken_keeps_an_error_that_nobody_understands() -> 
     backend: Any = Backend(mode=ACLGRAPH)
 
     def compiled() -> None:
-        with of_target.in_our_words(backend):
+        with of_target.translate_errors(backend):
             backend.compilations.append(last)
             raise ValueError("only sym and constant\nand more")
 

@@ -108,7 +108,7 @@ class PassPipeline:
             constants=constants or {},
             check=self.check,
         )
-        with garbage.kept():
+        with garbage.gc_paused():
             records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records

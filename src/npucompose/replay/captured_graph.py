@@ -21,7 +21,7 @@ from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Call, Native, NativeFront, Refused
 from npucompose.replay.executor.portable import Front, NotExpressible, PythonFront, StraightLine, TorchScript
 from npucompose.replay.executor.timing import PlanTrial, Way
-from npucompose.replay.memory.arena import Arena, memory_errors_in_words
+from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words
 from npucompose.replay.memory.buffers import Memory, sharing
 from npucompose.replay.memory.inputs import Inputs, Slots, refusal
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
@@ -101,28 +101,33 @@ class CapturedGraph:
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
         pinned = plan.pinned | (shared if written & shared else frozenset())
         self._fixed = static | pinned | _overlapping_themselves(inputs)
+        self._make_front(inputs, written, clone_output, arena.turns)
+
+    def _make_front(self, given: Sequence[Any], written: frozenset[int], clone_output: bool, turns: OneAtATime) -> None:
+        """What admits inputs, replays and hands results out; a second one overwrites what it gave."""
+        plan, memory, executor = self.plan, self.memory, self.executor
         self._inputs = Inputs(
-            inputs,
+            given,
             fixed=self._fixed,
             written=written,
             from_zero=plan.from_zero,
             lent=frozenset().union(*lent_inputs(plan.steps)),
-            places=self.executor
-            if isinstance(self.executor, Native)
-            else Slots(inputs, self.memory.slots, self.executor.lay, copies=not self.executor.lends),
+            places=executor
+            if isinstance(executor, Native)
+            else Slots(given, memory.slots, executor.lay, copies=not executor.lends),
         )
-        outputs = outputs_of(plan, self.memory, clone_output)
+        outputs = outputs_of(plan, memory, clone_output)
         self._native: NativeFront | None = None
         self._front: Front
         self._reusing: Front
-        if isinstance(self.executor, Native):
-            self._native = self.executor.front(inputs, self._inputs, self.memory, outputs, arena.turns)
+        if isinstance(executor, Native):
+            self._native = executor.front(given, self._inputs, memory, outputs, turns)
             self._front, self._reusing = self._native.replayer(False), self._native.replayer(True)
-        else:
-            results = [output.static for output in outputs if output.static is not None]
-            held = HeldOutputs(self.memory, results, self.executor.lay)
-            self._front = PythonFront(self._inputs, self.executor, outputs, held, arena.turns)
-            self._reusing = partial(self._front, reuse=True)
+            return
+        results = [output.static for output in outputs if output.static is not None]
+        held = HeldOutputs(memory, results, executor.lay)
+        self._front = PythonFront(self._inputs, executor, outputs, held, turns)
+        self._reusing = partial(self._front, reuse=True)
 
     @classmethod
     def capture(cls, graph_module: fx.GraphModule, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:
@@ -178,7 +183,7 @@ class CapturedGraph:
         if trial is not None:  # which copies inputs before they are recorded
             for index, value in enumerate(inputs):
                 gate.check_input(index, value)
-        with garbage.kept(), memory_errors_in_words():
+        with garbage.gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.alone(workers))
             recorded = time.perf_counter()

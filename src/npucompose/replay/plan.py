@@ -262,6 +262,11 @@ def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
     return change(structure)
 
 
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in memory of their own, laid out alike, with all that lies around them."""
+    return Layout.of(tensor).over(tensor.untyped_storage().clone())
+
+
 def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Root]:
     """Fill in `first` and `last` of every root that `steps` touch (-1 before); these roots in order of first use."""
     used: list[Root] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import Lowered, LowerRequest
@@ -19,7 +19,7 @@ from npucompose.schema.soc import soc_of
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.models.base import Built
+    from npucompose.models.base import Built, Inputs
     from npucompose.targets.compilation import Backend
 
 TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
@@ -161,6 +161,16 @@ class Target(ABC):
 
     def synchronize(self) -> None:
         """Return when everything told to the device is done."""
+
+
+def placed_on(built: Built, device: Any) -> Built:
+    """The model and its inputs on a device that torch knows."""
+    from npucompose.models.nested import mapped
+
+    def moved(step: int) -> Inputs:
+        return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))
+
+    return evolve(built, module=built.module.to(device), inputs=moved)
 
 
 def check_stages(target: Target, stages: Sequence[str]) -> None:

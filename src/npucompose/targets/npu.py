@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from importlib import metadata, util
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.schema.leaf import GE
 from npucompose.schema.options import option
+from npucompose.targets.base import placed_on
 from npucompose.targets.torchair.target import EAGER, TorchairTarget
 
 if TYPE_CHECKING:
-    from npucompose.models.base import Built, Inputs
+    from npucompose.models.base import Built
 
 ADVICE = "`npucompose doctor` shows what is missing; target=npu_offline compiles and captures without a device."
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
@@ -82,14 +83,7 @@ class NpuTarget(TorchairTarget):
         return {"captures": 0 if mode == GE else sum(captured.values())}
 
     def place(self, built: Built) -> Built:
-        from npucompose.models.nested import mapped
-
-        device = f"npu:{self.index}"
-
-        def moved(step: int) -> Inputs:
-            return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))
-
-        return evolve(built, module=built.module.to(device), inputs=moved)
+        return placed_on(built, f"npu:{self.index}")
 
     def device_memory(self) -> Mapping[str, int]:
         """By torch_npu's caching allocator, which counts since the process began."""

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.standin import install
+from npucompose.targets.npu_offline.simulator import install
 
 sys.modules.pop(__name__)  # the stand-in takes the name, and the import statement gives what has it
 install(wheel.locate())

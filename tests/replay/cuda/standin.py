@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from npucompose.targets.npu_offline.standin.recorder import WAITS_FOR_HOST, Call, tensors
+from npucompose.targets.npu_offline.simulator.recorder import WAITS_FOR_HOST, Call, tensors
 
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 

@@ -18,7 +18,7 @@ from torch._functorch._aot_autograd import utils as aot_autograd
 
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.standin import install, modules
+from npucompose.targets.npu_offline.simulator import install, modules
 
 
 def refused(act: Any, *words: str) -> None:

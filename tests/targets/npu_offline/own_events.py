@@ -10,7 +10,7 @@ from attrs import evolve
 
 import npucompose
 from npucompose.targets.npu_offline import NpuOfflineTarget, wheel
-from npucompose.targets.npu_offline.standin import install
+from npucompose.targets.npu_offline.simulator import install
 
 
 def forward(x: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,8 @@ import torch
 import npucompose
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.standin import install
-from npucompose.targets.npu_offline.standin.recording import Recording
+from npucompose.targets.npu_offline.simulator import install
+from npucompose.targets.npu_offline.simulator.recording import Recording
 
 
 class Fork(torch.nn.Module):

@@ -14,12 +14,12 @@ from attrs import evolve
 
 from npucompose.errors import CompileError
 from npucompose.schema.soc import device_of
-from npucompose.targets.npu_offline.standin import graphs, streams
-from npucompose.targets.npu_offline.standin.device import RESERVED_TASKS, Device
-from npucompose.targets.npu_offline.standin.graphs import GraphBase, TaskGroups
-from npucompose.targets.npu_offline.standin.recorder import Call, tensors
-from npucompose.targets.npu_offline.standin.recording import Recording, owner_of
-from npucompose.targets.npu_offline.standin.streams import DEVICE_TYPE, EventBase, StreamBase
+from npucompose.targets.npu_offline.simulator import graphs, streams
+from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device
+from npucompose.targets.npu_offline.simulator.graphs import GraphBase, TaskGroups
+from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
+from npucompose.targets.npu_offline.simulator.recording import Recording, owner_of
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, EventBase, StreamBase
 
 aten = torch.ops.aten
 

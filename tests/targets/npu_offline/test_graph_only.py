@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from npucompose import ops
-from npucompose.targets.npu_offline.standin.graph_only import SAME, GraphOnly
+from npucompose.targets.npu_offline.simulator.ge_session import SAME, GraphOnly
 
 
 def test_lengths_as_a_tensor_give_what_the_same_numbers_give() -> None:

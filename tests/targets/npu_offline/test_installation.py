@@ -11,7 +11,7 @@ import torch
 from targets.npu_offline.needs import in_a_process, offline
 
 from npucompose.ops import attention, fused
-from npucompose.targets.npu_offline.standin import operators
+from npucompose.targets.npu_offline.simulator import operators
 
 
 @offline

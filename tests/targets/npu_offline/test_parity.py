@@ -1,7 +1,7 @@
 """The stand-in is no more and no less than torch_npu: its names, signatures and constants are those of the wheel.
 
 What the wheel has not, the stand-in has not; what a model or TorchAir can reach and the stand-in lacks is in
-standin/lacking.py, with the sentence a user gets.
+simulator/lacking.py, with the sentence a user gets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from targets.npu_offline.needs import in_a_process, offline
 
 from npucompose.machine import cache_dir
-from npucompose.targets.npu_offline.standin import lacking
+from npucompose.targets.npu_offline.simulator import lacking
 from tests.targets.npu_offline.wheel_names import Wheel, signature
 
 VERSIONS = ("2.13.0", "2.14.0")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.standin.recorder import Call, Recorder, Updater
+from npucompose.targets.npu_offline.simulator.recorder import Call, Recorder, Updater
 
 
 def recorder(*own: torch.Tensor) -> Recorder:

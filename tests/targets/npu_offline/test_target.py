@@ -12,8 +12,8 @@ from npucompose.errors import ConfigError
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu_offline
 from npucompose.targets.npu_offline import NpuOfflineTarget, placement, wheel
-from npucompose.targets.npu_offline.standin.ledger import Ledger
-from npucompose.targets.npu_offline.standin.order import Order
+from npucompose.targets.npu_offline.simulator.device import Ledger
+from npucompose.targets.npu_offline.simulator.order import Order
 from npucompose.targets.torchair.target import TorchairTarget
 
 TARGET = NpuOfflineTarget()

@@ -23,6 +23,7 @@ from npucompose.graphs.effects import is_getitem, is_host, nodes_in, op_facts
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.graphs.scopes import control
 from npucompose.replay.capture import updates
+from npucompose.replay.capture.ledger import storage_of
 from npucompose.replay.capture.updates import is_functional_call, write_in_place
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
@@ -321,8 +322,8 @@ class Segmented:
         return self._cloned(made, inputs) if self._clone else list(made)
 
     def _cloned(self, outputs: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
-        given = {_storage(value) for value in inputs if isinstance(value, torch.Tensor)}
-        return [o.clone() if isinstance(o, torch.Tensor) and _storage(o) not in given else o for o in outputs]
+        given = {storage_of(value) for value in inputs if isinstance(value, torch.Tensor)}
+        return [o.clone() if isinstance(o, torch.Tensor) and storage_of(o) not in given else o for o in outputs]
 
     @property
     def captured(self) -> Sequence[Recording]:
@@ -355,7 +356,3 @@ def _copy_back_early(graph: fx.Graph) -> None:
     found = updates.find(graph, frozenset())
     for copy in found.dropped:
         copy.args[1].append(copy)  # type: ignore[union-attr]
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata

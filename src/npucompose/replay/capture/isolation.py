@@ -24,7 +24,7 @@ def isolated_capture() -> Iterator[Sequence[TorchDispatchMode]]:
     longer than recording it.
     """
     with (
-        garbage.kept(),
+        garbage.gc_paused(),
         torch.inference_mode(False),
         torch.no_grad(),
         torch._C._DisableAutocast(),

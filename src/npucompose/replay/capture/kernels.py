@@ -16,7 +16,7 @@ import torch
 from attrs import define, field, frozen
 from torch._ops import OpOverload
 
-from npucompose.replay.plan import Layout, flat, mapped
+from npucompose.replay.plan import Layout, copy_of, flat, mapped
 from npucompose.replay.traits import traits_of
 
 aten = torch.ops.aten
@@ -215,10 +215,7 @@ class SingleThreadCheck:
 
 
 def _copied(value: Any) -> Any:
-    """The same values, laid out alike in memory of its own."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return Layout.of(value).over(value.untyped_storage().clone())
+    return copy_of(value) if isinstance(value, torch.Tensor) else value
 
 
 def _form(value: Any) -> Any:

@@ -7,6 +7,7 @@ What a call of an operator becomes is decided by `calls`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -109,7 +110,7 @@ class Recorder:
     def run(self, inputs: Sequence[Any]) -> Plan:
         graph = self.graph_module.graph
         found = updates.find(graph, sharing(inputs))
-        dying = _last_uses(graph)
+        dying = last_uses(graph)
         given = iter(enumerate(inputs))
         for node in graph.nodes:
             self.issue.node(node)
@@ -139,9 +140,7 @@ class Recorder:
         return self.ledger.adopt(Held(alias, root, whole_input=index))
 
     def _attribute(self, node: fx.Node) -> Any:
-        value: Any = self.graph_module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = attribute(self.graph_module, node)
         if not isinstance(value, torch.Tensor):
             return value
         alias = alias_of(value)
@@ -260,7 +259,12 @@ class Recorder:
                 torch.autograd.graph.increment_version(given)
 
 
-def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+def attribute(module: fx.GraphModule, node: fx.Node) -> Any:
+    """What a get_attr names."""
+    return functools.reduce(getattr, str(node.target).split("."), module)
+
+
+def last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     """node -> the nodes whose value nobody needs after it."""
     seen: set[fx.Node] = set()
     dying: dict[fx.Node, list[fx.Node]] = {}
@@ -285,10 +289,7 @@ def go_on(module: fx.GraphModule, begin: fx.Node, values: dict[fx.Node, Any], re
 def _value(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     target: Any = node.target
     if node.op == "get_attr":
-        value: Any = module
-        for part in str(target).split("."):
-            value = getattr(value, part)
-        return value
+        return attribute(module, node)
     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
     if node.op == "call_method":
         return getattr(args[0], target)(*args[1:], **kwargs)

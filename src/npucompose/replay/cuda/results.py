@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,14 +12,13 @@ from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases
-from npucompose.replay.cuda.walk import attribute
+from npucompose.replay.capture.recorder import attribute
 from npucompose.replay.memory.buffers import laid_over, relative, span_of
+from npucompose.replay.memory.results import is_lazy_copy, use_count
 from npucompose.replay.plan import Layout, Literally, SameAsInput, SameAsOutput, ViewOfInput
 
 ALIGNED = 64
 """A result lies as far from a multiple of it as the value did that it is a copy of: kernels choose by alignment."""
-_use_count: Callable[[int], int] = torch._C._storage_Use_Count
-_is_lazy_copy: Callable[[torch.Tensor], bool] = torch._C._is_cow_tensor  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @frozen(kw_only=True)
@@ -144,13 +143,13 @@ class _Block:
 
     def holders(self) -> tuple[int, int]:
         """References to the memory, and to the one storage object that Python has for it: `y.untyped_storage()`."""
-        return _use_count(self.storage._cdata), sys.getrefcount(self.storage)
+        return use_count(self.storage._cdata), sys.getrefcount(self.storage)
 
     def is_held(self) -> bool:
         """Memory that its holder resized, moved or copied lazily is not ours any more."""
         if not self.nbytes:
             return False
-        if any(map(_is_lazy_copy, self.tensors)):
+        if any(map(is_lazy_copy, self.tensors)):
             return True
         if (self.storage.data_ptr(), self.storage.nbytes()) != (self.address, self.nbytes):
             return True

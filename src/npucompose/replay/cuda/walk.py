@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import Scope, control, is_planned
 from npucompose.replay import gate
+from npucompose.replay.capture.recorder import attribute, last_uses
 from npucompose.replay.cuda.device import Device
 
 
@@ -44,7 +45,7 @@ class Walk:
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         graph = self.graph_module.graph
         home = self.device.current_stream()
-        dying = {} if is_planned(graph) else _last_uses(graph)
+        dying = {} if is_planned(graph) else last_uses(graph)
         env: dict[fx.Node, Any] = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
         scopes: list[Any] = []
         forked: dict[str, Any] = {}
@@ -101,14 +102,6 @@ class Walk:
         return target(*args, **kwargs)
 
 
-def attribute(module: fx.GraphModule, node: fx.Node) -> Any:
-    """What a get_attr names."""
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value
-
-
 def _check(node: fx.Node, args: Any, kwargs: Any) -> None:
     gate.check_target(node)
     target: Any = node.target
@@ -130,15 +123,3 @@ def _check_outputs(output: fx.Node) -> None:
 def _returned(output: fx.Node) -> Sequence[Any]:
     values: Any = output.args[0]
     return values if isinstance(values, (list, tuple)) else [values]
-
-
-def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """node -> the nodes whose value nobody needs after it."""
-    last: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        last.setdefault(node, node)
-        last.update(dict.fromkeys(node.all_input_nodes, node))
-    dying: dict[fx.Node, list[fx.Node]] = {}
-    for node, at in last.items():
-        dying.setdefault(at, []).append(node)
-    return dying

@@ -36,7 +36,7 @@ from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native, Refused
 from npucompose.replay.executor.portable import StraightLine, TorchScript
 from npucompose.replay.memory.buffers import Memory
-from npucompose.replay.plan import Buffer, Layout, Plan, Step
+from npucompose.replay.plan import Buffer, Plan, Step, copy_of
 from npucompose.replay.threads import Threads, Workers
 from npucompose.replay.traits import traits_of
 from npucompose.schema.capabilities import Clocked
@@ -92,7 +92,7 @@ class PlanTrial:
         }
         if sum(value.untyped_storage().nbytes() for value in written.values()) > COPIED_BYTES:
             return {}
-        return {i: _copy(value) for i, value in written.items()}
+        return {i: copy_of(value) for i, value in written.items()}
 
     def judged(
         self,
@@ -151,7 +151,7 @@ class _Race:
     def __init__(self, plan: Plan, streams: Way, one: Way, before: Mapping[int, torch.Tensor], asked: Trial) -> None:
         self.plan, self.asked, self.before = plan, asked, before
         self.ways = (streams, one)
-        self.written = {index: _copy(value) for index, value in before.items()}
+        self.written = {index: copy_of(value) for index, value in before.items()}
         self.deadline = 0.0
         self.given = {root.index: root.tensor for root in plan.roots if root.kind == "input" and root.index in before}
 
@@ -231,11 +231,6 @@ def _outputs(plan: Plan, memory: Memory) -> Iterator[torch.Tensor]:
     for output in plan.outputs:
         if isinstance(output, Buffer):
             yield output.slot.layout.over(memory.storages[id(output.slot.root)])
-
-
-def _copy(value: torch.Tensor) -> torch.Tensor:
-    """The same values in memory of their own, laid out alike, with all that lies around them."""
-    return Layout.of(value).over(value.untyped_storage().clone())
 
 
 def _quantile(nanoseconds: Sequence[int], share: float) -> float:

@@ -24,8 +24,8 @@ OVERWRITTEN = (
     "a result of an earlier call of this handle is still held, and this call overwrites it. Clone what must last, or "
     'make the handle with detach(..., outputs="keep").'
 )
-_use_count: Callable[[int], int] = torch._C._storage_Use_Count
-_is_lazy_copy: Callable[[torch.Tensor], bool] = torch._C._is_cow_tensor  # pyright: ignore[reportAttributeAccessIssue]
+use_count: Callable[[int], int] = torch._C._storage_Use_Count
+is_lazy_copy: Callable[[torch.Tensor], bool] = torch._C._is_cow_tensor  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @define(eq=False)
@@ -67,14 +67,14 @@ class _Piece:
         whole = zeros(nbytes)
         piece = cls(whole, whole.untyped_storage(), whole.data_ptr())
         del whole
-        piece.ours, piece.names = _use_count(piece.storage._cdata), sys.getrefcount(piece.storage)
+        piece.ours, piece.names = use_count(piece.storage._cdata), sys.getrefcount(piece.storage)
         return piece
 
     def is_free(self, nbytes: int, ours: int = 0) -> bool:
         """`ours` more references are our own. A storage that its holder resized, moved or copied lazily is his."""
         untouched = self.storage.data_ptr() == self.address and self.storage.nbytes() == nbytes
         nameless = sys.getrefcount(self.storage) <= self.names
-        return untouched and nameless and _use_count(self.storage._cdata) <= self.ours + ours
+        return untouched and nameless and use_count(self.storage._cdata) <= self.ours + ours
 
 
 @define(eq=False)
@@ -95,7 +95,7 @@ class _Buffer:
     def is_held(self) -> bool:
         if not self.nbytes:
             return False
-        lazily = any(_is_lazy_copy(result.tensor) for result in self.results)
+        lazily = any(is_lazy_copy(result.tensor) for result in self.results)
         return lazily or not self.piece.is_free(self.nbytes, 2 * len(self.results))
 
     def is_read(self, inputs: Sequence[Any]) -> bool:

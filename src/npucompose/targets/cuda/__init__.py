@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import (
@@ -22,12 +22,12 @@ from npucompose.replay.interface import (
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.options import option
 from npucompose.schema.verified import CUDA_UNPROVEN
-from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
+from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target, placed_on
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.models.base import Built, Inputs
+    from npucompose.models.base import Built
     from npucompose.replay.cuda.device import SharedPool
     from npucompose.schema.partition import Partition
     from npucompose.targets.compilation import Backend
@@ -87,14 +87,7 @@ class CudaTarget(Target):
     def place(self, built: Built) -> Built:
         import torch
 
-        from npucompose.models.nested import mapped
-
-        device = torch.device("cuda", self.index)
-
-        def moved(step: int) -> Inputs:
-            return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))
-
-        return evolve(built, module=built.module.to(device), inputs=moved)
+        return placed_on(built, torch.device("cuda", self.index))
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]

@@ -16,7 +16,7 @@ from npucompose.targets.torchair.target import EAGER, TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.simulator.device import Device
 
 NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
 """{module: package} that the wheel imports and does not name."""
@@ -64,12 +64,12 @@ class NpuOfflineTarget(TorchairTarget):
             return {"npu": "stand-in"}
 
     def environment(self) -> Mapping[str, str]:
-        from npucompose.targets.npu_offline.standin import ALLOWED
+        from npucompose.targets.npu_offline.simulator import ALLOWED
 
         return {**super().environment(), ALLOWED: "1"}
 
     def load_platform(self, mode: str) -> None:
-        from npucompose.targets.npu_offline.standin import install
+        from npucompose.targets.npu_offline.simulator import install
 
         install(wheel.locate(), self.soc)
 
@@ -121,7 +121,7 @@ class NpuOfflineTarget(TorchairTarget):
 
 
 def _device() -> Device:
-    from npucompose.targets.npu_offline.standin import install
+    from npucompose.targets.npu_offline.simulator import install
 
     return install(wheel.locate())
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from npucompose.targets.npu_offline.standin.ge_session import TorchNpuGraphBase
+from npucompose.targets.npu_offline.simulator.ge_session import TorchNpuGraphBase
 
 DEVICE = "npu:0"
 _PLACED: list[Any] = []

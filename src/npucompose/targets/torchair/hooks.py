@@ -210,7 +210,7 @@ class PassHooks:
         compilation.settle()
 
     def _run(self, hook: Callable[[Any, Any, Any], None], graph_module: Any, example_inputs: Any, config: Any) -> None:
-        """TorchAir turns whatever is raised in here into an error of its own: ours is kept for `in_our_words`."""
+        """TorchAir turns whatever is raised in here into an error of its own: ours is kept for `translate_errors`."""
         try:
             hook(graph_module, example_inputs, config)
         except NpuComposeError as error:

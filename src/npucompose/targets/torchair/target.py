@@ -186,7 +186,7 @@ class TorchairTarget(Target):
         keywords = {} if genuine.options is None else {"options": dict(genuine.options)}
         begun, known = perf_counter(), len(backend.compilations)
         given = fakes(example_inputs) if backend.options[JOINT] else list(example_inputs)
-        with in_our_words(backend, graph_module), _backward_now():
+        with translate_errors(backend, graph_module), _backward_now():
             compiled = genuine.backend(graph_module, given, **keywords)
         backend.charge(known, perf_counter() - begun)
         return (
@@ -205,7 +205,7 @@ class TorchairTarget(Target):
         call = Cached(backend, module, decompositions(self.decompose, backend.mode), dynamic)
 
         def cached(*args: Any, **kwargs: Any) -> Any:
-            with in_our_words(backend):
+            with translate_errors(backend):
                 return call(*args, **kwargs)
 
         return cached
@@ -214,7 +214,7 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair import features, ge_graphs
 
         known = len(ge_graphs.LOADED)
-        with in_our_words(backend):
+        with translate_errors(backend):
             features.export(backend, module, call, dynamic)
         if len(ge_graphs.LOADED) == known:
             raise CompileError("torchair.dynamo_export came back and exported no graph; its log says why.")
@@ -331,7 +331,7 @@ def _backward_now() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def in_our_words(backend: Backend, traced: fx.GraphModule | None = None) -> Iterator[None]:
+def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> Iterator[None]:
     """An operator that TorchAir cannot convert becomes a CompileError that names it and the model's line; so does the
     first of the model's own streams, where the mode takes none.
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npucompose.targets.npu_offline.standin import compiled, ge_session, lacking
-from npucompose.targets.npu_offline.standin.streams import DEVICE_TYPE
+from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.simulator.device import Device
 
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""

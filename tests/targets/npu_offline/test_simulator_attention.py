@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npucompose.ops.refusal import UnsupportedArgument
-from npucompose.targets.npu_offline.standin import composites, fusion_attention
+from npucompose.targets.npu_offline.simulator import composites, fusion_attention
 
 F: Any = torch.nn.functional
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from npucompose.errors import ConfigError
 from npucompose.schema.soc import device_of
-from npucompose.targets.npu_offline.standin.device import Device
+from npucompose.targets.npu_offline.simulator.device import Device
 
 ALLOWED = "NPUCOMPOSE_STANDIN"
 """Environment variable: `1` in a process that may be turned into a device without CANN."""
@@ -28,7 +28,7 @@ def install(tree: Path, soc: str | None = None) -> Device:
             "target=npu_offline replaces torch_npu for the whole process, so it runs in processes of its own: "
             f"`python run.py target=npu_offline …`. In a process that you start for it set {ALLOWED}=1."
         )
-    from npucompose.targets.npu_offline.standin import modules, operators
+    from npucompose.targets.npu_offline.simulator import modules, operators
 
     device = Device(device_of(soc))
     modules.install(device, tree / "torch_npu")

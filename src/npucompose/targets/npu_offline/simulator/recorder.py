@@ -10,7 +10,7 @@ from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.recording import Recording
+    from npucompose.targets.npu_offline.simulator.recording import Recording
 
 WAITS_FOR_HOST = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"})
 """Calls whose answer the host needs at once: illegal in a capture."""

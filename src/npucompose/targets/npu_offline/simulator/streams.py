@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from npucompose.targets.npu_offline.standin.lacking import refuse
+from npucompose.targets.npu_offline.simulator.lacking import refuse
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device, Event
+    from npucompose.targets.npu_offline.simulator.device import Device, Event
 
 DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""

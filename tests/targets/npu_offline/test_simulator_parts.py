@@ -14,34 +14,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import ConfigError
 from npucompose.schema.soc import device_of
-from npucompose.targets.npu_offline import placement, standin
-from npucompose.targets.npu_offline.standin import compiled, ge_session, graphs, modules, operators, streams
-from npucompose.targets.npu_offline.standin.device import Device
-from npucompose.targets.npu_offline.standin.ge_session import TorchDataType, TorchNpuGraphBase
-from npucompose.targets.npu_offline.standin.ledger import Ledger
-from npucompose.targets.npu_offline.standin.recording import Recording
+from npucompose.targets.npu_offline import placement, simulator
+from npucompose.targets.npu_offline.simulator import compiled, ge_session, graphs, modules, operators, streams
+from npucompose.targets.npu_offline.simulator.device import Device, Ledger
+from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
+from npucompose.targets.npu_offline.simulator.recording import Recording
 
 # Installed.
 
 
 def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(standin, "_INSTALLED", [])
+    monkeypatch.setattr(simulator, "_INSTALLED", [])
     monkeypatch.setattr(modules, "install", lambda *given: told.append(given))
     monkeypatch.setattr(operators, "define", lambda *given: told.append(given))
     for value in ("0", None):
-        monkeypatch.delenv(standin.ALLOWED, raising=False)
+        monkeypatch.delenv(simulator.ALLOWED, raising=False)
         if value is not None:
-            monkeypatch.setenv(standin.ALLOWED, value)
+            monkeypatch.setenv(simulator.ALLOWED, value)
         with pytest.raises(ConfigError, match="set NPUCOMPOSE_STANDIN=1"):
-            standin.install(tmp_path)
-    monkeypatch.setenv(standin.ALLOWED, "1")
-    device = standin.install(tmp_path)
+            simulator.install(tmp_path)
+    monkeypatch.setenv(simulator.ALLOWED, "1")
+    device = simulator.install(tmp_path)
     assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu")]
-    monkeypatch.delenv(standin.ALLOWED)
-    assert standin.install(tmp_path / "another") is device
-    standin._INSTALLED.append("a later one")  # type: ignore[arg-type]
-    assert standin.install(tmp_path) is device
+    monkeypatch.delenv(simulator.ALLOWED)
+    assert simulator.install(tmp_path / "another") is device
+    simulator._INSTALLED.append("a later one")  # type: ignore[arg-type]
+    assert simulator.install(tmp_path) is device
     assert len(told) == 2
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from npucompose.targets.npu_offline.standin.recorder import Updater
-from npucompose.targets.npu_offline.standin.recording import Recording, Tasks
+from npucompose.targets.npu_offline.simulator.recorder import Updater
+from npucompose.targets.npu_offline.simulator.recording import Recording, Tasks
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.simulator.device import Device
 
 
 class GraphBase:

@@ -12,11 +12,11 @@ import torch
 import yaml
 
 from npucompose.ops import attention, fused
-from npucompose.targets.npu_offline.standin import composites, fusion_attention
-from npucompose.targets.npu_offline.standin.modules import module
+from npucompose.targets.npu_offline.simulator import composites, fusion_attention
+from npucompose.targets.npu_offline.simulator.modules import module
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.simulator.device import Device
 
 SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
 SECTIONS = ("custom", "symint", "autograd", "quant")

@@ -2,6 +2,10 @@
 
 The values of a max-autotune run are therefore those of the FX graph that TorchAir optimised, not of the GE graph: they
 prove that the graph which was *converted* is right, and nothing about GE.
+
+Operators that TorchAir has for GE's graph alone get values here (`GraphOnly`).
+torchair.ops.npu_fused_infer_attention_score takes lengths as tensors and raises when it is called: on a device only GE
+computes it. Its values are those of the operator of torch_npu with the same numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +15,35 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.targets.npu_offline.standin.graph_only import GraphOnly
+from npucompose.ops import attention
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.simulator.device import Device
+
+
+LENGTHS = ("actual_seq_lengths", "actual_seq_lengths_kv")
+SAME = {"air::npu_fused_infer_attention_score": attention.FIA}
+"""{TorchAir's operator: torch_npu's}."""
+
+
+class GraphOnly(TorchDispatchMode):
+    """While a graph runs in GE's place its operators have values."""
+
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = SAME.get(func._schema.name)
+        if name is None:
+            return func(*args, **(kwargs or {}))
+        lengths = {slot: value.tolist() for slot, value in (kwargs or {}).items() if _is_a_list_here(slot, value)}
+        return attention.KERNELS[name](*args, **{**(kwargs or {}), **lengths})
+
+
+def _is_a_list_here(slot: str, value: Any) -> bool:
+    return slot in LENGTHS and isinstance(value, torch.Tensor)
+
 
 DTYPES = (
     "BOOL", "UINT8", "INT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BF16", "FLOAT16", "FLOAT32",

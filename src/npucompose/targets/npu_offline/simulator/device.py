@@ -1,22 +1,35 @@
-"""The state of the one device: streams, the capture that is open, replays that wait, and the ledger."""
+"""The state of the one device: streams, the capture that is open, replays that wait, a ledger of all it was told."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attrs import define
+from attrs import define, field
 
 from npucompose.schema.soc import Soc, device_of
-from npucompose.targets.npu_offline.standin.ledger import Ledger
 
 if TYPE_CHECKING:
     import torch
 
-    from npucompose.targets.npu_offline.standin.recording import Recording
+    from npucompose.targets.npu_offline.simulator.recording import Recording
+
+
+@define(kw_only=True, eq=False)
+class Ledger:
+    """`ledger.note("replay", "graph 2")` appends one line and counts one replay."""
+
+    counts: Counter[str] = field(factory=Counter)
+    lines: list[str] = field(factory=list)
+
+    def note(self, what: str, details: str = "") -> None:
+        self.counts[what] += 1
+        self.lines.append(f"{what} {details}".rstrip())
+
 
 CUBE, VECTOR = "cube_core_num", "vector_core_num"
 """The two kinds of core, as torch_npu's limits name them."""

@@ -15,11 +15,11 @@ import torch
 from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.targets.npu_offline.standin import graphs, lacking, recording, streams
-from npucompose.targets.npu_offline.standin.device import CUBE, VECTOR
+from npucompose.targets.npu_offline.simulator import graphs, lacking, recording, streams
+from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.standin.device import Device
+    from npucompose.targets.npu_offline.simulator.device import Device
 
 CANN = "9.0.0"
 """The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
