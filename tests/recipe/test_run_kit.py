@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.recipe.kit_files import my_model, run_kit
-from npucompose.recipe.kit_files.observe import observe
+from npucompose.recipe.kit_files import my_model, observe, run_kit
 
 PROFILE = """Type,Name,Duration(us),{stream}
 MatMul,mm_1,2.5,7
