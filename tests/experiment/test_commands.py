@@ -398,7 +398,7 @@ def test_a_dry_run_runs_the_passes_before_the_rules_and_no_other(monkeypatch: py
     monkeypatch.setattr(explain_adapt, "facts_of", lambda found: found)
     monkeypatch.setattr(explain_adapt, "_seen", lambda session, written: made.append((session, written)) or "seen")
     monkeypatch.setattr(
-        "npucompose.passes.adapt.dry_run.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts)
+        "npucompose.passes.adapt.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts)
     )
     assert explain_adapt.work({}, lambda event: None) == "seen"
     ((session, written),) = made

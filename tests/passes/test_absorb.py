@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.passes.cancel_moves import moves
-from npucompose.passes.cancel_moves.absorb import absorbs, drops_rank, reduced_dims, turned, turned_kwargs
+from npucompose.passes.cancel_transposes import moves
+from npucompose.passes.cancel_transposes.absorb import absorbs, drops_rank, reduced_dims, turned, turned_kwargs
 from tests.sample_graphs import aten
 
 SHAPES: dict[str, Any] = {

@@ -16,8 +16,8 @@ from npucompose.graphs import op_counts
 from npucompose.graphs.form import same_form
 from npucompose.passes.adapt.build import TRAIL, Builder
 from npucompose.passes.adapt.engine import walk
-from npucompose.passes.adapt.match import argument, bound, case_of, matches, operator_of
 from npucompose.passes.base import Outcome
+from npucompose.passes.matching import argument, bound, case_of, matches, operator_of
 from npucompose.schema.adapt import Call, RuleSet
 from npucompose.schema.capabilities import Capabilities
 from tests.passes.test_adapt import FLATTENING, adapted, image, rules

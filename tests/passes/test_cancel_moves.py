@@ -11,9 +11,9 @@ from torch import fx
 
 from npucompose.graphs import printed
 from npucompose.passes.base import Outcome
-from npucompose.passes.cancel_moves import CancelMoves
-from npucompose.passes.cancel_moves.moves import after, counted, inverse
-from npucompose.passes.dtypes import loses_nothing
+from npucompose.passes.cancel_transposes import CancelTransposes
+from npucompose.passes.cancel_transposes.moves import after, counted, inverse
+from npucompose.passes.metadata import loses_nothing
 from npucompose.passes.pipeline import PassPipeline, build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.experiment import Choice
@@ -26,7 +26,7 @@ X = torch.randn(2, 3, 4, 5)
 
 def cleaned(function: Callable[..., Any], *inputs: torch.Tensor, contract: Any = "exact") -> fx.GraphModule:
     module = traced(function, *inputs)
-    PassPipeline(passes=(("cancel_moves", CancelMoves(contract=contract)),), can=CAN)(module)
+    PassPipeline(passes=(("cancel_moves", CancelTransposes(contract=contract)),), can=CAN)(module)
     for a, b in zip(tensors(function(*inputs)), tensors(module(*inputs)), strict=True):
         assert same_bits(a, b) if contract == "exact" else torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
         assert form(a) == form(b)
@@ -50,7 +50,7 @@ def test_cancel_moves_before_and_after(golden: Callable[[str, str], None]) -> No
         a = (x.permute(0, 3, 1, 2) + y.permute(0, 3, 1, 2)).relu()
         return a.double().float().permute(0, 2, 3, 1)
 
-    golden("passes/cancel_moves.txt", before_and_after(CancelMoves(), traced(f, X, X.clone())))
+    golden("passes/cancel_moves.txt", before_and_after(CancelTransposes(), traced(f, X, X.clone())))
 
 
 def test_two_permutes_are_one_and_a_pair_that_undoes_itself_is_none() -> None:
@@ -128,7 +128,7 @@ def test_what_widens_and_narrows_again_goes_and_what_rounds_stays() -> None:
     wide = torch.randn(3, 4)
     assert casts(cleaned(lambda x: x.half().float().abs(), wide)) == 2
     relaxed = traced(lambda x: x.half().float().abs(), wide)
-    outcome = CancelMoves(contract="relaxed").rewrite(relaxed.graph, CAN)
+    outcome = CancelTransposes(contract="relaxed").rewrite(relaxed.graph, CAN)
     assert (casts(relaxed), outcome.exact) == (0, False)
 
 
@@ -149,7 +149,7 @@ def test_memory_that_is_written_is_left_alone() -> None:
 
     module = traced(f, X.clone())
     ours, theirs = X.clone(), X.clone()
-    CancelMoves().rewrite(module.graph, CAN)
+    CancelTransposes().rewrite(module.graph, CAN)
     module.recompile()
     assert same_bits(module(ours), f(theirs))
     assert same_bits(ours, theirs)
@@ -158,7 +158,7 @@ def test_memory_that_is_written_is_left_alone() -> None:
 def test_a_permute_that_saves_nothing_stays_where_it_is() -> None:
     module = traced(lambda x: x.permute(0, 3, 1, 2).relu().exp(), X)
     before = printed(module.graph)
-    assert CancelMoves().rewrite(module.graph, CAN).matches == 0
+    assert CancelTransposes().rewrite(module.graph, CAN).matches == 0
     assert printed(module.graph) == before
 
 
@@ -188,7 +188,7 @@ def holds(seed: int, relaxed: bool) -> Outcome:
     inputs = made.inputs()
     before, allowed = run(made.module, inputs), scale(made.module, inputs)
     nodes, bytes_before = len(made.module.graph.nodes), counted(made.module.graph)[2]
-    a_pass = CancelMoves(contract="relaxed" if relaxed else "exact")
+    a_pass = CancelTransposes(contract="relaxed" if relaxed else "exact")
     outcome = a_pass.rewrite(made.module.graph, CAN)
     made.module.graph.lint()
     made.module.recompile()

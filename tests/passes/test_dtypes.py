@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from npucompose.passes.dtypes import is_integer, loses_nothing
+from npucompose.passes.metadata import is_integer, loses_nothing
 
 HOLDS: dict[str, str] = {
     "float64": "float64 float32 float16 bfloat16 int32 int16 int8 uint32 uint16 uint8",

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from npucompose.graphs import Aliases
-from npucompose.passes.cancel_moves.editor import Editor
+from npucompose.passes.cancel_transposes.moves import Editor
 from npucompose.passes.outputs import Visible
 from tests.sample_graphs import Program, aten
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from npucompose.errors import PassError
-from npucompose.passes import parts
-from npucompose.passes.parts import PartProofs, part
-from npucompose.passes.proof import Promise, Proof
+from npucompose.passes import proof
+from npucompose.passes.proof import PartProofs, Promise, Proof, part
 from tests.sample_graphs import aten, node, traced
 
 X = torch.ones(3)
@@ -33,7 +32,7 @@ def test_equal_places_of_a_rule_are_compared_once_and_the_largest_difference_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = iter((0.5, 0.25, 2.0))
-    monkeypatch.setattr(parts, "prove", lambda *given: Proof(inputs=1, max_abs_err=next(found)))
+    monkeypatch.setattr(proof, "prove", lambda *given: Proof(inputs=1, max_abs_err=next(found)))
     proofs = PartProofs()
     before, other = made(torch.relu), made(torch.abs)
     for name, place in (("a", before), ("a", before), ("a", other), ("b", before)):

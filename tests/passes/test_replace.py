@@ -10,8 +10,7 @@ import torch
 
 from npucompose.graphs import op_counts, printed
 from npucompose.passes.pipeline import PassPipeline
-from npucompose.passes.replace import BUILT_IN, PATTERNS, Replace
-from npucompose.passes.replace.pattern import Pattern
+from npucompose.passes.replace import BUILT_IN, PATTERNS, Pattern, Replace
 from npucompose.passes.replace.rewrite import replace_all
 from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, traced

@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.passes.replace.match import match, searches
-from npucompose.passes.replace.norms import AddRmsNorm, RmsNorm
-from npucompose.passes.replace.pattern import Pattern
+from npucompose.passes.matching import occurrence, searches
+from npucompose.passes.replace import Pattern
+from npucompose.passes.replace.patterns import AddRmsNorm, RmsNorm, RotaryMul, SwiGlu
 from npucompose.passes.replace.rewrite import _Whole, facts_of, replace_all
-from npucompose.passes.replace.rotary import RotaryMul
-from npucompose.passes.replace.swiglu import SwiGlu
 from tests.sample_graphs import aten, names, node, traced
 
 X, Y = torch.ones(2, 8), torch.zeros(2, 8)
@@ -220,12 +218,12 @@ def test_a_search_is_traced_once_and_starts_at_the_first_result() -> None:
     assert only.anchor is only.outputs[0]
     assert {str(made.target) for made in only.inner} == {"aten.mul.Tensor", "aten.add.Tensor"}
     module = traced(lambda x, y: wanted(x, y), X, Y)
-    got = match(only, node(module.graph, "cat"))
+    got = occurrence(only, node(module.graph, "cat"))
     assert got is not None
     assert got.numbers == {"s": 3.0}
     assert set(got.nodes.values()) == {made for made in module.graph.nodes if made.name not in ("neg", "output")}
     bare: fx.Node = node(module.graph, "mul")
-    assert match(only, bare) is None
+    assert occurrence(only, bare) is None
     for made in module.graph.find_nodes(op="placeholder"):
         made.meta["val"] = 3
-    assert match(only, node(module.graph, "cat")) is None
+    assert occurrence(only, node(module.graph, "cat")) is None

@@ -12,8 +12,7 @@ import torch
 from attrs import evolve
 
 from npucompose.passes.pipeline import PassPipeline
-from npucompose.passes.replace import Replace
-from npucompose.passes.replace.pattern import Pattern
+from npucompose.passes.replace import Pattern, Replace
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.torchair import config, features, ge_graphs, hooks
 from npucompose.targets.torchair.features import facts

@@ -16,7 +16,7 @@ from npucompose.schema.adapted import DryRun
 from npucompose.schema.facts import facts_of, of_facts
 
 if TYPE_CHECKING:
-    from npucompose.passes.adapt.dry_run import Written
+    from npucompose.passes.adapt import Written
 
 ENTRY = "npucompose.experiment.explain_adapt:work"
 
@@ -33,7 +33,7 @@ def _check(checked: Checked) -> None:
 
 def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """The worker's side."""
-    from npucompose.passes.adapt.dry_run import DryAdapt, Written
+    from npucompose.passes.adapt import DryAdapt, Written
 
     session = session_of(payload)
     written = Written()

@@ -55,7 +55,7 @@ RESULT_ROOMS = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
     "npucompose.targets",
     "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
-    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.dtypes",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.matching",
     "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
     "npucompose.models.pretrained", "npucompose.models.small_configs", "npucompose.experiment.stages",
 )  # fmt: skip

@@ -14,7 +14,7 @@ PASSES: Registry[Pass] = Registry(
     group="npucompose.passes",
     built_in=(
         ("adapt", "npucompose.passes.adapt:Adapt"),
-        ("cancel_moves", "npucompose.passes.cancel_moves:CancelMoves"),
+        ("cancel_moves", "npucompose.passes.cancel_transposes:CancelTransposes"),
         ("cse", "npucompose.passes.cse:Cse"),
         ("dead_code", "npucompose.passes.dead_code:DeadCode"),
         ("python", "npucompose.passes.python:Python"),

@@ -60,7 +60,7 @@ class FoldParameters(Pass):
     def _foldable(self, graph: fx.Graph, constants: Constants) -> Iterator[tuple[fx.Node, str, torch.Tensor]]:
         """(node, the placeholder that it is computed of, its value), for the last of a chain of moves."""
         from npucompose.graphs import Aliases
-        from npucompose.passes.cancel_moves.moves import is_move, moves_of, perm_of, source_of
+        from npucompose.passes.cancel_transposes.moves import is_move, moves_of, perm_of, source_of
 
         aliases = Aliases.of(graph)
         written = {_memory(constants[n.name].value) for n in graph.nodes
@@ -106,7 +106,7 @@ def _computed(node: fx.Node, given: torch.Tensor) -> torch.Tensor:
 
 
 def _put_in(module: fx.GraphModule, node: fx.Node, value: torch.Tensor) -> None:
-    from npucompose.passes.cancel_moves.editor import Editor
+    from npucompose.passes.cancel_transposes.moves import Editor
     from npucompose.passes.metadata import fake_mode_of
 
     name = next(name for at in count() if not hasattr(module, name := f"folded_{at}"))

@@ -1,4 +1,4 @@
-"""What a new node takes over from the one it stands for, and its fake value, computed for that node alone."""
+"""What a new node takes over from the one it stands for, and its fake value; which dtypes hold which others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from npucompose.graphs.effects import tensors_in
 
 aten = torch.ops.aten
 
+_DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+_EXPONENT = {torch.float64: 11, torch.float32: 8, torch.float16: 5, torch.bfloat16: 8}
+_PARTS = {torch.complex128: torch.float64, torch.complex64: torch.float32}
 KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "seq_nr", "from_node", "custom")
 
 
@@ -109,3 +112,26 @@ def _is_dense(tensor: Any) -> bool:
         and 1 not in tensor.shape
         and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
     )
+
+
+def loses_nothing(narrow: torch.dtype, wide: torch.dtype) -> bool:
+    """Every value of `narrow` is one of `wide`: float16 in float32, int32 in float64, not int64 in float64."""
+    if narrow == wide or narrow is torch.bool:
+        return True
+    if wide in _PARTS:
+        return loses_nothing(_PARTS.get(narrow, narrow), _PARTS[wide])
+    if wide in _DIGITS:
+        if narrow in _DIGITS:
+            return _DIGITS[narrow] <= _DIGITS[wide] and _EXPONENT[narrow] <= _EXPONENT[wide]
+        return is_integer(narrow) and _bits(narrow) <= _DIGITS[wide]
+    if not (is_integer(narrow) and is_integer(wide)):
+        return False
+    return torch.iinfo(wide).min <= torch.iinfo(narrow).min and torch.iinfo(narrow).max <= torch.iinfo(wide).max
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def _bits(dtype: torch.dtype) -> int:
+    return torch.iinfo(dtype).max.bit_length()

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.errors import PassError
+from npucompose.graphs import fingerprint
 from npucompose.graphs.effects import leaves_in
 from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
 
@@ -265,3 +267,35 @@ def _shared(ran: _Ran) -> set[tuple[str, str]]:
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
     places = [(name, value.untyped_storage().data_ptr()) for name, value in tensors]
     return {(a, b) for n, (a, at) in enumerate(places) for b, other in places[n + 1 :] if at == other}
+
+
+def part(inputs: Sequence[fx.Node], nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> fx.GraphModule:
+    """Some nodes of a graph as a module of their own: `inputs` come in, `results` come out."""
+    graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in inputs:
+        known[node] = graph.placeholder(node.name)
+        known[node].meta["val"] = node.meta.get("val")
+    for node in nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(known[result] for result in results))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+@define
+class PartProofs:
+    """`hold` for every rewritten place of a pass; equal places are compared once."""
+
+    errors: dict[str, float] = field(factory=dict)
+    """{rule or pattern: its largest difference on random inputs}."""
+    _known: set[tuple[str, str]] = field(factory=set)
+
+    def hold(self, name: str, where: str, before: fx.GraphModule, after: fx.GraphModule, promise: Promise) -> None:
+        """PassError with `where` in it where `after` is further from `before` than the promise allows."""
+        form = (name, fingerprint(before.graph))
+        if form in self._known:
+            return
+        self._known.add(form)
+        proof = prove(before, after, promise)
+        if proof.broken is not None:
+            raise PassError(f"{where}: {proof.broken}")
+        self.errors[name] = max(self.errors.get(name, 0.0), proof.max_abs_err)

@@ -15,6 +15,7 @@ from npucompose.graphs.describe import op_name
 from npucompose.graphs.effects import nodes_in, tensors_in
 from npucompose.graphs.inputs import places
 from npucompose.graphs.scopes import control
+from npucompose.passes.matching import bound
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op
 
 VIEWS = frozenset(
@@ -115,9 +116,7 @@ def _computed(node: fx.Node) -> Iterator[str]:
 def _arguments(node: fx.Node) -> dict[str, Argument]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
-    names = [a.name for a in node.target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return {name: _argument(value) for name, value in given.items()}
+    return {name: _argument(value) for name, value in bound(node, defaults=False).items()}
 
 
 def _argument(value: Any) -> Argument:

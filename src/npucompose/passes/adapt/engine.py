@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,17 +11,27 @@ import torch
 from attrs import frozen
 from torch import fx
 
-from npucompose.errors import RejectedError
+from npucompose.errors import ConfigError, RejectedError, unknown
 from npucompose.graphs.effects import is_getitem
 from npucompose.graphs.source import source_line
-from npucompose.passes.adapt.build import TRAIL, Builder
-from npucompose.passes.adapt.kinds import replacement
-from npucompose.passes.adapt.match import Bound, bound, by_operator, case_of, matches
+from npucompose.passes.adapt.build import TRAIL, Builder, replacement
 from npucompose.passes.base import Outcome
+from npucompose.passes.matching import Bound, bound, case_of, matches, operator_of, packet_of
 from npucompose.passes.metadata import value_of
-from npucompose.passes.parts import PartProofs, part
-from npucompose.passes.proof import Promise
-from npucompose.schema.adapt import Reject, Rewriting, Rule, RuleSet
+from npucompose.passes.proof import PartProofs, Promise, part
+from npucompose.schema.adapt import (
+    REFERENCE,
+    CastAround,
+    Compose,
+    Dispatch,
+    FillArgs,
+    LayoutAround,
+    Reject,
+    Rewriting,
+    Rule,
+    RuleSet,
+    references,
+)
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.passes import RuleFacts
 
@@ -215,3 +226,78 @@ def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartPro
         checks_ranges=any(count["checked"] for count in counts.values()),
         rules=facts,
     )
+
+
+def by_operator(rules: RuleSet) -> dict[torch._ops.OpOverload, list[Rule]]:
+    """{operator: its rules, the one to ask first in front}; every name that does not exist in one ConfigError."""
+    problems: list[str] = []
+    table: dict[torch._ops.OpOverload, list[Rule]] = {}
+    for rule in sorted(rules.rules, key=lambda r: -r.priority):
+        operator = _known(rule.op, rule, problems)
+        if operator is None:
+            continue
+        problems += _unknown_names(rule, operator)
+        for name in _made_by(rule):
+            _known(name, rule, problems)
+        table.setdefault(operator, []).append(rule)
+    if problems:
+        raise ConfigError(*problems)
+    return table
+
+
+def _known(name: str, rule: Rule, problems: list[str]) -> torch._ops.OpOverload | None:
+    found = operator_of(name)
+    if found is not None:
+        return found
+    packet = packet_of(of := name.rpartition(".")[0])
+    there = [f"{of}.{overload}" for overload in packet.overloads()] if packet is not None else []
+    words = unknown("operator", name, there) if there else f"there is no operator '{name}'."
+    problems.append(f"{words.removesuffix('.')} @ adapt rule '{rule.name}'.")
+    return None
+
+
+def _made_by(rule: Rule) -> list[str]:
+    if isinstance(rule, FillArgs):
+        return [rule.to]
+    if isinstance(rule, Compose):
+        return [step.op for step in rule.steps]
+    return [call.op for call in rule.cases.values()] if isinstance(rule, Dispatch) else []
+
+
+def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
+    """Arguments that a rule names and its operator does not have."""
+    known = [argument.name for argument in operator._schema.arguments]
+    when = rule.when
+    used = [
+        name for wanted in (when.args, when.dtype, when.rank, when.shape, when.length, when.layout) for name in wanted
+    ]
+    if isinstance(rule, (CastAround, LayoutAround)):
+        used += rule.inputs
+    if isinstance(rule, LayoutAround):
+        used += rule.set
+    if isinstance(rule, Dispatch):
+        used.append(rule.by)
+    let = [step.let for step in rule.steps if step.let] if isinstance(rule, Compose) else []
+    used += [name for name in _referred(rule) if name.partition("[")[0] not in let]
+    return [
+        unknown("argument", name, (*known, *let), f"adapt rule '{rule.name}' for {rule.op}")
+        for name in dict.fromkeys(name.partition("[")[0] for name in used)
+        if name not in known
+    ]
+
+
+def _referred(rule: Rule) -> list[str]:
+    calls: list[Any] = []
+    if isinstance(rule, FillArgs):
+        calls = [rule.call]
+    elif isinstance(rule, Compose):
+        calls = list(rule.steps)
+    elif isinstance(rule, Dispatch):
+        calls = list(rule.cases.values())
+    found = [reference for call in calls for reference in references((call.args, call.kwargs))]
+    found += list(rule.results) if isinstance(rule, Compose) else []
+    names = [match[1] for reference in found if (match := REFERENCE.fullmatch(reference))]
+    if isinstance(rule, Reject):
+        fields = [name for _, name, _, _ in string.Formatter().parse(rule.message) if name]
+        names += [name for name in fields if name not in ("op", "node", "source")]
+    return names

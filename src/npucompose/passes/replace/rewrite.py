@@ -14,11 +14,10 @@ from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
 from npucompose.graphs.form import same_form
 from npucompose.passes.base import Outcome
+from npucompose.passes.matching import Occurrence, Search, occurrence, searches, traced
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, value_of
-from npucompose.passes.parts import PartProofs, part
-from npucompose.passes.proof import Promise
-from npucompose.passes.replace.match import Found, Search, match, searches, traced
-from npucompose.passes.replace.pattern import Pattern
+from npucompose.passes.proof import PartProofs, Promise, part
+from npucompose.passes.replace import Pattern
 from npucompose.schema.passes import RuleFacts
 
 
@@ -91,13 +90,13 @@ def _replaced(whole: _Whole, pattern: Pattern, proofs: PartProofs | None) -> int
     for search in searches(type(pattern)):
         anchors = [node for node in whole.graph.nodes if node.target == search.anchor.target]
         for anchor in anchors:
-            found = None if anchor._erased else match(search, anchor)
+            found = None if anchor._erased else occurrence(search, anchor)
             if found is not None and _rewritten(whole, search, found, proofs):
                 count += 1
     return count
 
 
-def _rewritten(whole: _Whole, search: Search, found: Found, proofs: PartProofs | None) -> bool:
+def _rewritten(whole: _Whole, search: Search, found: Occurrence, proofs: PartProofs | None) -> bool:
     """The new calls stand where the first result stood, so that everybody who reads one comes after them."""
     graph, order = whole.graph, whole.order
     outputs = [found.nodes[output] for output in search.outputs]
@@ -128,7 +127,7 @@ def _rewritten(whole: _Whole, search: Search, found: Found, proofs: PartProofs |
 
 
 def _traced(
-    graph: fx.Graph, before: fx.Node, search: Search, tensors: Sequence[fx.Node], found: Found
+    graph: fx.Graph, before: fx.Node, search: Search, tensors: Sequence[fx.Node], found: Occurrence
 ) -> tuple[list[fx.Node], list[fx.Node]]:
     """(the replacement's calls in front of `before`, those of them that are its results)."""
     pattern = search.pattern

@@ -31,7 +31,7 @@ from npucompose.targets.torchair.workarounds import separate_overlaps
 
 if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline, Records
-    from npucompose.passes.replace.pattern import Pattern
+    from npucompose.passes.replace import Pattern
     from npucompose.targets.compilation import Backend, Compilation
 
 

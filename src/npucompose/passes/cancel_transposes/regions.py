@@ -16,9 +16,9 @@ import torch
 from torch import fx
 
 from npucompose.graphs.form import same_form
-from npucompose.passes.cancel_moves.absorb import absorbs, turned, turned_kwargs
-from npucompose.passes.cancel_moves.editor import Editor
-from npucompose.passes.cancel_moves.moves import (
+from npucompose.passes.cancel_transposes.absorb import absorbs, turned, turned_kwargs
+from npucompose.passes.cancel_transposes.moves import (
+    Editor,
     Perm,
     after,
     bytes_of,

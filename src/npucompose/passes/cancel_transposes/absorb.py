@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from npucompose.graphs.effects import op_facts
-from npucompose.passes.cancel_moves.moves import Perm, is_cast, is_copy
+from npucompose.passes.cancel_transposes.moves import Perm, is_cast, is_copy
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @frozen(kw_only=True)
-class CancelMoves(Pass):
+class CancelTransposes(Pass):
     """Compose permutes, move them to where they cancel, drop casts that lose nothing, share equal ones; to a fixpoint.
 
     before:  t = permute(x, [0, 3, 1, 2]);  r = relu(t);  return permute(r, [0, 2, 3, 1])
@@ -40,7 +40,7 @@ class CancelMoves(Pass):
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         from npucompose.graphs import is_planned
-        from npucompose.passes.cancel_moves.fixpoint import cancel
+        from npucompose.passes.cancel_transposes.cleanups import cancel
 
         if is_planned(graph):
             return Outcome(matches=0)

@@ -1,0 +1,200 @@
+"""The clean-ups one after the other until none finds anything.
+
+Permutes behind permutes become one, and copies behind copies; what comes back to where it was is dropped. Casts that
+widen and narrow again are dropped, what narrows stays. A permute in front of a reduction moves behind it, where there
+is less to permute, or nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from npucompose.graphs.effects import written_by
+from npucompose.graphs.form import same_form
+from npucompose.passes.base import Outcome
+from npucompose.passes.cancel_transposes.absorb import drops_rank, reduced_dims
+from npucompose.passes.cancel_transposes.moves import (
+    Editor,
+    Perm,
+    after,
+    counted,
+    facts,
+    is_cast,
+    is_copy,
+    is_identity,
+    is_move,
+    lays_down,
+    moves_of,
+    perm_of,
+    source_of,
+)
+from npucompose.passes.cancel_transposes.regions import turn
+from npucompose.passes.cse import merge_equal
+from npucompose.passes.metadata import is_integer, loses_nothing
+
+aten = torch.ops.aten
+ROUNDS = 20
+"""Each round wins bytes or removes a node, so that the end comes by itself; this many were never seen."""
+
+
+def cancel(graph: fx.Graph, *, relaxed: bool) -> Outcome:
+    """Rewrite in place; the facts say what was there before and what is left."""
+    before = counted(graph)
+    if before[2] == 0:
+        return Outcome(matches=0, moves=facts(before, before))
+    writes = any(True for node in graph.nodes if written_by(node))
+    changed = 0
+    for _ in range(ROUNDS):
+        found = _round(graph, writes, relaxed)
+        changed += found
+        if not found:
+            break
+    now = counted(graph)
+    return Outcome(matches=changed, exact=not (relaxed and changed), moves=facts(before, now))
+
+
+def _round(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
+    found = merge_equal(graph, is_move)
+    found += compose_permutes(graph, writes)
+    found += drop_casts(graph, writes, relaxed)
+    found += hoist_over_reductions(graph, writes, relaxed)
+    return found + turn(graph, writes, relaxed)
+
+
+def compose_permutes(graph: fx.Graph, writes: bool) -> int:
+    """How many places changed. Every value keeps its form, so that nothing behind it can tell."""
+    editor = Editor(graph, writes)
+    for node in moves_of(graph):
+        if node._erased:
+            continue
+        perm = perm_of(node)
+        if perm is not None:
+            _permute(editor, node, perm)
+        elif lays_down(node):
+            _copy(editor, node)
+    return editor.changed
+
+
+def _permute(editor: Editor, node: fx.Node, perm: Perm) -> None:
+    """`permute(permute(x, p), q)`: views both, so one permute of x has the same form."""
+    source = source_of(node)
+    first = perm_of(source)
+    if first is not None:
+        base, perm = source_of(source), after(first, perm)
+        if is_identity(perm) and editor.may_stand_for(base, node):
+            editor.stand_for(base, node)
+            return
+        made = editor.permuted(node, node, base, perm)
+        if made is not base:
+            if editor.may_stand_for(made, node):
+                editor.stand_for(made, node)
+                return
+            editor.sweep([made])
+    elif is_identity(perm) and editor.may_stand_for(source, node):
+        editor.stand_for(source, node)
+        return
+    base, perm = _behind_copies(node)
+    if base is not source and is_identity(perm) and editor.may_stand_for(base, node):
+        editor.stand_for(base, node)
+
+
+def _copy(editor: Editor, node: fx.Node) -> None:
+    """A copy in the order of the dimensions has one form, so only the values of its source count."""
+    source = source_of(node)
+    base, perm = _behind_copies(node)
+    if not editor.quiet(base, source, node):
+        return
+    if is_identity(perm) and editor.may_stand_for(base, node):
+        editor.stand_for(base, node)
+        return
+    shortest = source if base is source else source_of(source) if perm_of(source) is not None else None
+    if shortest is base:
+        return
+    made = editor.permuted(node, node, base, perm)
+    node.replace_input_with(source, made)
+    editor.changed += 1
+    editor.sweep([source])
+
+
+def _behind_copies(node: fx.Node) -> tuple[fx.Node, Perm]:
+    """The value before all permutes and copies that lead to `node`, and the order in which they leave it."""
+    order: Perm = tuple(range(node.meta["val"].dim()))
+    while True:
+        perm = perm_of(node)
+        if perm is not None:
+            order = after(perm, order)
+        elif not is_copy(node):
+            return node, order
+        node = source_of(node)
+
+
+def drop_casts(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
+    """`cast(cast(x: f16, f32), f16)` is x, `cast(cast(x: f16, f32), f64)` is one cast; how many places changed."""
+    editor = Editor(graph, writes)
+    for node in moves_of(graph):
+        if not node._erased and is_cast(node):
+            _cast(editor, node, relaxed)
+    return editor.changed
+
+
+def _cast(editor: Editor, node: fx.Node, relaxed: bool) -> None:
+    source = source_of(node)
+    if editor.may_stand_for(source, node):
+        editor.stand_for(source, node)
+        return
+    if not is_cast(source):
+        return
+    base = source_of(source)
+    first, middle, last = (n.meta["val"].dtype for n in (base, source, node))
+    rounding = relaxed and all(dtype.is_floating_point for dtype in (first, middle, last))
+    if not (loses_nothing(first, middle) or rounding) or not editor.quiet(base, source, node):
+        return
+    if first.is_floating_point and is_integer(last):
+        return  # what a value out of range becomes is nobody's promise, and differs between float types
+    if editor.may_stand_for(base, node):
+        editor.stand_for(base, node)
+        return
+    # A cast keeps the order of a dense tensor in memory, so one cast has the form of two; where not, they stay.
+    made = editor.call(node, node, aten._to_copy.default, base, dtype=last)
+    if editor.may_stand_for(made, node):
+        editor.stand_for(made, node)
+    else:
+        editor.sweep([made])
+
+
+def hoist_over_reductions(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
+    """`amax(permute(x, p), [d])` is amax(x, [p[d]]), permuted as the dimensions that are left stand."""
+    editor = Editor(graph, writes)
+    for node in [user for move in moves_of(graph) for user in move.users if drops_rank(user, relaxed)]:
+        _reduction(editor, node)
+    return editor.changed
+
+
+def _reduction(editor: Editor, node: fx.Node) -> None:
+    source = source_of(node)
+    permute = source_of(source) if is_copy(source) and len(source.users) == 1 else source
+    perm = perm_of(permute)
+    alone = len(source.users) == 1 and len(permute.users) == 1
+    if perm is None or not alone or not editor.quiet(node, source, permute, source_of(permute)):
+        return
+    base, old = source_of(permute), node.meta["val"]
+    dims = sorted(perm[dim] for dim in reduced_dims(node, len(perm)))
+    left = [dim for dim in range(len(perm)) if dim not in dims]
+    order = tuple(left.index(perm[dim]) for dim in range(len(perm)) if perm[dim] not in dims)
+    made = editor.call(node, node, node.target, base, dims, *node.args[2:], **_kept(node))
+    back = editor.permuted(node, node, made, order)
+    if not same_form(back.meta["val"], old):
+        if not old.is_contiguous():
+            editor.graph.erase_node(back) if back is not made else None
+            editor.graph.erase_node(made)
+            return
+        back = editor.laid_down(node, back)
+    node.replace_all_uses_with(back)
+    editor.graph.erase_node(node)
+    editor.changed += 1
+    editor.sweep([source])
+
+
+def _kept(node: fx.Node) -> dict[str, object]:
+    return {key: value for key, value in node.kwargs.items() if key != "dim"}
