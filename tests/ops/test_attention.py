@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import npucompose.ops
 from npucompose.errors import NpuComposeError
-from npucompose.ops.refusal import UnsupportedArgument
+from npucompose.ops.definitions import UnsupportedArgument
 
 # The kernel computes in float32 and rounds once; a half-precision result is off by at most one rounding.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}

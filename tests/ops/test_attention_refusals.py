@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from npucompose import ops
 from npucompose.ops import attention
 from npucompose.ops.attention import FIA, IFA, KERNELS
-from npucompose.ops.refusal import UnsupportedArgument
+from npucompose.ops.definitions import UnsupportedArgument
 
 ops.define()
 fia, ifa = torch.ops.npu.npu_fused_infer_attention_score, torch.ops.npu.npu_incre_flash_attention

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.ops.refusal import UnsupportedArgument
+from npucompose.ops.definitions import UnsupportedArgument
 
 npu = torch.ops.npu
 DTYPES = [(torch.float32, 2e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float64, 1e-14)]

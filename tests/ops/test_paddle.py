@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from npucompose import ops
-from npucompose.ops.missing import define_missing
+from npucompose.ops.definitions import define_missing
 
 ops.define()
 paddle = torch.ops.paddle

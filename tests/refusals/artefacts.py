@@ -19,7 +19,7 @@ def artefact(content: bytes | str, limit: int = 10_000) -> Callable[[Path], Any]
 
 
 AT = "npucompose.sinking.artefacts"
-TEXT, DUMPS, LISTINGS, LOGS, PROTO = (f"{AT}.{name}" for name in ("text", "dumps", "listings", "logs", "prototext"))
+TEXT, DUMPS, LISTINGS, LOGS, PROTO = (f"{AT}.{name}" for name in ("text", "dumps", "dumps", "logs", "text"))
 NODE = 'op { type: "NetOutput" } '
 LOG = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
 HALF = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to sta"

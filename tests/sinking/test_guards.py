@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.sinking.guards import Guard, parsed
+from npucompose.sinking.recompiles import Guard, guard_of
 
 ARGUMENTS = ("x", "y", "lens", "times")
 DUCK = "duck sizing added this equality because these variables had the same size 4"
@@ -47,13 +47,13 @@ DUCK = "duck sizing added this equality because these variables had the same siz
     ],
 )
 def test_a_reason_is_read(reason: str, kind: str, argument: str | None, more: tuple[object, ...]) -> None:
-    guard = parsed(reason, ARGUMENTS)
+    guard = guard_of(reason, ARGUMENTS)
     assert (guard.kind, guard.argument) == (kind, argument)
     assert (guard.dimension, guard.expected, guard.actual) == more
 
 
 def test_the_line_of_the_model_stays_and_the_tutorial_and_stack_go() -> None:
-    guard = parsed(
+    guard = guard_of(
         "0/0: 2 <= x.size()[0]          # return x  # m.py:3 in forward (user code shown is first use)\n"
         'User stack trace:\n  File "/home/a/m.py", line 3, in forward\n    return x',
         ARGUMENTS,
@@ -69,14 +69,14 @@ def test_the_line_of_the_model_stays_and_the_tutorial_and_stack_go() -> None:
 
 
 def test_without_the_names_of_the_arguments_the_first_name_of_an_expression_is_taken() -> None:
-    assert parsed("0/0: L['lens'][0] == 512").argument == "lens"
-    assert parsed("0/0: tensor 'self._buffers['k']' size mismatch at index 0. expected 4, actual 6").argument is None
-    assert parsed("0/0: y.size()[0] == x.size()[0]").other == "x"
-    assert parsed("0/0: not ___dict_contains('a', G)").argument is None
-    assert parsed("0/0: lens[times] == 512").argument == "lens"
-    assert parsed("0/0: G['flag'] == 512").argument is None
-    assert parsed("0/0: tensor '0' rank mismatch. expected 2, actual 3").argument is None
-    assert parsed("0/0: x.size()[0] == 4").other is None
+    assert guard_of("0/0: L['lens'][0] == 512").argument == "lens"
+    assert guard_of("0/0: tensor 'self._buffers['k']' size mismatch at index 0. expected 4, actual 6").argument is None
+    assert guard_of("0/0: y.size()[0] == x.size()[0]").other == "x"
+    assert guard_of("0/0: not ___dict_contains('a', G)").argument is None
+    assert guard_of("0/0: lens[times] == 512").argument == "lens"
+    assert guard_of("0/0: G['flag'] == 512").argument is None
+    assert guard_of("0/0: tensor '0' rank mismatch. expected 2, actual 3").argument is None
+    assert guard_of("0/0: x.size()[0] == 4").other is None
 
 
 def test_a_guard_without_a_source_names_none() -> None:
@@ -85,5 +85,5 @@ def test_a_guard_without_a_source_names_none() -> None:
         "0/0: lens[0] == 512  #  ",
         "0/0: lens[0] == 512  # (user code shown is first use)",
     ):
-        guard = parsed(reason, ARGUMENTS)
+        guard = guard_of(reason, ARGUMENTS)
         assert (guard.text, guard.source) == ("lens[0] == 512", None), reason

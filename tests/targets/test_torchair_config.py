@@ -17,6 +17,7 @@ from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.partition import Outside
 from npucompose.sinking import converters
+from npucompose.sinking import table as converters
 from npucompose.targets.torchair import config, failures, workarounds
 from npucompose.targets.torchair.config import node_filter
 from tests.passes.adapted_samples import rules_of

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
+from npucompose.ops.definitions import UnsupportedArgument, define_missing
 from npucompose.ops.masked import Attended, Hidden, attend
-from npucompose.ops.missing import define_missing
-from npucompose.ops.refusal import UnsupportedArgument
 
 SCHEMAS = {
     "npu_fused_infer_attention_score": (

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from npucompose.ops.missing import define_missing
-from npucompose.ops.refusal import UnsupportedArgument
+from npucompose.ops.definitions import UnsupportedArgument, define_missing
 
 SCHEMAS = {
     "npu_rms_norm": "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.ops.missing import define_missing
+from npucompose.ops.definitions import define_missing
 
 POOLING = (
     "int[2] kernel_size, int[2] strides, int[2] paddings, bool ceil_mode=False, bool exclusive=True, "

@@ -1,26 +1,114 @@
 """Why Dynamo compiled again, about which argument, and what would have avoided it. Counts nothing itself.
 
-The advice follows the table of docs/calls.md (calls × dynamic); tests compare each sentence with torch's own count.
+Dynamo's words for a guard that failed are those of `torch._dynamo.utils.get_compilation_metrics()` and of
+`TORCH_LOGS=recompiles`; older versions write the source expression `L['x']` where newer ones write `x`. The advice
+follows the table of docs/calls.md (calls × dynamic); tests compare each sentence with torch's own count.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from attrs import frozen
 
 from npucompose.schema.experiment import ModeName, Shapes
 from npucompose.schema.record import Recompile
 from npucompose.schema.sequence import WORDS, Call, dimension_of
-from npucompose.sinking.guards import Guard, Kind, parsed
 
+Kind = Literal["size", "stride", "dtype", "rank", "value", "length", "least", "equal_sizes", "size_value", "other"]
+
+_LOCAL = re.compile(r"\bL\[(['\"])(\w+)\1\]")
+_COMPILE_ID = re.compile(r"^-?\s*(\d+/\d+):\s*")
+_TENSOR = re.compile(
+    r"tensor '(?P<name>.+?)' (?P<what>size|stride) mismatch at index (?P<at>\d+)\. "
+    r"expected (?P<expected>-?\d+), actual (?P<actual>-?\d+)"
+)
+_WHOLE_TENSOR = re.compile(
+    r"tensor '(?P<name>.+?)' (?P<what>dtype|rank) mismatch\. expected (?P<expected>\S+), actual (?P<actual>\S+)"
+)
+_SIZE = r"(?P<{0}>[^\s()]+)\.size\(\)\[(?P<{0}_at>\d+)\]"
+_LEAST = re.compile(rf"(?P<least>\d+) <= {_SIZE.format('name')}$")
+_EQUAL = re.compile(rf"{_SIZE.format('name')} == {_SIZE.format('other')}$")
+_SIZE_VALUE = re.compile(rf"{_SIZE.format('name')} == (?P<expected>\d+)$")
+_LENGTH = re.compile(r"len\((?P<name>[^()]+)\) == (?P<expected>\d+)$")
+_VALUE = re.compile(r"(?P<name>[^\s()=<>]+) == (?P<expected>\S+)$")
+_TUTORIAL = " (user code shown is first use"
+_WORD = re.compile(r"[A-Za-z_]\w*")
 CONSTANT_SIZES = ("0", "1")
 """Sizes that torch never makes a symbol of."""
 
 
 OF_A_SIZE: tuple[Kind, ...] = ("size", "least", "equal_sizes", "size_value")
+
+
+@frozen(kw_only=True)
+class Guard:
+    """`Guard(kind="size", text="tensor 'x' size mismatch …", argument="x", dimension=0, expected="4", actual="6")`."""
+
+    kind: Kind
+    text: str
+    """One line: the guard, without the id of the entry it belongs to and without code that only quotes the model."""
+    source: str | None = None
+    """Where Dynamo says the guard comes from: `return x * lens[0]  # model.py:3 in forward`."""
+    argument: str | None = None
+    """The argument of the model that the guard is about; None where it is about none (a parameter, a global)."""
+    other: str | None = None
+    """The second argument of `equal_sizes`."""
+    dimension: int | None = None
+    expected: str | None = None
+    actual: str | None = None
+
+
+def guard_of(reason: str, arguments: Collection[str] | None = None) -> Guard:
+    """The guard in a recompile reason; `arguments` are the model's, None where nobody knows them.
+
+    `guard_of("0/0: L['lens'][0] == 512  # return x * lens[0]")` is the value 512 of the argument `lens`.
+    """
+    first_line = reason.strip().splitlines()[0] if reason.strip() else ""
+    code, _, comment = _LOCAL.sub(r"\2", _COMPILE_ID.sub("", first_line)).partition("  #")
+    text, source = " ".join(code.split()), " ".join(comment.partition(_TUTORIAL)[0].split()) or None
+
+    def guard(kind: Kind, found: re.Match[str] | None = None, at: str | None = None) -> Guard:
+        groups = found.groupdict() if found is not None else {}
+        return Guard(
+            kind=kind,
+            text=text,
+            source=source,
+            argument=_argument(groups.get("name") or text, arguments, named=found is not None),
+            other=_argument(groups["other"], arguments, named=True) if "other" in groups else None,
+            dimension=int(groups[at]) if at else None,
+            expected=groups.get("expected") or groups.get("least"),
+            actual=groups.get("actual"),
+        )
+
+    if found := _TENSOR.search(text):
+        return guard("size" if found["what"] == "size" else "stride", found, "at")
+    if found := _WHOLE_TENSOR.search(text):
+        return guard("dtype" if found["what"] == "dtype" else "rank", found)
+    if found := _LEAST.fullmatch(text):
+        return guard("least", found, "name_at")
+    if found := _EQUAL.fullmatch(text):
+        return guard("equal_sizes", found, "name_at")
+    if found := _SIZE_VALUE.fullmatch(text):
+        return guard("size_value", found, "name_at")
+    if found := _LENGTH.fullmatch(text):
+        return guard("length", found)
+    if found := _VALUE.fullmatch(text):
+        return guard("value", found)
+    return guard("other")
+
+
+def _argument(expression: str, arguments: Collection[str] | None, *, named: bool) -> str | None:
+    """The argument an expression starts from: `lens[0]` is of `lens`, `self._buffers['k']` is of none."""
+    words = _WORD.findall(expression)
+    if arguments is None:
+        return words[0] if named and words and words[0] not in ("self", "G") else None
+    if named:
+        return words[0] if words and words[0] in arguments else None
+    return next((word for word in words if word in arguments), None)
 
 
 @frozen(kw_only=True)
@@ -46,7 +134,7 @@ class Again:
 
 def explained(again: Again, asked: Asked, *, call: Call, name: str) -> Recompile:
     """The report's entry for a recompilation in a call; `name` is what the call is called there."""
-    guard = _decisive([parsed(reason, asked.arguments) for reason in again.reasons], call)
+    guard = _decisive([guard_of(reason, asked.arguments) for reason in again.reasons], call)
     return Recompile(
         compile_id=again.compile_id,
         reason=guard.text + (f"  # {guard.source}" if guard.source else ""),

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from npucompose.schema.sinking import Blame, Certainty, Failure, GraphKind, Verdict
-from npucompose.sinking.converters import taken_instead
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
-from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.table import OperatorTable, taken_instead
 from npucompose.sinking.values import Use, dynamic_ops, geared, uses
 
 BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {

@@ -15,8 +15,7 @@ import yaml
 from npucompose.errors import ConfigError
 from npucompose.sinking.artefacts import FORMS, Artefact, read
 from npucompose.sinking.artefacts.artefact import Compiled
-from npucompose.sinking.artefacts.prototext import NotProtobuf, attributes, parsed, text
-from npucompose.sinking.artefacts.text import LIMIT_BYTES
+from npucompose.sinking.artefacts.text import LIMIT_BYTES, NotProtobuf, attributes, parsed, text
 from tests.sinking.made import plain, told
 
 HERE = Path(__file__).parent

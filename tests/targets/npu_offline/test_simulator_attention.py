@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.ops.refusal import UnsupportedArgument
+from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.targets.npu_offline.simulator import composites, fusion_attention
 
 F: Any = torch.nn.functional

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from npucompose.errors import ConfigError
-from npucompose.sinking.artefacts import dumps, listings, logs
+from npucompose.sinking.artefacts import dumps, logs
 from npucompose.sinking.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
 from npucompose.sinking.artefacts.text import LIMIT_BYTES, text_of
 
 __all__ = ["FORMS", "Artefact", "GraphRead", "Mark", "read"]
 
-READERS = (listings.read, dumps.read, logs.read)
+READERS = (dumps.read_listing, dumps.read_dump, logs.read)
 """Each returns None for a text that is not of its forms, and raises ConfigError for one that is and is cut off."""
 
 

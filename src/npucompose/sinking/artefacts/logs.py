@@ -14,8 +14,7 @@ from npucompose.schema.experiment import Shapes
 from npucompose.schema.record import Recompile
 from npucompose.sinking.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
 from npucompose.sinking.artefacts.text import cut_off
-from npucompose.sinking.guards import parsed
-from npucompose.sinking.recompiles import Again, Asked, explained
+from npucompose.sinking.recompiles import Again, Asked, explained, guard_of
 
 _PREFIX = re.compile(r"\[(?:DEBUG|INFO|WARNING|WARN|ERROR|EVENT)\] ?(?:TORCHAIR|GE)\b|\[__recompiles")
 _VERDICT = re.compile(
@@ -190,7 +189,7 @@ def _recompiles(lines: list[str]) -> Iterator[Recompile]:
 
 def _recompile(compile_id: str, function: str, reasons: list[str]) -> Recompile:
     """Told with the advice for dynamic=None: a log does not say which policy was asked for."""
-    guards = [parsed(reason) for reason in reasons]
+    guards = [guard_of(reason) for reason in reasons]
     arguments = {name for guard in guards for name in (guard.argument, guard.other) if name}
     numbers = {g.argument for g in guards if g.argument and (g.expected or "").replace(".", "", 1).isdigit()}
     asked = Asked(

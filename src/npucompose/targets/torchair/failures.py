@@ -10,7 +10,7 @@ from npucompose.errors import traced_line
 from npucompose.schema.leaf import GE
 from npucompose.schema.partition import Outside
 from npucompose.schema.sinking import Failure
-from npucompose.sinking.converters import NUMBERS, is_scalar, taken_instead
+from npucompose.sinking.table import NUMBERS, is_scalar, taken_instead
 
 if TYPE_CHECKING:
     from torch import fx

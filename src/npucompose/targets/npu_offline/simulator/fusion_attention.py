@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npucompose.ops.refusal import UnsupportedArgument
+from npucompose.ops.definitions import UnsupportedArgument
 
 LAST, V3 = "npu_fusion_attention", "npu_fusion_attention_v3"
 GRADIENTS = {LAST: "npu_fusion_attention_grad", V3: "npu_fusion_attention_grad_v3"}

@@ -1,4 +1,4 @@
-"""Defines operators that nobody else has defined, each with its kernel and its meta function."""
+"""Defines operators that nobody else has defined, each with its kernel and its meta function; how a kernel refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import Any
 
 import torch
 
+from npucompose.errors import NpuComposeError
+
 _LIBRARIES: list[torch.library.Library] = []
+
+
+class UnsupportedArgument(NpuComposeError, ValueError):
+    """An argument that the reference kernel does not take, or that the operator's own document forbids."""
+
+    def __init__(self, op: str, argument: str, given: str, possible: str) -> None:
+        self.parts = (op, argument, given, possible)
+        super().__init__(f"torch.ops.npu.{op}: '{argument}' {given}. {possible}")
+
+    def __reduce__(self) -> tuple[type[UnsupportedArgument], tuple[str, str, str, str]]:
+        return type(self), self.parts
 
 
 def define_missing(
