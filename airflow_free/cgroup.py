@@ -14,13 +14,13 @@ MEMBERS = "cgroup.procs"
 REMOVE_S = 2.0
 
 
-def make() -> str | None:
-    """The folder of a new group below the one that this process is in."""
+def make(program: str) -> str | None:
+    """The folder of a new group, named after the program, below the one that this process is in."""
     try:
         own = _own()
         if own is None:
             return None
-        folder = own / f"npucompose-{os.getpid()}-{os.urandom(4).hex()}"
+        folder = own / f"{program}-{os.getpid()}-{os.urandom(4).hex()}"
         folder.mkdir()
     except OSError:
         return None

@@ -1,9 +1,9 @@
-"""A process that has torch loaded and forks a supervisor, and that a worker, for each order. Runs no job itself and
-touches no device.
+"""A process that has loaded what workers need and forks a supervisor, and that a worker, for each task. Runs no job
+itself and touches no device.
 
-Started by `airflow_free.pool`, which sends the files of an order over a socket: its text, the pipe of its words, its
-log, the socket of its supervisor. One thread only: a fork of more would copy held locks. When the other end of the
-socket is gone, so is everybody who wanted a result: it waits for its supervisors, who see the same, and ends.
+Its parent (`ForkServer`) sends the files of a task over a socket: its text, the pipe of its messages, its log, the
+socket of its supervisor. One thread only: a fork of more would copy held locks. When the other end of the socket is
+gone, so is everybody who wanted a result: it waits for its supervisors, who see the same, and ends.
 """
 
 from __future__ import annotations
@@ -17,22 +17,30 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow_free.inside import leave_a_trace, obey
-from airflow_free.outcome import Limits
-from airflow_free.processes import below
-from airflow_free.supervisor import ENDING_S, adopt_orphans, supervise
+from attrs import asdict, field, frozen
 
-FILES_OF_AN_ORDER = 4
-"""Its text, the pipe for its words, its log, the socket of its supervisor."""
+from airflow_free.outcome import GRACE_S, Limits
+from airflow_free.processes import adopt_orphans, below
+from airflow_free.supervisor import ENDING_S, supervise
+from airflow_free.worker import leave_a_trace, run_and_exit
+
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
+"""Instead of `-m airflow_free.forkserver`: that would need this package on the path before the path could be set."""
+FILES_OF_A_TASK = 4
+"""Its text, the pipe for its messages, its log, the socket of its supervisor."""
 
 
 def main() -> None:
-    """Called by the boot line of `airflow_free.pool`: argv holds the path, the socket's number and what to load."""
+    """Called by BOOT: argv holds the path, the socket's number and what to load."""
     leave_a_trace()
     connection = socket.socket(fileno=int(sys.argv[2]))
     connection.set_inheritable(False)
@@ -49,7 +57,94 @@ def main() -> None:
     os._exit(0)  # what it has loaded needs no taking down, and somebody waits
 
 
+@frozen(kw_only=True)
+class WorkerTask:
+    """One job: call `entry` ("module:function") with `payload` and a `Notify`."""
+
+    number: int = 0
+    entry: str
+    payload: Mapping[str, Any]
+    time_limit_s: float
+    log_path: Path
+    limits: Limits = field(factory=Limits)
+    environment: Mapping[str, str] | None = None
+    """All variables that the worker starts with, None for those of this process."""
+    loaded: tuple[str, ...] = ()
+    """Modules to have loaded before the fork; `module:function` is called too, for what it reads once and keeps."""
+    late_env: Mapping[str, str] = field(factory=dict[str, str])
+    """Variables of this job alone, set after the fork: which device it may see."""
+    program: str = "airflow_free"
+    """Whose workers these are: the name in messages and of control groups."""
+
+
+class ForkServer:
+    """The parent's end: starts the process and sends it tasks."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self.process, self.connection = process, connection
+        self.ready = False
+
+    @staticmethod
+    def start(environment: Mapping[str, str] | None, loaded: tuple[str, ...], log_path: Path) -> ForkServer:
+        """Its own session, so that Ctrl-C reaches the parent alone, which ends the jobs in good order."""
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        with log_path.open("ab") as log, theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), json.dumps(loaded)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=environment,
+            )
+        return ForkServer(process, ours)
+
+    def fork(self, task: WorkerTask, pipe: int, control: int) -> None:
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as text, task.log_path.open("ab") as log:
+            what = {"entry": task.entry, "payload": task.payload, "env": dict(task.late_env), "program": task.program}
+            json.dump({**what, "limits": asdict(task.limits)}, text, allow_nan=False)
+            text.flush()
+            text.seek(0)
+            # its death shows when the socket of the job is read
+            with contextlib.suppress(OSError):
+                socket.send_fds(self.connection, [b"\n"], [text.fileno(), pipe, log.fileno(), control])
+
+    def listen(self) -> bool:
+        """Whether it is there; the one thing that it says is that it is ready."""
+        try:
+            text = self.connection.recv(65536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.ready = self.ready or bool(text)
+        return bool(text)
+
+    def has_ended(self) -> bool:
+        """A process closes its files a moment before it has ended."""
+        try:
+            self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return False
+        while self.connection.fileno() >= 0 and self.listen():
+            pass
+        return True
+
+    def close(self) -> int:
+        """Hang up: it ends what it forked, and itself. Its exit status."""
+        self.connection.close()
+        try:
+            return self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
 class _Server:
+    """The process itself."""
+
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.supervisors: set[int] = set()
@@ -78,16 +173,16 @@ class _Server:
             self._wait_for_all()
 
     def _listen(self) -> bool:
-        """Follow an order; False when nobody is there any more. The files of each come with a byte of its own."""
+        """Take a task; False when nobody is there any more. The files of each come with a byte of its own."""
         try:
-            text, files, _, _ = socket.recv_fds(self.connection, 1, FILES_OF_AN_ORDER)
+            text, files, _, _ = socket.recv_fds(self.connection, 1, FILES_OF_A_TASK)
         except OSError:
             return False
-        if len(files) == FILES_OF_AN_ORDER:
+        if len(files) == FILES_OF_A_TASK:
             self._fork(*files)
         return bool(text)
 
-    def _fork(self, order: int, pipe: int, log: int, control: int) -> None:
+    def _fork(self, text_file: int, pipe: int, log: int, control: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = None
@@ -96,13 +191,13 @@ class _Server:
         except OSError:
             traceback.print_exc()  # too many processes: the job's socket closes without a word of a beginning
         if pid == 0:
-            self._be_a_supervisor(order, pipe, log, control)
-        for file in (order, pipe, log, control):
+            self._be_a_supervisor(text_file, pipe, log, control)
+        for file in (text_file, pipe, log, control):
             os.close(file)
         if pid is not None:
             self.supervisors.add(pid)
 
-    def _be_a_supervisor(self, order: int, pipe: int, log: int, control: int) -> NoReturn:
+    def _be_a_supervisor(self, text_file: int, pipe: int, log: int, control: int) -> NoReturn:
         """Never returns into the server's loop, whatever happens."""
         status = 1
         try:
@@ -110,10 +205,11 @@ class _Server:
             for handle in (self.bell_out, self.bell_in):
                 os.close(handle)
             self.connection.close()
-            with open(order, encoding="utf-8") as text:
-                what = json.load(text)
-            limits = Limits(**what["limits"])
-            supervise(lambda: _be_a_worker(what, pipe), pipe, socket.socket(fileno=control), log, limits)
+            with open(text_file, encoding="utf-8") as text:
+                task = json.load(text)
+            limits = Limits(**task["limits"])
+            connection = socket.socket(fileno=control)
+            supervise(lambda: run_and_exit(task, pipe), pipe, connection, log, limits, task["program"])
             status = 0
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
@@ -145,19 +241,3 @@ class _Server:
             if not below(os.getpid()):
                 return
             time.sleep(0.005)
-
-
-def _be_a_worker(what: dict[str, Any], pipe: int) -> NoReturn:
-    status = 1
-    try:
-        os.environ.update(what["env"])
-        obey(what, pipe)
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)

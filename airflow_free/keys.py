@@ -1,4 +1,4 @@
-"""Keys of results: equal keys, equal result. Knows no torch and reads no git.
+"""Keys of results: equal keys, equal result. Reads no git.
 
 A key that leaves something out gives a wrong answer; one that holds too much costs a second run. So everything goes in
 that may change a result: the values read, versions, the device, threads, the source code. The git commit is not there:
@@ -19,8 +19,8 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
+from airflow_free.errors import InvalidRequest, unknown
 from airflow_free.stage import Stage
-from npucompose.errors import ConfigError, unknown
 
 KEY_FORMAT = 1
 """Grows when a key is put together in another way, so that old records are not found any more."""
@@ -40,7 +40,7 @@ def plain(value: Any, where: str = "") -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ConfigError(f"{value} has no place in a key or a record @ {where.lstrip('.') or 'the value'}.")
+            raise InvalidRequest(f"{value} has no place in a key or a record @ {where.lstrip('.') or 'the value'}.")
         return value
     if isinstance(value, Enum):
         return plain(value.value, where)
@@ -54,7 +54,7 @@ def plain(value: Any, where: str = "") -> Any:
         return sorted((plain(item, where) for item in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [plain(item, f"{where}[{at}]") for at, item in enumerate(value)]
-    raise ConfigError(f"a {type(value).__name__} cannot be written as JSON @ {where.lstrip('.') or 'the value'}.")
+    raise InvalidRequest(f"a {type(value).__name__} cannot be written as JSON @ {where.lstrip('.') or 'the value'}.")
 
 
 def canonical(value: Any) -> str:
@@ -88,7 +88,7 @@ def code_digests(
 ) -> dict[str, str]:
     """{what: sha256 of its source}: packages and modules by dotted name, a user's files by their file name.
 
-    `code_digests(["npucompose.passes"], ["/home/a/model.py"])` gives {"npucompose.passes": …, "model.py": …}. Where
+    `code_digests(["bakery.stages"], ["/home/a/recipe.py"])` gives {"bakery.stages": …, "recipe.py": …}. Where
     the code lies does not matter, what it says does. Modules are found, not imported (only their parents are).
     `remembered` holds digests of packages from an earlier call, and gets the others.
     """
@@ -101,7 +101,7 @@ def code_digests(
     for file in files:
         path = Path(file)
         if not path.is_file():
-            raise ConfigError(f"the source file {path} is gone; the result depends on it.")
+            raise InvalidRequest(f"the source file {path} is gone; the result depends on it.")
         label, number = path.name, 2
         while label in found:
             label, number = f"{path.name}#{number}", number + 1
@@ -113,11 +113,11 @@ def _place_of(module: str) -> Path:
     """The file of a module, the folder of a package."""
     spec = importlib.util.find_spec(module)
     if spec is None:
-        raise ConfigError(f"no module named '{module}'; its source is part of a key.")
+        raise InvalidRequest(f"no module named '{module}'; its source is part of a key.")
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
     if spec.origin is None:
-        raise ConfigError(f"module '{module}' has no source file; its source is part of a key.")
+        raise InvalidRequest(f"module '{module}' has no source file; its source is part of a key.")
     return Path(spec.origin)
 
 
@@ -148,31 +148,31 @@ class Ingredients:
     @property
     def key(self) -> str:
         """The key of the whole experiment."""
-        return _digest_of_plain([KEY_FORMAT, self.values, *self._surroundings()])
+        return _digest_of_plain([KEY_FORMAT, self.values, *self._context()])
 
     def keys(self, order: Sequence[Stage[Any]]) -> dict[str, str]:
         """{stage: key} of stages in running order (`StageGraph.order`)."""
         keys: dict[str, str] = {}
-        surroundings = self._surroundings()
+        context = self._context()
         for stage in order:
             read = {path: self._read(path, stage.name) for path in sorted(stage.reads)}
             needed = {need: keys[need] for need in sorted(stage.needs)}
-            keys[stage.name] = _digest_of_plain([KEY_FORMAT, stage.name, read, needed, *surroundings])
+            keys[stage.name] = _digest_of_plain([KEY_FORMAT, stage.name, read, needed, *context])
         return keys
 
     @property
-    def surroundings(self) -> dict[str, Mapping[str, str]]:
+    def context(self) -> dict[str, Mapping[str, str]]:
         """What the keys hold beside the experiment itself: of the machine and of the code."""
         return {"versions": self.versions, "device": self.device, "code": self.code}
 
-    def _surroundings(self) -> list[Any]:
-        return [sorted(mapping.items()) for mapping in self.surroundings.values()]
+    def _context(self) -> list[Any]:
+        return [sorted(mapping.items()) for mapping in self.context.values()]
 
     def _read(self, path: str, stage: str) -> Any:
         value: Any = self.values
         for part in path.split("."):
             if not isinstance(value, Mapping) or part not in value:
                 choices = list(value) if isinstance(value, Mapping) else []
-                raise ConfigError(unknown("field", path, choices, where=f"reads of stage '{stage}'"))
+                raise InvalidRequest(unknown("field", path, choices, where=f"reads of stage '{stage}'"))
             value = value[part]
         return value

@@ -16,16 +16,15 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
-from airflow_free.stage import Event, Tell
-from npucompose.errors import ConfigError
-from npucompose.visible import visible
+from airflow_free.errors import InvalidRequest, visible
+from airflow_free.stage import Event, Notify
 
 OutcomeStatus = Literal["done", "failed", "crashed", "timeout", "memory_limit", "config_error"]
 
 MIB = 2**20
 AT_ONCE = MIB
 """Bytes of one worker that are read before others are asked."""
-LONGEST_WORD = 256 * MIB
+LONGEST_LINE = 256 * MIB
 LAST_LINES = 20
 LAST_BYTES = 16_384
 GRACE_S = 3.0
@@ -42,10 +41,13 @@ class Limits:
     log_bytes: int = 64 * MIB
     memory_bytes: int | None = None
     """Of all processes of the job together: memory that belongs to no file."""
+    memory_name: str = "its limit"
+    """What that is called where a person set it."""
 
     @staticmethod
-    def of_mib(log_mib: float, memory_mib: float | None) -> Limits:
-        return Limits(log_bytes=int(log_mib * MIB), memory_bytes=None if memory_mib is None else int(memory_mib * MIB))
+    def from_mib(log_mib: float, memory_mib: float | None, memory_name: str = "its limit") -> Limits:
+        memory = None if memory_mib is None else int(memory_mib * MIB)
+        return Limits(log_bytes=int(log_mib * MIB), memory_bytes=memory, memory_name=memory_name)
 
 
 @frozen(kw_only=True)
@@ -57,34 +59,32 @@ class Outcome:
     error: str | None = None
     error_type: str | None = None
     problems: tuple[str, ...] = ()
-    rejected: tuple[str, ...] = ()
-    """A sentence for each operator that an adaptation rule rejects."""
     facts: Mapping[str, Any] = field(factory=dict[str, Any])
-    """What a stage that failed knows all the same: {"sinking": …}."""
+    """What a stage that failed knows all the same."""
     exit_status: int = 0
     """What a command line that ran nothing else should end with."""
     exit_signal: str | None = None
     last_lines: tuple[str, ...] = ()
     log_cut_bytes: int = 0
-    """What the worker printed beyond pipeline.log_limit_mb and its last lines."""
+    """What the worker printed beyond its limit and its last lines."""
     seconds: float = 0.0
 
 
-class Hearing:
+class WorkerChannel:
     """The reading end of a worker's pipe. Whatever comes through it, `read` raises nothing."""
 
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, pipe: int, program: str) -> None:
         os.set_blocking(pipe, False)
-        self.pipe = pipe
+        self.pipe, self.program = pipe, program
         self.ended = False
         """No process holds the other end any more."""
-        self.last_word: LastWord | None = None
+        self.final: FinalMessage | None = None
         self.broken: str | None = None
         """What the worker did instead of answering, as the end of a sentence; nothing after it is read."""
         self._begun: list[bytes] = []
         self._length = 0
 
-    def read(self, on_event: Tell) -> None:
+    def read(self, on_event: Notify) -> None:
         """Pass on what is in the pipe now, or AT_ONCE of it; a line without its end waits for the rest."""
         taken = 0
         with contextlib.suppress(BlockingIOError):
@@ -96,7 +96,7 @@ class Hearing:
                 taken += len(chunk)
                 self._take(chunk, on_event)
 
-    def _take(self, chunk: bytes, on_event: Tell) -> None:
+    def _take(self, chunk: bytes, on_event: Notify) -> None:
         head, *more = chunk.split(b"\n")
         self._begun.append(head)
         self._length += len(head)
@@ -104,41 +104,41 @@ class Hearing:
             line = b"".join(self._begun)
             self._begun, self._length = [rest], len(rest)
             try:
-                word = _word(line)
+                message = _message(line)
             except (ValueError, RecursionError):
-                self.broken = f"wrote {_shortly(line)} where it answers npucompose"
+                self.broken = f"wrote {_shortly(line)} where it answers {self.program}"
                 return
-            if isinstance(word, Event):
-                on_event(word)
-            elif self.last_word is None:
-                self.last_word = word
-        if self._length > LONGEST_WORD:
-            self.broken = f"wrote more than {LONGEST_WORD} bytes in one line where it answers npucompose"
+            if isinstance(message, Event):
+                on_event(message)
+            elif self.final is None:
+                self.final = message
+        if self._length > LONGEST_LINE:
+            self.broken = f"wrote more than {LONGEST_LINE} bytes in one line where it answers {self.program}"
 
     def close(self) -> None:
         os.close(self.pipe)
 
 
 @frozen
-class LastWord:
+class FinalMessage:
     """A result, or the error in its place."""
 
     result: dict[str, Any] | None = None
     error: Mapping[str, Any] | None = None
 
 
-def _word(line: bytes) -> Event | LastWord:
-    """ValueError for a line that `airflow_free.inside` would not write."""
+def _message(line: bytes) -> Event | FinalMessage:
+    """ValueError for a line that `airflow_free.worker` would not write."""
     match json.loads(line, parse_constant=_refuse):
         case {"word": "event", "event": dict(event), **none} if not none:
-            return Event.of_dict(event)
+            return Event.from_dict(event)
         case {"word": "result", "result": dict(result), **none} if not none:
-            return LastWord(result=result)
+            return FinalMessage(result=result)
         case {
             "word": "error", "type": str(), "message": str(), "exit_status": int(),
-            "problems": list(problems), "rejected": list(rejected), "facts": dict(), **none,
-        } as error if not none and all(isinstance(one, str) for one in (*problems, *rejected)):  # fmt: skip
-            return LastWord(error=error)
+            "problems": list(problems), "facts": dict(), **none,
+        } as error if not none and all(isinstance(one, str) for one in problems):  # fmt: skip
+            return FinalMessage(error=error)
         case _:
             raise ValueError
 
@@ -152,8 +152,8 @@ def _shortly(line: bytes) -> str:
 
 
 @frozen(kw_only=True)
-class Account:
-    """How a worker's process ended, as its supervisor tells it."""
+class ExitReport:
+    """How a worker's process ended, as its supervisor reports it."""
 
     returncode: int | None
     """Negative: the signal; None where the supervisor was killed with it."""
@@ -163,20 +163,20 @@ class Account:
     """Bytes that the worker printed and that are not in its log."""
 
 
-def outcome_of(hearing: Hearing, account: Account, limits: Limits, time_limit_s: float | None) -> Outcome:
+def outcome_of(channel: WorkerChannel, report: ExitReport, limits: Limits, time_limit_s: float | None) -> Outcome:
     """From what it said, how it ended, and the time limit, if that was reached."""
-    word, returncode = hearing.last_word, account.returncode
-    if hearing.broken is not None and time_limit_s is None:
-        words = f"the worker {visible(hearing.broken)}, and was ended."
+    final, returncode = channel.final, report.returncode
+    if channel.broken is not None and time_limit_s is None:
+        words = f"the worker {visible(channel.broken)}, and was ended."
         return Outcome(status="crashed", error=words, exit_status=3)
-    if word is not None and word.result is not None:
-        return Outcome(status="done", result=word.result)
-    if word is not None and word.error is not None:
-        return _failure(word.error)
+    if final is not None and final.result is not None:
+        return Outcome(status="done", result=final.result)
+    if final is not None and final.error is not None:
+        return _failure(final.error)
     exit_signal = _signal_name(-returncode) if returncode is not None and returncode < 0 else None
-    if account.memory is not None:
+    if report.memory is not None:
         words = (
-            f"the worker was killed: it used {account.memory / MIB:.0f} MiB, and pipeline.memory_limit_mb is "
+            f"the worker was killed: it used {report.memory / MIB:.0f} MiB, and {limits.memory_name} is "
             f"{(limits.memory_bytes or 0) / MIB:g}."
         )
         return Outcome(status="memory_limit", error=words, exit_status=3, exit_signal=exit_signal)
@@ -196,11 +196,10 @@ def outcome_of(hearing: Hearing, account: Account, limits: Limits, time_limit_s:
 
 def _failure(error: Mapping[str, Any]) -> Outcome:
     return Outcome(
-        status="config_error" if error["exit_status"] == ConfigError.exit_status else "failed",
+        status="config_error" if error["exit_status"] == InvalidRequest.exit_status else "failed",
         error=visible(error["message"]),
         error_type=visible(error["type"]),
         problems=tuple(map(visible, error["problems"])),
-        rejected=tuple(map(visible, error["rejected"])),
         facts=error["facts"],
         exit_status=error["exit_status"],
     )

@@ -1,16 +1,19 @@
-"""The processes of this machine as /proc tells them; none where there is no /proc."""
+"""The processes of this machine as /proc shows them, none where there is none; what ties a process to its parent."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import frozen
 
 PROC = Path("/proc")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @frozen(kw_only=True)
@@ -76,3 +79,20 @@ def below(pid: int) -> list[Process]:
         found += own
         ahead += [process.pid for process in own]
     return found
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent ends (Linux); if it ended before we asked, end now."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            print(f"prctl(PR_SET_PDEATHSIG) failed ({reason}): if the parent is killed, this worker stays behind")
+    if os.getppid() != parent:
+        sys.exit(f"the parent process {parent} is gone")
+
+
+def adopt_orphans() -> None:
+    """Have the orphans below this process come to it (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

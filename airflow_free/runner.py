@@ -9,13 +9,12 @@ from typing import Any
 
 from attrs import field, frozen
 
-from airflow_free.stage import Event, Facts, Live, Stage, Tell, silent
+from airflow_free.errors import OrchestratorError, exit_status_of, paragraph, problems_of
+from airflow_free.stage import Event, Facts, Live, Notify, Stage, ignore
 from airflow_free.store import Record, Store
-from airflow_free.words import paragraph
-from npucompose.errors import ConfigError, NpuComposeError, RejectedError
 
 
-class StageFailed(NpuComposeError):
+class StageFailed(OrchestratorError):
     """A stage raised; `stage` is its name, `cause` what it raised. The exit status is the cause's own."""
 
     def __init__(self, stage: str, cause: Exception) -> None:
@@ -23,18 +22,8 @@ class StageFailed(NpuComposeError):
         self.facts: Facts = {}
         """What is known all the same, for the report."""
         super().__init__(f"stage '{stage}' failed: {paragraph(cause)}")
-        if isinstance(cause, NpuComposeError):
-            self.exit_status = cause.exit_status  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """One sentence for each mistake, where the cause is a ConfigError."""
-        return self.cause.problems if isinstance(self.cause, ConfigError) else (str(self),)
-
-    @property
-    def rejected(self) -> tuple[str, ...]:
-        """One sentence for each operator that an adaptation rule rejects, where the cause is that."""
-        return self.cause.problems if isinstance(self.cause, RejectedError) else ()
+        self.exit_status = exit_status_of(cause) or self.exit_status  # pyright: ignore[reportAttributeAccessIssue]
+        self.problems = problems_of(cause) or (str(self),)
 
     def __reduce__(self) -> tuple[type[StageFailed], tuple[str, Exception]]:
         return type(self), (self.stage, self.cause)
@@ -57,7 +46,7 @@ class Runner:
     """Skips and stores; `Stage.run` only works."""
 
     store: Store
-    tell: Tell = silent
+    notify: Notify = ignore
     environment: Mapping[str, Any] = field(factory=dict[str, Any])
     provenance: Mapping[str, Any] = field(factory=dict[str, Any])
 
@@ -85,25 +74,25 @@ class Runner:
     def _one(self, stage: Stage[Live], key: str, live: Live) -> Finished:
         record = self.store.read(stage.name, key)
         if record is not None:
-            self.tell(Event(kind="reused", stage=stage.name, seconds=record.seconds))
+            self.notify(Event(kind="reused", stage=stage.name, seconds=record.seconds))
             return _finished(record, reused=True)
-        self.tell(Event(kind="started", stage=stage.name))
+        self.notify(Event(kind="started", stage=stage.name))
         began = time.perf_counter()
         try:
-            facts = stage.run(live, lambda fraction: self.tell(_progress(stage.name, fraction)))
+            facts = stage.run(live, lambda fraction: self.notify(_progress(stage.name, fraction)))
             seconds = time.perf_counter() - began
             record = self._write(stage.name, key, facts, seconds)
         except Exception as error:
-            self.tell(Event(kind="failed", stage=stage.name, text=paragraph(error)))
+            self.notify(Event(kind="failed", stage=stage.name, text=paragraph(error)))
             raise StageFailed(stage.name, error) from error
-        self.tell(Event(kind="finished", stage=stage.name, seconds=seconds))
+        self.notify(Event(kind="finished", stage=stage.name, seconds=seconds))
         return _finished(record, reused=False)
 
     def _write(self, stage: str, key: str, facts: Facts, seconds: float) -> Record:
         try:
             as_read: dict[str, Any] = json.loads(json.dumps(facts, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise NpuComposeError(f"its facts are not plain JSON: {error}") from error
+            raise OrchestratorError(f"its facts are not plain JSON: {error}") from error
         record = Record(
             stage=stage,
             key=key,

@@ -1,16 +1,17 @@
-"""What a stage is, and the events that a run of stages tells. Knows no torch."""
+"""Stages, the graph of their needs, and the events of a run. Runs nothing."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
-from npucompose.visible import visible
+from airflow_free.errors import InvalidRequest, unknown, visible
 
 Live = TypeVar("Live")
 Facts = Mapping[str, Any]
@@ -33,7 +34,7 @@ class Event:
         return {name: value for name, value in attrs.asdict(self).items() if value not in (None, "")}
 
     @staticmethod
-    def of_dict(data: Mapping[str, Any]) -> Event:
+    def from_dict(data: Mapping[str, Any]) -> Event:
         """The inverse of `as_dict`, its texts as they may be shown; ValueError for anything else."""
         numbers = (data.get("fraction", 0.0), data.get("seconds", 0.0))
         texts = (data.get("stage", ""), data.get("text", ""))
@@ -48,25 +49,25 @@ class Event:
         return Event(**shown)
 
 
-Tell = Callable[[Event], None]
+Notify = Callable[[Event], None]
 
 
-def silent(event: Event) -> None:
-    """A `Tell` for those who do not listen."""
+def ignore(event: Event) -> None:
+    """A `Notify` for those who do not listen."""
 
 
 class Stage(ABC, Generic[Live]):
     """A step with a result; skipped exactly when nothing it reads or needs changed.
 
-    The facts go to disk. Live values (a compiled model, a recording) do not: a stage asks `live` for them, an object
+    The facts go to disk. Live values (a compiled program, a connection) do not: a stage asks `live` for them, an object
     that the caller makes and whose methods remember what they made. So a stage whose needs were skipped gets its
     live values remade, and nobody writes a record for that.
 
-        class Capture(Stage[Live]):
-            name, needs, reads = "capture", ("compile",), ("target", "mode")
+        class Bake(Stage[Kitchen]):
+            name, needs, reads = "bake", ("knead",), ("oven.heat",)
 
             def run(self, live, progress):
-                return {"kernels": len(live.captured().kernels)}
+                return {"weight": live.dough().weight}
     """
 
     name: ClassVar[str]
@@ -74,10 +75,68 @@ class Stage(ABC, Generic[Live]):
     """Stages whose facts or live values this one builds on: their keys are part of this stage's key."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Fields of the experiment that the result depends on, beyond those that the needed stages read; dotted paths
-    (`benchmark.min_calls`) name a part of a field."""
+    (`oven.heat`) name a part of a field."""
     measures: ClassVar[bool] = False
     """The result is a time; refused where a time means nothing."""
 
     @abstractmethod
     def run(self, live: Live, progress: Callable[[float], None]) -> Facts:
         """Do the work and return plain JSON; `progress(0.4)` says that two fifths are done."""
+
+
+def _can_be_ordered(_: Any, __: Any, stages: Mapping[str, Stage[Any]]) -> None:
+    for stage in stages.values():
+        for need in stage.needs:
+            if need not in stages:
+                raise InvalidRequest(unknown("stage", need, list(stages), where=f"needs of stage '{stage.name}'"))
+    try:
+        tuple(TopologicalSorter({name: stage.needs for name, stage in stages.items()}).static_order())
+    except CycleError as error:
+        raise InvalidRequest(f"stages need each other in a circle: {' -> '.join(error.args[1])}.") from error
+
+
+@frozen
+class StageGraph:
+    """Stages by name, in the order given; wrong when two share a name, a need is unknown or needs run in a circle.
+
+    `StageGraph.from_stages([Knead(), Bake(), Taste()]).order(["taste"])` is knead, bake, taste.
+    """
+
+    stages: Mapping[str, Stage[Any]] = field(validator=_can_be_ordered)
+
+    @staticmethod
+    def from_stages(stages: Iterable[Stage[Any]]) -> StageGraph:
+        by_name: dict[str, Stage[Any]] = {}
+        for stage in stages:
+            if stage.name in by_name:
+                raise InvalidRequest(f"two stages are named '{stage.name}'.")
+            by_name[stage.name] = stage
+        return StageGraph(by_name)
+
+    def order(
+        self, wanted: Iterable[str], *, where: str = "the order", cannot_measure: str | None = None
+    ) -> tuple[Stage[Any], ...]:
+        """The wanted stages and all they need, needs first, otherwise in the order of the graph.
+
+        `cannot_measure` says why a time means nothing here ("this is a simulator and has no speed"): then a stage that
+        measures is refused. `where` is the place that names the stages.
+        """
+        chosen: dict[str, None] = {}
+        problems: list[str] = []
+        for name in wanted:
+            if name not in self.stages:
+                problems.append(unknown("stage", name, list(self.stages), where=where))
+                continue
+            self._add(name, chosen)
+        measuring = [name for name in chosen if self.stages[name].measures]
+        if cannot_measure is not None and measuring:
+            problems.append(f"{cannot_measure}; stage {', '.join(measuring)} measures @ {where}.")
+        if problems:
+            raise InvalidRequest(*problems)
+        return tuple(self.stages[name] for name in chosen)
+
+    def _add(self, name: str, chosen: dict[str, None]) -> None:
+        needs = self.stages[name].needs
+        for need in [known for known in self.stages if known in needs]:
+            self._add(need, chosen)
+        chosen.setdefault(name)

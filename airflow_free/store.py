@@ -1,7 +1,7 @@
 """Finished stages on disk, found by the content of their key. Knows no stage and no experiment.
 
-    .npucompose/records/<stage>/<key>.json
-    .npucompose/files/<stage>/<key>/             what a stage left beside its facts
+    root/records/<stage>/<key>.json
+    root/files/<stage>/<key>/             what a stage left beside its facts
 
 One file is one record, written whole or not at all, so that a killed run leaves the earlier ones intact and runs at
 the same time do not disturb each other: equal keys mean equal results, and the last writer wins.
@@ -22,11 +22,9 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
-from npucompose.errors import NpuComposeError
-from npucompose.report.files import write_atomically
+from airflow_free.errors import OrchestratorError
+from airflow_free.files import write_atomically
 
-STORE_VARIABLE = "NPUCOMPOSE_STORE"
-DEFAULT_STORE = ".npucompose"
 RECORD_SCHEMA = 1
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -53,7 +51,7 @@ class Record:
         return json.dumps({"schema": RECORD_SCHEMA, **attrs.asdict(self)}, indent=1, allow_nan=False) + "\n"
 
     @staticmethod
-    def of_text(text: str) -> Record:
+    def from_text(text: str) -> Record:
         """The record; ValueError says why it is none."""
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -85,15 +83,12 @@ def _warn(words: str) -> None:
 
 @frozen
 class Store:
-    """Records under `root`. A record that cannot be read counts as absent and is told to `on_problem`."""
+    """Records under `root`. A record that cannot be read counts as absent and is reported to `on_problem`."""
 
     root: Path = field(converter=Path)
     on_problem: Callable[[str], None] = field(default=_warn, kw_only=True)
-
-    @staticmethod
-    def default() -> Store:
-        """`$NPUCOMPOSE_STORE`, or `.npucompose` in the working folder."""
-        return Store(Path(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE))
+    advice: str = field(default="", kw_only=True)
+    """What to do where it cannot be written: a sentence for the error."""
 
     def path(self, stage: str, key: str) -> Path:
         if not STAGE_NAME.fullmatch(stage) or not KEY.fullmatch(key):
@@ -115,9 +110,8 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, record.text())
         except OSError as error:
-            raise NpuComposeError(
-                f"the store {self.root} cannot be written: {error}. Name another one with {STORE_VARIABLE}=folder."
-            ) from error
+            advice = f" {self.advice}" if self.advice else ""
+            raise OrchestratorError(f"the store {self.root} cannot be written: {error}.{advice}") from error
         return path
 
     def keep_files(self, stage: str, key: str, folder: Path, names: Iterable[str]) -> None:
@@ -131,14 +125,17 @@ class Store:
 
     def bring_files(self, stage: str, key: str, folder: Path) -> None:
         """Put the files that were kept with the record into `folder`."""
-        kept = self._files(stage, key)
-        for file in kept.rglob("*"):
-            if file.is_file():
-                _link(file, folder / file.relative_to(kept))
+        for name in self.file_names(stage, key):
+            _link(self.file(stage, key, name), folder / name)
 
     def file(self, stage: str, key: str, name: str) -> Path:
         """Where a file that was kept with the record lies."""
         return self._files(stage, key) / name
+
+    def file_names(self, stage: str, key: str) -> list[str]:
+        """Of the files that were kept with the record."""
+        kept = self._files(stage, key)
+        return sorted(file.relative_to(kept).as_posix() for file in kept.rglob("*") if file.is_file())
 
     def put_file(self, stage: str, key: str, name: str, content: bytes) -> None:
         """Keep a file with the record that came from elsewhere."""
@@ -158,7 +155,7 @@ class Store:
 
     def _load(self, path: Path) -> Record | None:
         try:
-            return Record.of_text(path.read_text(encoding="utf-8"))
+            return Record.from_text(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:

@@ -5,30 +5,26 @@ worker leaves behind. Runs nothing of a job, so that a job can break its worker 
          └──────────── control ───────────┘
 
 Orphans of a worker come to its supervisor (PR_SET_CHILD_SUBREAPER), whatever session they moved to. `control` is a
-socket: orders come in, one account goes out, and when its other end is gone nobody wants the job any more.
+socket: commands come in, one exit report goes out, and when its other end is gone nobody wants the job any more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from airflow_free import cgroup
-from airflow_free.inside import die_with
 from airflow_free.outcome import MIB, STACK_SIGNAL, Limits
-from airflow_free.processes import below
+from airflow_free.processes import adopt_orphans, below, die_with
 
-PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.25
 """Between two looks at the memory of a job that has a limit."""
 ENDING_S = 10.0
@@ -41,26 +37,22 @@ TERM, STACK, KILL = "TERM", "STACK", "KILL"
 """What the parent may ask for: an end in good order, the Python stacks in the log, an end."""
 
 
-def supervise(work: Callable[[], NoReturn], answers: int, control: socket.socket, log: int, limits: Limits) -> None:
+def supervise(
+    work: Callable[[], NoReturn], answers: int, control: socket.socket, log: int, limits: Limits, program: str
+) -> None:
     """Fork a worker that calls `work`, and stay until nothing of it is left; says {"began": …} and {"ended": …}.
 
     Called in a process of its own. `answers`, a descriptor, is the worker's alone; `control` and `log` it does not get.
     """
     os.setsid()
     adopt_orphans()
-    _Supervisor(control, log, limits).run(work, answers)
-
-
-def adopt_orphans() -> None:
-    """Have the orphans below this process come to it (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _Supervisor(control, log, limits, program).run(work, answers)
 
 
 class _Supervisor:
-    def __init__(self, control: socket.socket, log: int, limits: Limits) -> None:
-        self.control, self.limits = control, limits
-        self.log = _Log(log, limits.log_bytes)
+    def __init__(self, control: socket.socket, log: int, limits: Limits, program: str) -> None:
+        self.control, self.limits, self.program = control, limits, program
+        self.log = _Log(log, limits.log_bytes, program)
         self.worker = 0
         self.returncode: int | None = None
         self.memory: int | None = None
@@ -73,7 +65,7 @@ class _Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(bell_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self.pen = cgroup.make()
+        self.cgroup = cgroup.make(self.program)
         printed, prints = os.pipe()
         supervisor = os.getpid()
         self.worker = os.fork()
@@ -83,11 +75,11 @@ class _Supervisor:
             for handle in (bell_out, bell_in, printed, self.log.file):
                 os.close(handle)
             self.control.close()
-            _be_the_worker(work, prints, self.pen, supervisor)
+            _become_the_worker(work, prints, self.cgroup, supervisor)
         os.close(prints)
         os.close(answers)
         os.set_blocking(printed, False)
-        self._say({"began": self.worker, "supervisor": os.getpid(), "pen": self.pen})
+        self._say({"began": self.worker, "supervisor": os.getpid(), "cgroup": self.cgroup})
         try:
             self._watch(printed, bell_out)
         finally:
@@ -110,13 +102,13 @@ class _Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     os.read(bell, CHUNK)
                 self._reap()
-            if self.control.fileno() in ready and not self._obey():
+            if self.control.fileno() in ready and not self._handle():
                 return
             if self._is_too_large():
                 return
 
-    def _obey(self) -> bool:
-        """Follow what the parent asks for; False when that is the end, or when it is not there any more."""
+    def _handle(self) -> bool:
+        """Do what the parent asks for; False when that is the end, or when it is not there any more."""
         try:
             text = self.control.recv(4096)
         except ConnectionResetError:
@@ -170,8 +162,8 @@ class _Supervisor:
         if self.returncode is None:
             _signal(self.worker, signal.SIGKILL, group=True)
         while self._reap():
-            if self.pen is not None:
-                cgroup.kill(self.pen)
+            if self.cgroup is not None:
+                cgroup.kill(self.cgroup)
             alive = [process for process in below(os.getpid()) if not process.is_zombie]
             for process in alive:
                 process.kill(with_group=process.session != os.getpid())
@@ -179,8 +171,8 @@ class _Supervisor:
                 return len(alive)
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
-        if self.pen is not None:
-            cgroup.remove(self.pen)
+        if self.cgroup is not None:
+            cgroup.remove(self.cgroup)
         return 0
 
     def _say(self, word: Mapping[str, Any]) -> None:
@@ -188,11 +180,11 @@ class _Supervisor:
             self.control.sendall(json.dumps(word).encode() + b"\n")
 
 
-def _be_the_worker(work: Callable[[], NoReturn], prints: int, pen: str | None, supervisor: int) -> NoReturn:
+def _become_the_worker(work: Callable[[], NoReturn], prints: int, group: str | None, supervisor: int) -> NoReturn:
     os.setsid()
     die_with(supervisor)
-    if pen is not None:
-        cgroup.enter(pen)
+    if group is not None:
+        cgroup.enter(group)
     for number in (1, 2):
         os.dup2(prints, number)
     os.close(prints)
@@ -212,8 +204,8 @@ class _Log:
     """What the worker prints: the beginning as far as the limit, then the last lines, and between them how much is not
     there."""
 
-    def __init__(self, file: int, most: int) -> None:
-        self.file, self.room, self.cut = file, most, 0
+    def __init__(self, file: int, most: int, program: str) -> None:
+        self.file, self.room, self.cut, self.program = file, most, 0, program
         self.tail: deque[bytes] = deque()
 
     def take(self, pipe: int) -> bool:
@@ -246,7 +238,7 @@ class _Log:
         if self.cut:
             tail = b"".join(self.tail)[-TAIL_BYTES:]
             self.cut -= len(tail)
-            self._write(f"\n[npucompose: the log was cut here, {self.cut} bytes are not kept]\n".encode() + tail)
+            self._write(f"\n[{self.program}: the log was cut here, {self.cut} bytes are not kept]\n".encode() + tail)
         os.close(self.file)
 
     def _write(self, data: bytes) -> None:

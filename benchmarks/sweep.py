@@ -16,14 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from attrs import evolve
+
 from airflow_free.outcome import Outcome
-from airflow_free.pool import Pool
+from airflow_free.pool import Pool, run_in_worker
 from airflow_free.stage import Event
 from airflow_free.store import Store
-from airflow_free.worker import run_in_worker
 from npucompose.compose.tree import Composer
-from npucompose.experiment.run import ENTRY, Begun, Job
-from npucompose.experiment.sweep.crews.local import order_of
+from npucompose.experiment.job import Job
+from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.schema.figures import Figures
@@ -78,9 +79,9 @@ def job_starts() -> tuple[list[float], list[float]]:
     with tempfile.TemporaryDirectory() as folder, Pool(Path(folder) / "forkserver.log") as pool:
         for number in range(TRIES + 1):
             job = Job.of(Composer().compose([*JOB, f"seed={number}"]))
-            begun = Begun.of(job, Path(folder), Store(Path(folder) / "store"))
+            begun = ActiveRun.begin(job, Path(folder), Store(Path(folder) / "store"))
             began, first = time.perf_counter(), 0.0
-            pool.start(order_of(number, begun, {}))
+            pool.start(evolve(begun.task, number=number, loaded=begun.loaded))
             for news in _all_news(pool):
                 if isinstance(news, Event) and not first:
                     first = time.perf_counter() - began
@@ -93,22 +94,16 @@ def job_starts() -> tuple[list[float], list[float]]:
 
 def _all_news(pool: Pool) -> Iterator[Event | Outcome]:
     while pool.running:
-        yield from (news for _, news in pool.news())
+        yield from (news for _, news in pool.events())
 
 
 def cold_start() -> float:
     with tempfile.TemporaryDirectory() as folder:
         job = Job.of(Composer().compose(JOB))
-        begun = Begun.of(job, Path(folder), Store(Path(folder) / "store"))
+        begun = ActiveRun.begin(job, Path(folder), Store(Path(folder) / "store"))
         began, first = time.perf_counter(), []
-        run_in_worker(
-            ENTRY,
-            begun.payload,
-            time_limit_s=600,
-            log_path=Path(folder) / "run.log",
-            on_event=lambda event: first.append(time.perf_counter() - began),
-            env=job.checked.target.environment(),
-        )
+        task = evolve(begun.task, time_limit_s=600)
+        run_in_worker(task, lambda event: first.append(time.perf_counter() - began))
         return first[0]
 
 

@@ -74,7 +74,7 @@ def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that this process starts itself need not import torch first: `nursery`."""
     from nursery import Warm, address
 
-    monkeypatch.setattr("airflow_free.pool.subprocess", Warm(address(os.environ)))
+    monkeypatch.setattr("airflow_free.forkserver.subprocess", Warm(address(os.environ)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from npucompose.experiment.job import Job
 from npucompose.experiment.lock import Locked
-from npucompose.experiment.run import Job
 from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, Stages
 
 OVERRIDES = ("model=add", "passes=[cse,stream_plan]", "pipeline=check", "compiler.debug.aclgraph.clone_input=false")

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CLIENT = Path(__file__).with_name("nursery_client.py")
 FILES = "NPUCOMPOSE_TEST_FILES"
 """For the client: the numbers of the files that it passes on beside 0, 1 and 2."""
-BOOT = "a fork server of airflow_free.pool"
+BOOT = "a fork server of airflow_free"
 MAIN = "import sys; from npucompose.cli import main; sys.exit(main())"
 PRELOADED = (
     "torch._dynamo.backends.inductor", "torch._dynamo.repro.after_dynamo", "torch._inductor.compile_fx",
@@ -55,7 +55,7 @@ PRELOADED = (
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
 OURS = ("airflow_free", "npucompose")
-NOT_HERE = re.compile(r"npucompose\.(experiment\.(sweep\.crews\.(ray|slurm)|tracking\.to_)|targets\.npu|scope$)")
+NOT_HERE = re.compile(r"npucompose\.(experiment\.tracking\.to_|targets\.npu|scope$)")
 """What needs an extra or a device, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(
     r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"
@@ -283,7 +283,7 @@ def _called(words: list[str], own_path: list[str]) -> int:
 
 
 class Warm:
-    """`subprocess` for `airflow_free.pool`: its fork servers come from a nursery."""
+    """`subprocess` for `airflow_free.forkserver`: its fork servers come from a nursery."""
 
     def __init__(self, nursery: str) -> None:
         self.nursery = nursery
@@ -292,7 +292,7 @@ class Warm:
         return getattr(subprocess, name)
 
     def Popen(self, words: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        from airflow_free.pool import BOOT as COLD
+        from airflow_free.forkserver import BOOT as COLD
 
         if words[1:3] != ["-c", COLD]:
             return subprocess.Popen(words, **options)
@@ -327,10 +327,10 @@ def main() -> None:
         importlib.import_module(module)
     from hydra.core.plugins import Plugins
 
-    from airflow_free import pool
+    from airflow_free import forkserver
 
     Plugins.instance()
-    pool.subprocess = Warm(name)  # type: ignore[assignment]
+    forkserver.subprocess = Warm(name)  # type: ignore[assignment]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()

@@ -188,7 +188,7 @@ def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_the_doctor_looks_at_the_store_that_is_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_free.store import Store
+    from npucompose.experiment.orchestrator import default_store
     from npucompose.report import doctor
 
     seen: list[Any] = []
@@ -196,7 +196,7 @@ def test_the_doctor_looks_at_the_store_that_is_used(
     monkeypatch.setattr(doctor, "show", lambda found, as_json: seen.append(as_json))
     assert cli.main(["doctor"]) == 3
     assert cli.main(["doctor", "--json"]) == 3
-    assert seen == [Store.default().root, False, Store.default().root, True]
+    assert seen == [default_store().root, False, default_store().root, True]
 
 
 def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:

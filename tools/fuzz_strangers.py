@@ -122,7 +122,7 @@ class Maker:
         return self.corpus.Case(name="override", files={}, command=tuple(words))
 
     def _ledger(self, chance: random.Random) -> Any:
-        from npucompose.experiment.sweep.ledger import COLUMNS, Entry, Ledger
+        from npucompose.experiment.sweep.ledger import Entry, Ledger
 
         with tempfile.TemporaryDirectory() as place:
             with Ledger.open(Path(place)) as ledger:
@@ -130,7 +130,7 @@ class Maker:
                 for _ in range(chance.randint(0, 3)):
                     value = chance.choice((chance.choice(self.values), b"\xff", -1, 2**62, 0.5, None, "[[", "{}"))
                     with contextlib.suppress(Exception):  # what SQLite itself refuses
-                        ledger.connection.execute(f"UPDATE points SET {chance.choice(COLUMNS)} = ?", (value,))
+                        ledger.connection.execute(f"UPDATE points SET {chance.choice(Ledger.columns())} = ?", (value,))
             data = (Path(place) / "sweeps.sqlite").read_bytes()
         if chance.random() < 0.5:
             data = mutated(data, chance, self.words)
@@ -168,9 +168,9 @@ class Composing:
 
     def __init__(self, place: Path) -> None:
         from npucompose.compose.tree import Composer
-        from npucompose.experiment.run import Surroundings
+        from npucompose.experiment.job import PlanContext
 
-        self.place, self.around = place, Surroundings()
+        self.place, self.around = place, PlanContext()
         (place / "theirs").mkdir()
         self.composer = Composer(config_dirs=[str(place / "theirs")])
         self.number = 0
@@ -178,7 +178,7 @@ class Composing:
     def run(self, case: Any) -> dict[str, Any]:
         """As `judge.run`; each file has a name of its own, for what is remembered by name."""
         from npucompose.errors import ConfigError
-        from npucompose.experiment.run import Job
+        from npucompose.experiment.job import Job
         from npucompose.visible import visible
         from tests.strangers.judge import prepared
 

@@ -18,6 +18,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow_free import forkserver, pool, processes
+from airflow_free import forkserver, processes
 from airflow_free.store import Store
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan
@@ -60,7 +61,7 @@ class Forked:
         deadline = time.monotonic() + (600 if timeout is None else timeout)
         while (found := self.poll()) is None:
             if time.monotonic() > deadline:
-                raise pool.subprocess.TimeoutExpired("a fork", timeout or 600)
+                raise subprocess.TimeoutExpired("a fork", timeout or 600)
             time.sleep(0.002)
         return found
 
@@ -80,7 +81,7 @@ def _be_forked(act: Callable[[], Any]) -> NoReturn:
 
 
 def warm_server(env: Any, loaded: Any, log_path: Path) -> Any:
-    """A fork server that has everything loaded already; in the place of `airflow_free.pool._Server.start`."""
+    """A fork server that has everything loaded already; in the place of `airflow_free.forkserver.ForkServer.start`."""
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -93,7 +94,7 @@ def warm_server(env: Any, loaded: Any, log_path: Path) -> Any:
         forkserver._Server(theirs).serve()
 
     with theirs:
-        return pool._Server(Forked(serve), ours)  # type: ignore[arg-type]
+        return forkserver.ForkServer(Forked(serve), ours)  # type: ignore[arg-type]
 
 
 def begin(folder: Path, plan: Plan) -> Forked:
@@ -104,7 +105,7 @@ def begin(folder: Path, plan: Plan) -> Forked:
         store = Store(folder / ".npucompose")
         swept = folder / "multirun"
         swept.mkdir(exist_ok=True)
-        pool._Server.start = staticmethod(warm_server)  # type: ignore[method-assign]
+        forkserver.ForkServer.start = staticmethod(warm_server)  # type: ignore[method-assign]
         with Ledger.open(store.root) as ledger:
             run_sweep(plan, swept, lambda p: str(p.number), store=store, ledger=ledger, listen=lambda news: None)
 
@@ -153,7 +154,7 @@ def killed(process: Forked, moment_s: float, wanted: str, chance: random.Random)
     try:
         process.wait(moment_s)
         return None
-    except pool.subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:
         victims = below(process.pid).get(wanted) or [process.pid]
     victim = chance.choice(victims)
     os.kill(victim, signal.SIGKILL)
@@ -165,7 +166,7 @@ def planned(points: int) -> Plan:
     import importlib
 
     from npucompose.compose.tree import Composer
-    from npucompose.experiment.sweep.crews.local import LOADED
+    from npucompose.experiment.run import LOADED
 
     plan = Plan.of([one.format(points=points) for one in OVERRIDES], Composer())
     for name in {*LOADED, *(n for p in plan.points if p.job for n in p.job.checked.target.loaded)}:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_free.errors import OrchestratorError, problems_of
 from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError, path_error
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PREFIX = "npucompose: "
 DEBUG = "--debug"
 """Stands anywhere: an error comes with its traceback. For an experiment it is `debug=true`."""
+FOR_PEOPLE = (NpuComposeError, OrchestratorError)
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """What a shell reports for a command ended by Ctrl-C, and for one whose reader (`… | head`) has enough."""
 
@@ -55,7 +57,7 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
     try:
         status = act()
         sys.stdout.flush()
-    except NpuComposeError as error:
+    except FOR_PEOPLE as error:
         return _told(error, debug=debug)
     except KeyboardInterrupt:
         print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
@@ -203,21 +205,21 @@ def _tree_shown() -> tuple[str | None, str]:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from airflow_free.store import Store
+    from npucompose.experiment.orchestrator import default_store
     from npucompose.report.doctor import diagnose, show
 
-    diagnosis = diagnose(Store.default().root)
+    diagnosis = diagnose(default_store().root)
     show(diagnosis, as_json=arguments.json)
     return diagnosis.exit_status
 
 
 def _bisect(arguments: argparse.Namespace) -> int:
-    from airflow_free.store import Store
     from npucompose.compose.tree import compose
     from npucompose.experiment.bisect import bisect
+    from npucompose.experiment.orchestrator import default_store
 
     composed = compose(arguments.overrides, config_dirs=arguments.config_dir)
-    verdict = bisect(composed, Store.default(), lambda line: print(f"  {line}", flush=True))
+    verdict = bisect(composed, default_store(), lambda line: print(f"  {line}", flush=True))
     if verdict.guilty is None:
         print("it holds with all of its passes.")
         return 0
@@ -275,26 +277,26 @@ def _run(argv: Sequence[str], program: str) -> int:
 
 
 def _single(arguments: argparse.Namespace, program: str) -> int:
-    from npucompose.experiment.run import Job
+    from npucompose.experiment.job import Job
 
     composer = _composer(arguments)
     job = Job.of(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
-    ends: list[int | NpuComposeError] = []
+    ends: list[int | NpuComposeError | OrchestratorError] = []
     refused = _hydra(arguments, program, composer, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
         return refused
-    if isinstance(ends[0], NpuComposeError):
+    if isinstance(ends[0], FOR_PEOPLE):
         raise ends[0]
     return ends[0]
 
 
-def _end_of(act: Callable[[], int]) -> int | NpuComposeError:
+def _end_of(act: Callable[[], int]) -> int | NpuComposeError | OrchestratorError:
     """The exit status or the error: Hydra would turn an exception that passes through it into a traceback."""
     try:
         return act()
-    except NpuComposeError as error:
+    except FOR_PEOPLE as error:
         return error
     except Exception as error:  # noqa: BLE001  a mistake of ours is told like any other error
         return _bug(error)
@@ -317,12 +319,12 @@ def _sweep(arguments: argparse.Namespace, program: str) -> int:
     sweep = planned(arguments.overrides, composer)
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
-    ends: list[int | NpuComposeError] = []
+    ends: list[int | NpuComposeError | OrchestratorError] = []
     sweep.act = lambda act: ends.append(_end_of(act))
     refused = _hydra(arguments, program, composer, sweep)
     if not ends:
         return refused
-    if isinstance(ends[0], NpuComposeError):
+    if isinstance(ends[0], FOR_PEOPLE):
         raise ends[0]
     return ends[0]
 
@@ -365,10 +367,9 @@ def _run_here(job: Any) -> int:
     from hydra.core.hydra_config import HydraConfig
 
     from airflow_free.progress import Progress
-    from airflow_free.store import Store
     from npucompose.console import console
     from npucompose.experiment import tracking
-    from npucompose.experiment.environment import also_passing
+    from npucompose.experiment.orchestrator import also_passing, default_store
     from npucompose.experiment.run import run_experiment
     from npucompose.report.terminal import render
 
@@ -378,12 +379,12 @@ def _run_here(job: Any) -> int:
         console(stderr=True).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
     try:
         with also_passing(HydraConfig.get().job.env_set), Progress(terminal) as progress:
-            report = run_experiment(job, run_dir, store=Store.default(), tell=progress.show)
+            report = run_experiment(job, run_dir, store=default_store(), notify=progress.show)
     except ConfigError:
         _leave_no_folder()
         raise
     render(report, terminal, run_dir / "report.json")
-    for problem in tracking.tell_of(job.checked.experiment.tracker, [run_dir], Store.default().root):
+    for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], default_store().root):
         print(PREFIX + problem, file=sys.stderr)
     if report.error and report.exit_status:
         print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
@@ -409,11 +410,10 @@ def _leave_no_folder() -> None:
         folder.rmdir()
 
 
-def _told(error: NpuComposeError, *, debug: bool) -> int:
+def _told(error: NpuComposeError | OrchestratorError, *, debug: bool) -> int:
     """The error on stderr: each problem on a line of its own; a traceback only where it was asked for."""
     if debug:
         traceback.print_exception(error)
-    problems = error.problems if isinstance(error, ConfigError) else (str(error),)
-    for problem in problems:
+    for problem in problems_of(error) or (str(error),):
         print(PREFIX + problem, file=sys.stderr)
     return error.exit_status

@@ -10,12 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_free.graph import StageGraph
+from airflow_free.errors import InvalidRequest
 from airflow_free.keys import Ingredients
 from airflow_free.runner import Runner
-from airflow_free.stage import Event, Facts, Stage, Tell
+from airflow_free.stage import Event, Facts, Notify, Stage, StageGraph
 from airflow_free.store import Store
-from npucompose.errors import ConfigError, PlanError
+
+
+class PlanError(InvalidRequest):
+    """An exception of a project's own."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        super().__init__(f"{problem} [{code}]")
 
 
 class Kitchen:
@@ -62,7 +68,7 @@ class Taste(Stage[Kitchen]):
         return {"tasted": live.dough(), "samples": (1.5, 2.5)}
 
 
-BAKERY = StageGraph.of([Knead(), Bake(), Taste()])
+BAKERY = StageGraph.from_stages([Knead(), Bake(), Taste()])
 EXPERIMENT: dict[str, Any] = {"flour": "rye", "oven": {"heat": 200, "light": True}}
 
 
@@ -86,39 +92,39 @@ def trip(fault: str) -> None:
         case "raise":
             raise ValueError("too much\n  salt")
         case "config":
-            raise ConfigError("no such oven", "no such flour")
+            raise InvalidRequest("no such oven", "no such flour")
         case "plan":
             raise PlanError("E101", "the plan matches nothing")
         case _:
             raise AssertionError(fault)
 
 
-def bake(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def bake(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     """The entry of a whole run, as an experiment's is."""
     order = BAKERY.order(payload["wanted"])
     live = Kitchen(payload.get("fault", ""))
-    done = Runner(store=Store(Path(payload["store"])), tell=tell).run(order, ingredients().keys(order), live)
+    done = Runner(store=Store(Path(payload["store"])), notify=notify).run(order, ingredients().keys(order), live)
     return {"reused": {one.stage: one.reused for one in done}, "made": live.made}
 
 
-def echo(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def echo(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     print("printed")
     print("warned", file=sys.stderr)
-    tell(Event(kind="note", text="told"))
+    notify(Event(kind="note", text="told"))
     variables = {name: os.environ.get(name) for name in payload.get("variables", ())}
     return {"payload": payload, "path": sys.path, "folder": os.getcwd(), "pid": os.getpid(), "env": variables}
 
 
-def misbehave(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def misbehave(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     trip(payload["fault"])
     return {}
 
 
-def return_no_json(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def return_no_json(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     return {"value": object()}
 
 
-def answer_and_stay(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def answer_and_stay(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     """A thread that never ends keeps the interpreter from ending."""
     import threading
 
@@ -126,22 +132,22 @@ def answer_and_stay(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
     return {"answer": 42}
 
 
-def leave_a_child(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def leave_a_child(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     """A child that would live on, and that holds the worker's pipe open because it was forked, not executed."""
     child = os.fork()
     if child == 0:
         time.sleep(3600)
         os._exit(0)
     if payload.get("fault"):
-        tell(Event(kind="note", text=str(child)))
+        notify(Event(kind="note", text=str(child)))
         trip(payload["fault"])
     return {"child": child}
 
 
-def clean_up_slowly(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def clean_up_slowly(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     """Shows whether it was asked to end (the file appears) or just killed."""
     try:
-        tell(Event(kind="note", text="ready"))
+        notify(Event(kind="note", text="ready"))
         time.sleep(3600)
     finally:
         Path(payload["file"]).write_text("cleaned")
@@ -150,34 +156,31 @@ def clean_up_slowly(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
 
 def be_a_parent(argv: list[str]) -> None:
     """A process that runs a worker and can be killed itself: prints the worker's pid."""
-    from airflow_free.worker import run_in_worker
+    from airflow_free.forkserver import WorkerTask
+    from airflow_free.pool import run_in_worker
 
     (log,) = argv
-    run_in_worker(
-        "bakery:tell_pid_and_hang",
-        {},
-        time_limit_s=600,
-        log_path=Path(log),
-        on_event=lambda event: print(event.text, flush=True),
-    )
+    task = WorkerTask(entry="bakery:tell_pid_and_hang", payload={}, time_limit_s=600, log_path=Path(log))
+    run_in_worker(task, lambda event: print(event.text, flush=True))
 
 
 def be_a_pool(folder: Path) -> None:
     """A process with a pool of two jobs: prints the pids of the fork server and of both."""
-    from airflow_free.pool import Order, Pool
+    from airflow_free.forkserver import WorkerTask
+    from airflow_free.pool import Pool
 
     with Pool(folder / "forkserver.log") as pool:
         for number in range(2):
             entry, log = "bakery:tell_pid_and_hang", folder / f"{number}.log"
-            pool.start(Order(number=number, entry=entry, payload={}, time_limit_s=600, log_path=log))
+            pool.start(WorkerTask(number=number, entry=entry, payload={}, time_limit_s=600, log_path=log))
         for server in pool.servers.values():
             print(server.process.pid, flush=True)
         while True:
-            for _, event in pool.news():
+            for _, event in pool.events():
                 print(getattr(event, "text", event), flush=True)
 
 
-def look_at_the_fork(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def look_at_the_fork(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     """What the fork server, the parent of this worker's supervisor, had loaded when this was forked."""
     torch: Any = sys.modules.get("torch")
     server = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
@@ -189,15 +192,15 @@ def look_at_the_fork(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
     }
 
 
-def wait_for_a_file(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    tell(Event(kind="note", text="waiting"))
+def wait_for_a_file(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
+    notify(Event(kind="note", text="waiting"))
     while not Path(payload["file"]).exists():
         time.sleep(0.02)
     return {}
 
 
-def tell_pid_and_hang(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    tell(Event(kind="note", text=str(os.getpid())))
+def tell_pid_and_hang(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
+    notify(Event(kind="note", text=str(os.getpid())))
     time.sleep(3600)
     return {}
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow_free.stage import Tell
+from airflow_free.stage import Notify
 
 Act = Callable[[Path], None]
 """Told the folder that its numbers go to."""
@@ -210,7 +210,7 @@ HARM: tuple[Act, ...] = (
 )  # fmt: skip
 
 
-def act(payload: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def act(payload: dict[str, Any], notify: Notify) -> dict[str, Any]:
     """The entry."""
     getattr(sys.modules[__name__], payload["act"])(Path(payload["folder"]))
     return {"survived": True}

@@ -19,10 +19,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_free import forkserver, inside
+from airflow_free import forkserver, processes, worker
+from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.outcome import STACK_SIGNAL, Limits
 from airflow_free.stage import Event
-from npucompose.errors import ConfigError, NpuComposeError, RejectedError
+
+
+class Rejected(OrchestratorError):
+    """Not one that says that nothing was run, and with problems all the same."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return (str(self),)
 
 
 class Ended(BaseException):
@@ -234,14 +242,14 @@ def test_the_fork_becomes_a_supervisor_without_the_server_s_own_files(
     fails: bool, server: forkserver._Server, calls: list[Any], files: list[int], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    what = {"entry": "größe:x", "limits": {"log_bytes": 5, "memory_bytes": None}, "env": {}}
+    what = {"entry": "größe:x", "limits": {"log_bytes": 5, "memory_bytes": None}, "env": {}, "program": "bakery"}
     (tmp_path / "order").write_text(json.dumps(what), encoding="utf-8")
     became: list[Any] = []
-    monkeypatch.setattr(forkserver, "_be_a_worker", lambda *arguments: became.append(arguments))
+    monkeypatch.setattr(forkserver, "run_and_exit", lambda *arguments: became.append(arguments))
 
-    def supervise(work: Any, answers: int, control: socket.socket, log: int, limits: Limits) -> None:
+    def supervise(work: Any, answers: int, control: socket.socket, log: int, limits: Limits, program: str) -> None:
         work()
-        became.append((answers, control.detach(), log, limits))
+        became.append((answers, control.detach(), log, limits, program))
         if fails:
             raise OSError("no more memory")
 
@@ -252,7 +260,7 @@ def test_the_fork_becomes_a_supervisor_without_the_server_s_own_files(
     assert ended.value.args == (1 if fails else 0,)
     assert ("no more memory" in capsys.readouterr().err) is fails
     _, pipe, log, control = files
-    assert became == [(what, pipe), (pipe, control, log, Limits(log_bytes=5))]
+    assert became == [(what, pipe), (pipe, control, log, Limits(log_bytes=5), "bakery")]
     assert not any(map(is_open, (server.bell_out, server.bell_in)))
     assert server.connection.fileno() == -1
     assert calls[-1] == ("set_wakeup_fd", -1)
@@ -329,7 +337,7 @@ def test_a_worker_s_exit_status_is_that_of_its_work(
 ) -> None:  # fmt: skip
     seen: list[Any] = []
 
-    def obey(what: Any, pipe: int) -> None:
+    def handle(what: Any, pipe: int) -> None:
         seen.append((os.environ.get("LATE"), what["env"], pipe))
         if error is not None:
             raise error
@@ -338,9 +346,9 @@ def test_a_worker_s_exit_status_is_that_of_its_work(
     for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
         monkeypatch.setattr(stream, "flush", lambda name=name: flushed.append(name))
     monkeypatch.setenv("LATE", "before")
-    monkeypatch.setattr(forkserver, "obey", obey)
+    monkeypatch.setattr(worker, "handle", handle)
     with pytest.raises(Ended) as ended:
-        forkserver._be_a_worker({"env": {"LATE": "now"}}, 9)
+        worker.run_and_exit({"env": {"LATE": "now"}}, 9)
     assert ended.value.args == (status,)
     assert seen == [("now", {"LATE": "now"}, 9)]
     assert flushed == ["out", "err"]
@@ -355,14 +363,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[dict[st
     """Call an entry as a worker does; what it said, line by line."""
     out, into = os.pipe()
     os.set_inheritable(into, True)
-    monkeypatch.setattr(inside, "os", SimpleNamespace(**{**vars(os), "dup2": lambda *handles: None}))
+    monkeypatch.setattr(worker, "os", SimpleNamespace(**{**vars(os), "dup2": lambda *handles: None}))
     monkeypatch.setattr(sys, "argv", ["pytest"])
 
     def said(entry: Callable[..., Any]) -> list[dict[str, Any]]:
         module: Any = ModuleType("made_for_this_test")
         module.entry = entry
         monkeypatch.setitem(sys.modules, "made_for_this_test", module)
-        inside.obey({"entry": "made_for_this_test:entry", "payload": {"x": 1}}, into)
+        worker.handle({"entry": "made_for_this_test:entry", "payload": {"x": 1}}, into)
         assert sys.argv == ["made_for_this_test:entry"]
         assert not os.get_inheritable(into)
         return [json.loads(line) for line in os.read(out, 65536).splitlines()]
@@ -373,8 +381,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[dict[st
 
 
 def test_events_come_first_and_the_result_last(said: Any) -> None:
-    def entry(payload: Any, tell: Any) -> Any:
-        tell(Event(kind="progress", stage="a", fraction=0.5))
+    def entry(payload: Any, notify: Any) -> Any:
+        notify(Event(kind="progress", stage="a", fraction=0.5))
         return {"got": payload}
 
     assert said(entry) == [
@@ -386,48 +394,48 @@ def test_events_come_first_and_the_result_last(said: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ConfigError("one", "two"),
-         {"type": "ConfigError", "message": "one\ntwo", "exit_status": 2, "problems": ["one", "two"], "rejected": []}),
-        (RejectedError("no mode"),
-         {"type": "RejectedError", "message": "no mode", "exit_status": 3, "problems": ["no mode"], "rejected": []}),
-        (NpuComposeError("broken"),
-         {"type": "NpuComposeError", "message": "broken", "exit_status": 3, "problems": [], "rejected": []}),
+        (InvalidRequest("one", "two"),
+         {"type": "InvalidRequest", "message": "one\ntwo", "exit_status": 2, "problems": ["one", "two"]}),
+        (Rejected("no mode"), {"type": "Rejected", "message": "no mode", "exit_status": 3, "problems": ["no mode"]}),
+        (OrchestratorError("broken"),
+         {"type": "OrchestratorError", "message": "broken", "exit_status": 3, "problems": []}),
         (ValueError("too\n much"),
-         {"type": "ValueError", "message": "ValueError: too much", "exit_status": 3, "problems": [], "rejected": []}),
+         {"type": "ValueError", "message": "ValueError: too much", "exit_status": 3, "problems": []}),
     ],
     ids=lambda one: type(one).__name__,
 )  # fmt: skip
 def test_an_error_travels_in_words_and_its_traceback_goes_to_the_log(
     error: Exception, told: dict[str, Any], said: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def entry(payload: Any, tell: Any) -> Any:
+    def entry(payload: Any, notify: Any) -> Any:
         raise error
 
     assert said(entry) == [{"word": "error", "facts": {}, **told}]
     assert "in entry" in capsys.readouterr().err
 
 
-def test_what_a_stage_rejected_travels_with_its_failure() -> None:
+def test_what_a_stage_raised_keeps_its_exit_status_and_a_stranger_s_problems_stay_here() -> None:
     from airflow_free.runner import StageFailed
 
-    words = inside._error_words(StageFailed("compile", RejectedError("a", "b")))
-    assert (words["rejected"], words["exit_status"]) == (["a", "b"], 3)
+    words = worker._error_words(StageFailed("compile", Rejected("a")))
+    assert (words["message"], words["exit_status"]) == ("stage 'compile' failed: a", 3)
+    assert words["problems"] == ["stage 'compile' failed: a"]
     stranger: Any = ValueError("x")
-    stranger.problems, stranger.rejected, stranger.exit_status = ("p",), ("r",), 0
-    assert inside._error_words(stranger) == {
-        "type": "ValueError", "message": "ValueError: x", "exit_status": 3, "problems": [], "rejected": [], "facts": {},
+    stranger.problems = ("p",)
+    assert worker._error_words(stranger) == {
+        "type": "ValueError", "message": "ValueError: x", "exit_status": 3, "problems": [], "facts": {},
     }  # fmt: skip
 
 
 def test_what_a_stage_that_failed_knows_travels_with_its_failure_and_no_stranger_s() -> None:
     from airflow_free.runner import StageFailed
 
-    failed = StageFailed("compile", NpuComposeError("a"))
+    failed = StageFailed("compile", OrchestratorError("a"))
     failed.facts = {"sinking": {"path": None}}
-    assert inside._error_words(failed)["facts"] == {"sinking": {"path": None}}
+    assert worker._error_words(failed)["facts"] == {"sinking": {"path": None}}
     stranger: Any = ValueError("x")
     stranger.facts = {"sinking": 1}
-    assert inside._error_words(stranger)["facts"] == {}
+    assert worker._error_words(stranger)["facts"] == {}
 
 
 def test_a_result_that_is_no_json_is_an_error_and_nothing_of_it_is_sent(
@@ -444,9 +452,9 @@ def test_a_worker_reads_nothing_from_the_terminal(monkeypatch: pytest.MonkeyPatc
         moved.append((os.readlink(f"/proc/self/fd/{handle}"), place))
         raise Ended
 
-    monkeypatch.setattr(inside, "os", SimpleNamespace(**{**vars(os), "dup2": dup2}))
+    monkeypatch.setattr(worker, "os", SimpleNamespace(**{**vars(os), "dup2": dup2}))
     with pytest.raises(Ended):
-        inside.obey({"entry": "a:b"}, 0)
+        worker.handle({"entry": "a:b"}, 0)
     assert moved == [(os.devnull, 0)]
 
 
@@ -458,8 +466,8 @@ def test_a_word_is_written_whole_however_little_a_pipe_takes(monkeypatch: pytest
         written.extend(data[:3])
         return min(3, len(data))
 
-    monkeypatch.setattr(inside, "os", SimpleNamespace(write=write))
-    inside._sender(5)({"word": "long enough"})
+    monkeypatch.setattr(worker, "os", SimpleNamespace(write=write))
+    worker._sender(5)({"word": "long enough"})
     assert bytes(written) == b'{"word": "long enough"}\n'
 
 
@@ -468,9 +476,9 @@ def test_words_of_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) ->
 
     held: list[bool] = []
     lock = threading.Lock()
-    monkeypatch.setattr(inside, "threading", SimpleNamespace(Lock=lambda: lock))
-    monkeypatch.setattr(inside, "os", SimpleNamespace(write=lambda pipe, data: held.append(lock.locked()) or len(data)))
-    inside._sender(5)({})
+    monkeypatch.setattr(worker, "threading", SimpleNamespace(Lock=lambda: lock))
+    monkeypatch.setattr(worker, "os", SimpleNamespace(write=lambda pipe, data: held.append(lock.locked()) or len(data)))
+    worker._sender(5)({})
     assert (held, lock.locked()) == ([True], False)
 
 
@@ -482,13 +490,13 @@ def test_a_trace_is_left_by_lines_faults_and_the_signals_that_ask_for_it(
         monkeypatch.setattr(faulthandler, name, noting(calls, name))
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(reconfigure=noting(calls, "out")))
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(reconfigure=noting(calls, "err")))
-    inside.leave_a_trace()
+    worker.leave_a_trace()
     assert calls == [
         ("out", ("line_buffering", True)), ("err", ("line_buffering", True)), ("enable",),
-        ("register", STACK_SIGNAL, ("all_threads", True)), ("signal", signal.SIGTERM, inside._end),
+        ("register", STACK_SIGNAL, ("all_threads", True)), ("signal", signal.SIGTERM, worker._end),
     ]  # fmt: skip
     with pytest.raises(SystemExit) as ended:
-        inside._end(15, None)
+        worker._end(15, None)
     assert ended.value.code == 143
 
 
@@ -503,15 +511,15 @@ def test_a_worker_asks_to_die_with_its_parent_and_ends_if_that_is_gone(
 
     calls.clear()
     monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: SimpleNamespace(prctl=prctl, errno=use_errno))
-    inside.die_with(os.getppid())
+    processes.die_with(os.getppid())
     assert calls == [(1, 9, 0, 0, 0)]
     assert capsys.readouterr().out == ""
     answer.status = -1
-    inside.die_with(os.getppid())
+    processes.die_with(os.getppid())
     assert "this worker stays behind" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="the parent process 1234567 is gone"):
-        inside.die_with(1234567)
+        processes.die_with(1234567)
     monkeypatch.setattr(sys, "platform", "darwin")
     calls.clear()
-    inside.die_with(os.getppid())
+    processes.die_with(os.getppid())
     assert calls == []

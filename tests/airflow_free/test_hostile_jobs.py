@@ -14,30 +14,31 @@ from attrs import evolve
 from hostile_jobs import HARM
 
 from airflow_free import cgroup, outcome
+from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import MIB, Limits, Outcome
-from airflow_free.pool import Order, Pool
+from airflow_free.pool import Pool
 from airflow_free.processes import Process
 from airflow_free.stage import Event
 
 LONG, SHORT = 60.0, 1.5
 ENDS: dict[str, tuple[str, str]] = {
-    "garbage_everywhere": ("crashed", "where it answers npucompose, and was ended"),
-    "a_word_without_end": ("crashed", "bytes in one line where it answers npucompose"),
+    "garbage_everywhere": ("crashed", "where it answers airflow_free, and was ended"),
+    "a_word_without_end": ("crashed", "bytes in one line where it answers airflow_free"),
     "deep_json": ("crashed", "wrote b'[[[["),
-    "a_huge_number": ("crashed", "where it answers npucompose"),
-    "a_result_of_its_own": ("crashed", "where it answers npucompose"),
+    "a_huge_number": ("crashed", "where it answers airflow_free"),
+    "a_result_of_its_own": ("crashed", "where it answers airflow_free"),
     "a_flood_of_events": ("timeout", "its time limit of 1.5 s"),
-    "closed_pipes": ("crashed", "closed the pipe through which it answers npucompose"),
+    "closed_pipes": ("crashed", "closed the pipe through which it answers airflow_free"),
     "a_child_in_a_session_of_its_own": ("done", ""),
     "a_daemon": ("crashed", "died of SIGKILL"),
     "a_stopped_daemon": ("crashed", "died of SIGSEGV"),
     "a_fork_bomb": ("crashed", "died of SIGABRT"),
     "a_comet": ("crashed", "ended with exit status 9"),
     "stops_itself": ("timeout", "its time limit of 1.5 s"),
-    "stops_its_supervisor": ("crashed", "closed the pipe through which it answers npucompose"),
+    "stops_its_supervisor": ("crashed", "closed the pipe through which it answers airflow_free"),
     "kills_its_supervisor": ("crashed", "the process that watches the worker was killed"),
     "gigabytes_of_log": ("crashed", "ended with exit status 4"),
-    "memory_without_end": ("memory_limit", "pipeline.memory_limit_mb is 200"),
+    "memory_without_end": ("memory_limit", "its limit is 200"),
     "escapes_in_an_exception": ("failed", r"ValueError: \x1b]0;owned\x07\x1b[2J\u202egnp.exe\x9b31m over"),
     "its_folders_away": ("done", ""),
 }
@@ -49,29 +50,29 @@ WAITS = {"a_flood_of_events", "stops_itself"}
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setattr("airflow_free.pool.GRACE_S", 0.3)
     monkeypatch.setattr("airflow_free.pool.LINGER_S", 1.0)
-    monkeypatch.setattr(outcome, "LONGEST_WORD", 4 * MIB)
+    monkeypatch.setattr(outcome, "LONGEST_LINE", 4 * MIB)
     with Pool(tmp_path / "forkserver.log") as pool:
         yield pool
 
 
-def order(folder: Path, number: int, act: str) -> Order:
+def order(folder: Path, number: int, act: str) -> WorkerTask:
     place = folder / act
     place.mkdir()
-    return Order(
+    return WorkerTask(
         number=number,
         entry="hostile_jobs:act",
         payload={"act": act, "folder": str(place)},
         time_limit_s=SHORT if act in WAITS else LONG,
         log_path=place / "run.log",
         limits=Limits(log_bytes=MIB, memory_bytes=200 * MIB),
-        env={"HARM_S": "0.3"},
+        environment={**os.environ, "HARM_S": "0.3"},
     )
 
 
 def ends(pool: Pool) -> dict[int, Outcome]:
     found: dict[int, Outcome] = {}
     while pool.running:
-        for number, news in pool.news(LONG):
+        for number, news in pool.events(LONG):
             if isinstance(news, Outcome):
                 found[number] = news
             else:
@@ -127,7 +128,7 @@ def test_a_log_is_cut_at_its_limit_and_keeps_its_end(pool: Pool, tmp_path: Path)
     text = (tmp_path / "gigabytes_of_log" / "run.log").read_bytes()
     assert len(text) < MIB + 20_000
     assert found.log_cut_bytes > MIB
-    assert f"[npucompose: the log was cut here, {found.log_cut_bytes} bytes are not kept]".encode() in text
+    assert f"[airflow_free: the log was cut here, {found.log_cut_bytes} bytes are not kept]".encode() in text
     assert text.endswith(b"the last line\n")
     assert found.last_lines[-1] == "the last line"
 
@@ -157,7 +158,7 @@ def test_what_a_job_started_ends_when_its_parent_is_killed(tmp_path: Path) -> No
     if parent == 0:
         with contextlib.suppress(BaseException), Pool(tmp_path / "forkserver.log") as pool:
             pool.start(
-                Order(
+                WorkerTask(
                     number=0,
                     entry="hostile_jobs:act",
                     payload={"act": "stays_with_a_child", "folder": str(place)},
@@ -166,7 +167,7 @@ def test_what_a_job_started_ends_when_its_parent_is_killed(tmp_path: Path) -> No
                 )
             )
             while True:
-                pool.news()
+                pool.events()
         os._exit(1)
     deadline = time.monotonic() + 30
     while not left_of(place) and time.monotonic() < deadline:
@@ -189,38 +190,38 @@ def test_what_a_job_started_ends_when_its_parent_is_killed(tmp_path: Path) -> No
     ],
     ids=lambda line: line[:60],
 )  # fmt: skip
-def test_any_bytes_that_are_no_word_break_the_hearing_and_raise_nothing(line: bytes) -> None:
+def test_any_bytes_that_are_no_word_break_the_channel_and_raise_nothing(line: bytes) -> None:
     read_end, write_end = os.pipe()
-    hearing = outcome.Hearing(read_end)
+    channel = outcome.WorkerChannel(read_end, "airflow_free")
     with open(write_end, "wb", buffering=0) as pipe:
         heard: list[Event] = []
         pipe.write(b'{"word": "event", "event": {"kind": "note", "text": "a\\u001bb"}}\n')
         pipe.write(line[:60_000])
-        hearing.read(heard.append)
+        channel.read(heard.append)
         if len(line) > 60_000:
             pipe.write(line[60_000:])
-            hearing.read(heard.append)
-    hearing.close()
-    assert hearing.broken is not None
-    assert hearing.broken.isprintable()
+            channel.read(heard.append)
+    channel.close()
+    assert channel.broken is not None
+    assert channel.broken.isprintable()
     assert [event.text for event in heard] == [r"a\x1bb"]
-    assert hearing.last_word is None
+    assert channel.final is None
 
 
 def test_a_word_that_comes_in_pieces_is_heard(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
-    hearing = outcome.Hearing(read_end)
+    channel = outcome.WorkerChannel(read_end, "airflow_free")
     for piece in (b'{"word": "res', b'ult", "resu', b'lt": {"a": 1}}\n'):
         os.write(write_end, piece)
-        hearing.read(lambda event: None)
+        channel.read(lambda event: None)
     os.close(write_end)
-    hearing.read(lambda event: None)
-    assert (hearing.last_word, hearing.ended, hearing.broken) == (outcome.LastWord(result={"a": 1}), True, None)
-    hearing.close()
+    channel.read(lambda event: None)
+    assert (channel.final, channel.ended, channel.broken) == (outcome.FinalMessage(result={"a": 1}), True, None)
+    channel.close()
 
 
 def test_a_control_group_kills_what_is_in_it(tmp_path: Path) -> None:
-    folder = cgroup.make()
+    folder = cgroup.make("bakery")
     if folder is None:
         pytest.skip("no control groups of version 2 that this process may make")
     pid = os.fork()

@@ -14,10 +14,11 @@ import bakery
 import pytest
 from test_worker import is_gone
 
+from airflow_free.errors import OrchestratorError
+from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
-from airflow_free.pool import Order, Pool
+from airflow_free.pool import Pool
 from airflow_free.stage import Event
-from npucompose.errors import NpuComposeError
 
 LONG = 60.0
 
@@ -28,9 +29,9 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
         yield pool
 
 
-def order(folder: Path, number: int, entry: str, time_limit_s: float = LONG, **payload: Any) -> Order:
-    parts = {name: payload.pop(name) for name in ("env", "late_env", "loaded") if name in payload}
-    return Order(
+def order(folder: Path, number: int, entry: str, time_limit_s: float = LONG, **payload: Any) -> WorkerTask:
+    parts = {name: payload.pop(name) for name in ("environment", "late_env", "loaded") if name in payload}
+    return WorkerTask(
         number=number,
         entry=f"bakery:{entry}",
         payload=payload,
@@ -43,7 +44,7 @@ def order(folder: Path, number: int, entry: str, time_limit_s: float = LONG, **p
 def ends(pool: Pool, events: list[tuple[int, Event]] | None = None) -> dict[int, Outcome]:
     found: dict[int, Outcome] = {}
     while pool.running:
-        for number, news in pool.news(LONG):
+        for number, news in pool.events(LONG):
             if isinstance(news, Outcome):
                 found[number] = news
             elif events is not None:
@@ -94,8 +95,8 @@ def test_jobs_share_a_loaded_parent_and_no_state(pool: Pool, tmp_path: Path) -> 
 
 
 def test_another_environment_before_torch_is_another_server(pool: Pool, tmp_path: Path) -> None:
-    pool.start(order(tmp_path, 0, "echo", env={"EARLY": "a"}, variables=["EARLY"]))
-    pool.start(order(tmp_path, 1, "echo", env={"EARLY": "b"}, variables=["EARLY"]))
+    pool.start(order(tmp_path, 0, "echo", environment={**os.environ, "EARLY": "a"}, variables=["EARLY"]))
+    pool.start(order(tmp_path, 1, "echo", environment={**os.environ, "EARLY": "b"}, variables=["EARLY"]))
     assert {o.result["env"]["EARLY"] for o in ends(pool).values() if o.result} == {"a", "b"}
     assert len(pool.servers) == 2
 
@@ -115,7 +116,7 @@ def test_a_job_that_lingers_after_its_result_is_done(
 def test_leaving_the_pool_asks_jobs_to_end_and_lets_them_clean_up(tmp_path: Path) -> None:
     with Pool(tmp_path / "forkserver.log") as pool:
         pool.start(order(tmp_path, 0, "clean_up_slowly", file=str(tmp_path / "cleaned")))
-        while not any(isinstance(news, Event) for _, news in pool.news(LONG)):
+        while not any(isinstance(news, Event) for _, news in pool.events(LONG)):
             pass
     assert (tmp_path / "cleaned").read_text() == "cleaned"
 
@@ -124,7 +125,7 @@ def test_a_fork_server_that_dies_takes_no_job_along_and_is_replaced(pool: Pool, 
     pool.start(order(tmp_path, 0, "wait_for_a_file", file=str(tmp_path / "go")))
     told: list[tuple[int, Any]] = []
     while not told:
-        told = pool.news(LONG)
+        told = pool.events(LONG)
     (server,) = pool.servers.values()
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait()
@@ -135,7 +136,7 @@ def test_a_fork_server_that_dies_takes_no_job_along_and_is_replaced(pool: Pool, 
 
 def test_a_fork_server_that_cannot_start_is_told_once(pool: Pool, tmp_path: Path) -> None:
     pool.start(order(tmp_path, 0, "echo", loaded=("no_such_module_at_all",)))
-    with pytest.raises(NpuComposeError, match="No module named 'no_such_module_at_all'"):
+    with pytest.raises(OrchestratorError, match="No module named 'no_such_module_at_all'"):
         ends(pool)
 
 
@@ -147,14 +148,6 @@ def test_everything_dies_with_the_parent(tmp_path: Path) -> None:
         pids = [int(parent.stdout.readline()) for _ in range(3)]
         parent.kill()
     assert all(is_gone(pid) for pid in pids)
-
-
-def test_the_server_that_forks_has_torch_one_thread_and_no_device(pool: Pool, tmp_path: Path) -> None:
-    from npucompose.targets.cpu import CpuTarget
-
-    pool.start(order(tmp_path, 0, "look_at_the_fork", loaded=CpuTarget.loaded))
-    (outcome,) = ends(pool).values()
-    assert outcome.result == {"torch": True, "dynamo": True, "cuda": False, "threads": 1}
 
 
 def test_no_handle_stays_open(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from airflow_free import forkserver
 from airflow_free import pool as pools
+from airflow_free.errors import OrchestratorError
+from airflow_free.forkserver import ForkServer, WorkerTask
 from airflow_free.outcome import GRACE_S, STACK_S, Limits, Outcome
-from airflow_free.pool import FOREVER, LINGER_S, START_S, Order, Pool, _Server
+from airflow_free.pool import FOREVER, LINGER_S, START_S, Pool
 from airflow_free.stage import Event
-from npucompose.errors import NpuComposeError
-from npucompose.experiment.environment import worker_environment
 
 NOON = 1000.0
 LIMIT = 60.0
@@ -62,7 +63,7 @@ class Hand:
         self.control.sendall(json.dumps(word).encode() + b"\n")
 
     def begins(self, supervisor: int = 99) -> None:
-        self.tells(began=1, supervisor=supervisor, pen=PEN)
+        self.tells(began=1, supervisor=supervisor, cgroup=PEN)
 
     def ends(self, returncode: int = 0, memory: int | None = None, cut: int = 0) -> None:
         self.tells(ended=returncode, memory=memory, cut=cut, left=0)
@@ -82,7 +83,7 @@ class Hand:
             return b""
 
 
-class Server(_Server):
+class Server(ForkServer):
     """A fork server that forks nobody."""
 
     def __init__(self, hands: dict[int, Hand], ready: bool) -> None:
@@ -95,7 +96,7 @@ class Server(_Server):
     def _kill(self) -> None:
         self.killed += 1
 
-    def fork(self, order: Order, pipe: int, control: int) -> None:
+    def fork(self, order: WorkerTask, pipe: int, control: int) -> None:
         self.forked.append(order.number)
         self.hands[order.number] = Hand(os.dup(pipe), socket.socket(fileno=os.dup(control)))
 
@@ -122,7 +123,7 @@ class Scene:
         self.signals: list[tuple[Any, ...]] = []
         self.pens: list[tuple[str, str]] = []
         monkeypatch.setattr(pools, "time", self.clock)
-        monkeypatch.setattr(_Server, "start", self._server)
+        monkeypatch.setattr(ForkServer, "start", self._server)
         monkeypatch.setattr(os, "pidfd_open", lambda pid: os.open(os.devnull, os.O_RDONLY), raising=False)
         monkeypatch.setattr(signal, "pidfd_send_signal", lambda *one: self.signals.append(one), raising=False)
         for name in ("kill", "remove"):
@@ -140,18 +141,18 @@ class Scene:
 
     def starts(self, number: int = 0, **parts: Any) -> Any:
         log = self.folder / str(number) / "deep" / "run.log"
-        order = Order(number=number, entry="a:b", payload={}, time_limit_s=LIMIT, log_path=log, **parts)
+        order = WorkerTask(number=number, entry="a:b", payload={}, time_limit_s=LIMIT, log_path=log, **parts)
         self.pool.start(order)
         return self.pool.running[number]
 
     def begun(self, number: int = 0, **parts: Any) -> tuple[Any, Hand]:
         job = self.starts(number, **parts)
         self.hands[number].begins()
-        assert self.pool.news() == []
+        assert self.pool.events() == []
         return job, self.hands[number]
 
     def outcome(self) -> Outcome:
-        ((_, found),) = self.pool.news()
+        ((_, found),) = self.pool.events()
         assert isinstance(found, Outcome)
         return found
 
@@ -179,12 +180,12 @@ def test_a_job_s_time_counts_from_its_beginning_and_its_outcome_ends_it(scene: S
     scene.clock.now += 5
     hand = scene.hands[0]
     hand.begins()
-    assert scene.pool.news() == []
+    assert scene.pool.events() == []
     assert (job.has_begun, job.next_step_at) == (True, NOON + 5 + LIMIT)
     hand.notes("hello")
-    assert scene.pool.news() == [(0, Event(kind="note", text="hello"))]
+    assert scene.pool.events() == [(0, Event(kind="note", text="hello"))]
     hand.says(word="result", result={"a": 1})
-    assert scene.pool.news() == []
+    assert scene.pool.events() == []
     assert job.next_step_at == NOON + 5 + GRACE_S
     scene.clock.now += 2
     hand.ends(cut=7)
@@ -194,15 +195,15 @@ def test_a_job_s_time_counts_from_its_beginning_and_its_outcome_ends_it(scene: S
 
 
 def test_the_pool_sleeps_until_the_next_step_of_a_job_or_as_long_as_it_may(scene: Scene) -> None:
-    scene.pool.news()
+    scene.pool.events()
     scene.begun(0)
     scene.clock.now += 10
-    scene.pool.news()
-    scene.pool.news(20.0)
-    scene.pool.news(55.0)
+    scene.pool.events()
+    scene.pool.events(20.0)
+    scene.pool.events(55.0)
     assert scene.selector.asked == [None, START_S, 50.0, 20.0, 50.0]
     scene.clock.now += 100
-    scene.pool.news()
+    scene.pool.events()
     assert scene.selector.asked[-1] == 0.0
 
 
@@ -213,7 +214,7 @@ def test_what_is_still_in_the_pipe_of_a_job_that_ended_comes_before_its_outcome(
     hand.notes("late")
     hand.says(word="result", result={})
     hand.ends()
-    told: list[tuple[int, Any]] = scene.pool.news()
+    told: list[tuple[int, Any]] = scene.pool.events()
     (event, (_, outcome)) = told
     assert event == (0, Event(kind="note", text="late"))
     assert outcome.status == "done"
@@ -222,14 +223,14 @@ def test_what_is_still_in_the_pipe_of_a_job_that_ended_comes_before_its_outcome(
 def test_a_job_at_its_limit_writes_its_stack_and_is_ended_and_then_its_supervisor(scene: Scene) -> None:
     job, hand = scene.begun()
     scene.clock.now += LIMIT
-    assert scene.pool.news() == []
+    assert scene.pool.events() == []
     assert (hand.orders, job.next_step_at) == (b"STACK\n", scene.clock.now + STACK_S)
     scene.clock.now += STACK_S
-    scene.pool.news()
+    scene.pool.events()
     assert (hand.orders, job.next_step_at) == (b"KILL\n", scene.clock.now + LINGER_S)
     assert scene.signals == [(job.supervisor, signal.SIGCONT)]
     scene.clock.now += LINGER_S
-    scene.pool.news()
+    scene.pool.events()
     assert (hand.orders, job.next_step_at) == (b"", FOREVER)
     assert scene.signals[1:] == [(job.supervisor, signal.SIGKILL)]
     hand.is_gone()
@@ -241,7 +242,7 @@ def test_a_job_at_its_limit_writes_its_stack_and_is_ended_and_then_its_superviso
 def test_a_result_that_comes_at_the_last_moment_counts(scene: Scene) -> None:
     _, hand = scene.begun()
     scene.clock.now += LIMIT
-    scene.pool.news()
+    scene.pool.events()
     hand.says(word="result", result={"a": 1})
     hand.ends(-9)
     assert scene.outcome().status == "done"
@@ -250,23 +251,23 @@ def test_a_result_that_comes_at_the_last_moment_counts(scene: Scene) -> None:
 def test_before_the_limit_nothing_is_asked(scene: Scene) -> None:
     _, hand = scene.begun()
     scene.clock.now += LIMIT - 0.001
-    scene.pool.news()
+    scene.pool.events()
     assert (hand.orders, scene.signals) == (b"", [])
 
 
 def test_a_job_that_does_not_end_after_its_result_is_ended_and_done(scene: Scene) -> None:
     job, hand = scene.begun()
     hand.says(word="result", result={})
-    scene.pool.news()
+    scene.pool.events()
     scene.clock.now += 1
     hand.notes("more")  # does not put its end off
-    scene.pool.news()
+    scene.pool.events()
     assert job.next_step_at == NOON + GRACE_S
     scene.clock.now = NOON + GRACE_S
-    scene.pool.news()
+    scene.pool.events()
     assert hand.orders == b"KILL\n"
     hand.closes_its_pipe()
-    scene.pool.news()
+    scene.pool.events()
     assert job.next_step_at == NOON + GRACE_S + LINGER_S  # nor does the end of its pipe
     hand.ends(-9)
     assert scene.outcome().status == "done"
@@ -275,20 +276,20 @@ def test_a_job_that_does_not_end_after_its_result_is_ended_and_done(scene: Scene
 def test_a_job_that_closes_its_pipe_without_a_word_is_ended(scene: Scene) -> None:
     job, hand = scene.begun()
     hand.closes_its_pipe()
-    assert scene.pool.news() == []
+    assert scene.pool.events() == []
     assert job.next_step_at == NOON + GRACE_S
     assert set(scene.selector.get_map()) == {job.control.fileno(), scene.servers[0].connection.fileno()}
     scene.clock.now += GRACE_S
-    scene.pool.news()
+    scene.pool.events()
     assert hand.orders == b"KILL\n"
     hand.ends(-9)
-    assert scene.outcome().error == ("the worker closed the pipe through which it answers npucompose, and was ended.")
+    assert scene.outcome().error == ("the worker closed the pipe through which it answers airflow_free, and was ended.")
 
 
 def test_a_job_that_writes_what_is_no_word_is_ended_at_once(scene: Scene) -> None:
     job, hand = scene.begun()
     os.write(hand.pipe, b"no word\n")
-    assert scene.pool.news() == []
+    assert scene.pool.events() == []
     assert (hand.orders, job.next_step_at) == (b"KILL\n", NOON + LINGER_S)
     assert set(scene.selector.get_map()) == {job.control.fileno(), scene.servers[0].connection.fileno()}
     hand.ends(-9)
@@ -307,10 +308,10 @@ def test_words_of_a_supervisor_may_come_in_pieces(scene: Scene) -> None:
     job = scene.starts()
     hand = scene.hands[0]
     hand.control.sendall(b'{"began": 1, "superv')
-    assert scene.pool.news() == []
-    hand.control.sendall(b'isor": 2, "pen": null}\n{"ended"')
-    assert scene.pool.news() == []
-    assert (job.has_begun, job.pen) == (True, None)
+    assert scene.pool.events() == []
+    hand.control.sendall(b'isor": 2, "cgroup": null}\n{"ended"')
+    assert scene.pool.events() == []
+    assert (job.has_begun, job.cgroup) == (True, None)
     hand.control.sendall(b': -11, "memory": 5, "cut": 3}\n')
     found = scene.outcome()
     assert (found.status, found.exit_signal, found.log_cut_bytes) == ("memory_limit", "SIGSEGV", 3)
@@ -346,7 +347,7 @@ def test_the_last_lines_of_a_job_that_failed_are_its_own(scene: Scene) -> None:
 def test_a_limit_of_memory_is_told_with_what_was_used(scene: Scene) -> None:
     _, hand = scene.begun(limits=Limits(memory_bytes=2**20))
     hand.ends(-9, memory=3 * 2**20)
-    assert scene.outcome().error == "the worker was killed: it used 3 MiB, and pipeline.memory_limit_mb is 1."
+    assert scene.outcome().error == "the worker was killed: it used 3 MiB, and its limit is 1."
 
 
 # Fork servers that end, hang, or never come to be.
@@ -361,7 +362,7 @@ def test_a_job_that_its_server_could_not_begin_is_started_twice_more(scene: Scen
         scene.hands[0].is_gone()
         os.close(scene.hands[0].pipe)
         scene.hands[0].pipe = -1
-        told = scene.pool.news()
+        told = scene.pool.events()
         assert len(scene.servers) == min(started + 1, 3)
         assert bool(told) == (started == 3)
     assert [server.closed for server in scene.servers] == [1, 1, 1]
@@ -389,8 +390,8 @@ def test_a_server_that_never_was_ready_is_told_and_its_jobs_forgotten(scene: Sce
         server.far_end.close()
     else:
         scene.hands[0].is_gone()
-    with pytest.raises(NpuComposeError, match="could not be started: ImportError: no torch"):
-        scene.pool.news()
+    with pytest.raises(OrchestratorError, match="could not be started: ImportError: no torch"):
+        scene.pool.events()
     assert (scene.pool.running, scene.pool.servers, server.closed) == ({}, {}, 1)
     assert not scene.selector.get_map()
 
@@ -399,7 +400,7 @@ def test_a_server_without_a_job_may_end_and_is_forgotten(scene: Scene) -> None:
     scene.ready = False
     _, hand = scene.begun()
     scene.servers[0].far_end.close()
-    assert scene.pool.news() == []
+    assert scene.pool.events() == []
     assert (scene.pool.servers, scene.servers[0].closed) == ({}, 1)
     hand.says(word="result", result={})
     hand.ends()
@@ -414,21 +415,21 @@ def test_a_server_that_becomes_ready_has_a_minute_to_begin_its_own_jobs(scene: S
     assert len(scene.servers) == 2
     scene.clock.now += 7
     scene.servers[0].far_end.sendall(b"ready\n")
-    scene.pool.news()
+    scene.pool.events()
     assert own.next_step_at == NOON + 7 + START_S
     assert (other.next_step_at, begun.next_step_at) == (FOREVER, NOON + LIMIT)
     scene.clock.now += 1
     scene.servers[0].far_end.sendall(b"again\n")
-    scene.pool.news()
+    scene.pool.events()
     assert own.next_step_at == NOON + 7 + START_S
 
 
 def test_a_server_that_does_not_fork_in_time_is_killed_once(scene: Scene) -> None:
     job = scene.starts()
     scene.clock.now += START_S
-    scene.pool.news()
+    scene.pool.events()
     assert (scene.servers[0].killed, job.next_step_at) == (1, FOREVER)
-    scene.pool.news()
+    scene.pool.events()
     assert scene.servers[0].killed == 1
 
 
@@ -517,23 +518,23 @@ def test_a_server_starts_in_a_session_of_its_own_with_its_socket_and_nothing_els
     log = tmp_path / "a" / "b" / "forkserver.log"
     log.parent.mkdir(parents=True)
     log.write_text("before\n")
-    server = _Server.start({"GIVEN": "1"}, ("m", "n:f"), log)
+    server = ForkServer.start({"GIVEN": "1"}, ("m", "n:f"), log)
     ((command, options),) = started
     handle = int(command[4])
     assert command == [
-        sys.executable, "-c", pools.BOOT, json.dumps(sys.path), str(handle), '["m", "n:f"]',
+        sys.executable, "-c", forkserver.BOOT, json.dumps(sys.path), str(handle), '["m", "n:f"]',
     ]  # fmt: skip
     assert options == {
         "stdin": subprocess.DEVNULL, "stdout": str(log), "stderr": str(log), "pass_fds": (handle,),
-        "start_new_session": True, "env": worker_environment({"GIVEN": "1"}),
+        "start_new_session": True, "env": {"GIVEN": "1"},
     }  # fmt: skip
     assert (server.process, server.ready) == ("process", False)
     assert log.read_text() == "before\nmore\n"
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(handle)
     server.connection.close()
-    _Server.start({}, (), log).connection.close()
-    _Server.start({}, (), tmp_path / "new" / "deep" / "forkserver.log").connection.close()
+    ForkServer.start({}, (), log).connection.close()
+    ForkServer.start({}, (), tmp_path / "new" / "deep" / "forkserver.log").connection.close()
 
 
 def test_an_order_travels_as_a_text_with_three_files(
@@ -541,18 +542,18 @@ def test_an_order_travels_as_a_text_with_three_files(
 ) -> None:
     log = tmp_path / "run.log"
     log.write_text("before\n")
-    order = Order(
+    order = WorkerTask(
         number=3, entry="a:b", payload={"x": "größe"}, time_limit_s=1, log_path=log, late_env={"A": "1"},
-        limits=Limits(log_bytes=5, memory_bytes=6),
+        program="bakery", limits=Limits(log_bytes=5, memory_bytes=6),
     )  # fmt: skip
     with (tmp_path / "pipe").open("w") as pipe, (tmp_path / "control").open("w") as control:
-        _Server(SimpleNamespace(), connection[0]).fork(order, pipe.fileno(), control.fileno())  # type: ignore[arg-type]
+        ForkServer(SimpleNamespace(), connection[0]).fork(order, pipe.fileno(), control.fileno())  # type: ignore[arg-type]
     word, (text, sent_pipe, sent_log, sent_control), _, _ = socket.recv_fds(connection[1], 10, 9)
     assert word == b"\n"
     with open(text, encoding="utf-8") as file:
         assert json.load(file) == {
             "entry": "a:b", "payload": {"x": "größe"}, "env": {"A": "1"},
-            "limits": {"log_bytes": 5, "memory_bytes": 6},
+            "program": "bakery", "limits": {"log_bytes": 5, "memory_bytes": 6, "memory_name": "its limit"},
         }  # fmt: skip
     for handle, written in ((sent_pipe, b"pipe"), (sent_log, b"log"), (sent_control, b"control")):
         os.write(handle, written)
@@ -565,17 +566,18 @@ def test_an_order_travels_as_a_text_with_three_files(
 def test_what_is_no_json_is_refused_before_anything_travels(
     tmp_path: Path, connection: tuple[socket.socket, socket.socket]
 ) -> None:
-    order = Order(number=0, entry="a:b", payload={"x": float("nan")}, time_limit_s=1, log_path=tmp_path / "run.log")
-    server = _Server(SimpleNamespace(), connection[0])  # type: ignore[arg-type]
+    log = tmp_path / "run.log"
+    order = WorkerTask(number=0, entry="a:b", payload={"x": float("nan")}, time_limit_s=1, log_path=log)
+    server = ForkServer(SimpleNamespace(), connection[0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="JSON"):
         server.fork(order, 0, 1)
     connection[1].close()
-    order = Order(number=0, entry="a:b", payload={}, time_limit_s=1, log_path=tmp_path / "run.log")
+    order = WorkerTask(number=0, entry="a:b", payload={}, time_limit_s=1, log_path=tmp_path / "run.log")
     server.fork(order, 0, 1)  # a server that is gone shows when the job's own socket closes
 
 
 def test_a_server_says_one_thing(connection: tuple[socket.socket, socket.socket]) -> None:
-    server = _Server(SimpleNamespace(), connection[0])  # type: ignore[arg-type]
+    server = ForkServer(SimpleNamespace(), connection[0])  # type: ignore[arg-type]
     assert (server.listen(), server.ready) == (True, False)
     connection[1].sendall(b"ready\n")
     assert (server.listen(), server.ready) == (True, True)
@@ -608,7 +610,7 @@ def test_a_server_that_is_hung_up_on_ends_or_is_killed(
     ends_at: int, waits: list[Any], killed: int, connection: tuple[socket.socket, socket.socket]
 ) -> None:
     process = Process(ends_at)
-    assert _Server(process, connection[0]).close() == 5  # type: ignore[arg-type]
+    assert ForkServer(process, connection[0]).close() == 5  # type: ignore[arg-type]
     assert (process.waits, process.killed, connection[0].fileno()) == (waits, killed, -1)
 
 
@@ -616,7 +618,7 @@ def test_whether_a_server_has_ended_is_asked_of_its_process_and_its_last_word_is
     connection: tuple[socket.socket, socket.socket],
 ) -> None:
     process = Process(2)
-    server = _Server(process, connection[0])  # type: ignore[arg-type]
+    server = ForkServer(process, connection[0])  # type: ignore[arg-type]
     connection[1].sendall(b"ready\n")
     connection[1].close()
     assert (server.has_ended(), server.ready) == (False, False)
@@ -631,11 +633,11 @@ def test_orders_to_a_supervisor_that_is_gone_are_no_problem(scene: Scene) -> Non
     hand.is_gone()
     job.ask("TERM")
     job.end()
-    assert job.told_to_end
+    assert job.asked_to_end
 
 
 def test_an_interrupted_start_leaves_no_far_end_open(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Server, order: Order, pipe: int, control: int) -> None:
+    def fails(self: Server, order: WorkerTask, pipe: int, control: int) -> None:
         scene.signals.append((pipe, control))
         raise KeyboardInterrupt
 

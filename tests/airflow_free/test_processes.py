@@ -132,7 +132,7 @@ def test_the_own_group_is_the_one_of_version_2_where_it_may_be_written(
 def test_without_version_2_there_is_no_own_group(missing: str, machine: Path) -> None:
     (machine / "self" / missing).write_text("1:cpu:/elsewhere\n" if missing == "cgroup" else "proc /proc proc rw 0 0\n")
     assert cgroup._own() is None
-    assert cgroup.make() is None
+    assert cgroup.make("bakery") is None
 
 
 def test_a_group_is_made_below_the_own_one_with_a_name_of_its_own(
@@ -146,15 +146,15 @@ def test_a_group_is_made_below_the_own_one_with_a_name_of_its_own(
         (self / cgroup.KILL).write_text("")
 
     monkeypatch.setattr(Path, "mkdir", made)
-    one, other = cgroup.make(), cgroup.make()
+    one, other = cgroup.make("bakery"), cgroup.make("bakery")
     assert one is not None
     assert other not in (None, one)
     assert Path(one).parent == own
-    assert Path(one).name.startswith(f"npucompose-{os.getpid()}-")
+    assert Path(one).name.startswith(f"bakery-{os.getpid()}-")
 
 
 def test_a_kernel_that_cannot_kill_a_group_gets_none_and_keeps_none(machine: Path) -> None:
-    assert cgroup.make() is None
+    assert cgroup.make("bakery") is None
     assert [place.name for place in (machine / "new" / "user" / "me").iterdir()] == [cgroup.MEMBERS]
 
 
@@ -163,7 +163,7 @@ def test_where_no_group_may_be_made_there_is_none(machine: Path, monkeypatch: py
         raise PermissionError
 
     monkeypatch.setattr(Path, "mkdir", refuses)
-    assert cgroup.make() is None
+    assert cgroup.make("bakery") is None
 
 
 def test_to_enter_and_to_kill_are_words_in_its_files(tmp_path: Path) -> None:

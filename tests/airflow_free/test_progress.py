@@ -45,4 +45,4 @@ def test_a_terminal_gets_a_bar_for_each_stage() -> None:
 
 def test_events_survive_their_journey() -> None:
     for event in EVENTS:
-        assert Event.of_dict(event.as_dict()) == event
+        assert Event.from_dict(event.as_dict()) == event

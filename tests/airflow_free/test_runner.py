@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from bakery import BAKERY, EXPERIMENT, Kitchen, ingredients
 
+from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.runner import Finished, Runner, StageFailed
 from airflow_free.stage import Event, Stage
 from airflow_free.store import Record, Store
-from npucompose.errors import ConfigError, NpuComposeError
 
 ORDER = BAKERY.order(["taste"])
 KEYS = ingredients().keys(ORDER)
@@ -23,7 +23,7 @@ def events() -> list[Event]:
 
 @pytest.fixture
 def runner(tmp_path: Path, events: list[Event]) -> Runner:
-    return Runner(store=Store(tmp_path), tell=events.append, environment={"cpu": "a"}, provenance={"run": "x"})
+    return Runner(store=Store(tmp_path), notify=events.append, environment={"cpu": "a"}, provenance={"run": "x"})
 
 
 def written(runner: Runner) -> dict[str, int]:
@@ -98,10 +98,10 @@ def test_a_failing_stage_is_named_and_earlier_records_stay(runner: Runner, event
 def test_a_wrong_configuration_found_in_a_stage_keeps_its_exit_status(runner: Runner) -> None:
     with pytest.raises(StageFailed) as caught:
         runner.run(ORDER, KEYS, Kitchen("config"))
-    assert caught.value.exit_status == ConfigError.exit_status
+    assert caught.value.exit_status == InvalidRequest.exit_status
     assert caught.value.problems == ("no such oven", "no such flour")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert NpuComposeError.exit_status == StageFailed.exit_status == 3
+    assert OrchestratorError.exit_status == StageFailed.exit_status == 3
 
 
 @pytest.mark.parametrize("facts", [{"x": object()}, {"x": float("nan")}])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from airflow_free.errors import OrchestratorError
+from airflow_free.files import write_atomically
 from airflow_free.store import Record, Store
-from npucompose.errors import NpuComposeError
-from npucompose.report.files import write_atomically
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -86,8 +86,8 @@ def test_a_write_that_fails_leaves_the_old_record(store: Store, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(NpuComposeError, match=r"cannot be written.*No space left.*NPUCOMPOSE_STORE=folder"):
-        store.write(evolve(RECORD, facts={"loaves": []}))
+    with pytest.raises(OrchestratorError, match=r"cannot be written.*No space left.*Take another\.$"):
+        evolve(store, advice="Take another.").write(evolve(RECORD, facts={"loaves": []}))
     assert store.read("bake", KEY) == RECORD
     assert os.listdir(path.parent) == [path.name]
 
@@ -103,13 +103,6 @@ def test_a_stage_or_key_cannot_lead_out_of_the_store(store: Store) -> None:
         store.read("../bake", KEY)
     with pytest.raises(ValueError, match="file name"):
         store.read("bake", "../" + KEY)
-
-
-def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("NPUCOMPOSE_STORE", raising=False)
-    assert Store.default().root == Path(".npucompose")
-    monkeypatch.setenv("NPUCOMPOSE_STORE", str(tmp_path))
-    assert Store.default().root == tmp_path
 
 
 def _write_often(folder: str, number: int) -> None:

@@ -14,11 +14,11 @@ import attrs
 import pytest
 
 from airflow_free import keys
+from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.keys import KEY_FORMAT, Ingredients, canonical, code_digests, digest, plain
 from airflow_free.runner import Finished, Runner, StageFailed
 from airflow_free.stage import Event, Stage
 from airflow_free.store import RECORD_SCHEMA, Record, Store
-from npucompose.errors import ConfigError, NpuComposeError, RejectedError
 
 KEY = "0" * 64
 
@@ -38,7 +38,7 @@ def test_a_record_says_its_schema_and_all_its_fields_in_utc() -> None:
     }  # fmt: skip
     assert made.created.endswith("+00:00")
     assert len(made.created) == len("2026-01-01T00:00:00+00:00")
-    assert Record.of_text(made.text()) == made
+    assert Record.from_text(made.text()) == made
     assert made.text().endswith("}\n")
     with pytest.raises(ValueError, match="JSON compliant"):
         record(facts={"a": float("nan")}).text()
@@ -57,7 +57,7 @@ def test_a_record_says_its_schema_and_all_its_fields_in_utc() -> None:
 )
 def test_what_is_no_record_says_why(change: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Record.of_text(json.dumps(change(json.loads(record().text()))))
+        Record.from_text(json.dumps(change(json.loads(record().text()))))
 
 
 def test_a_problem_is_a_warning_at_the_one_who_reads(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_files_of_a_record_lie_under_its_stage_and_key_and_are_never_replaced(tm
 
 def test_a_store_that_cannot_be_written_says_how_to_name_another(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NpuComposeError, match=r"the store .*file cannot be written: .*NPUCOMPOSE_STORE=folder"):
-        Store(tmp_path / "file").write(record())
+    with pytest.raises(OrchestratorError, match=r"the store .*file cannot be written: .*Take another"):
+        Store(tmp_path / "file", advice="Take another.").write(record())
 
 
 def test_records_come_by_stage_and_key_and_those_of_another_place_do_not_count(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_each_kind_of_value_has_its_plain_form() -> None:
     ],
 )
 def test_what_has_no_plain_form_is_named_with_its_place(value: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(InvalidRequest, match=words):
         plain(value)
 
 
@@ -179,45 +179,45 @@ def ingredients(**values: Any) -> Ingredients:
     )
 
 
-def test_a_key_is_made_of_what_is_read_what_is_needed_and_the_surroundings() -> None:
+def test_a_key_is_made_of_what_is_read_what_is_needed_and_the_context() -> None:
     made = ingredients()
     around = [[("torch", "2")], [], [("a", "x")]]
     found = made.keys([One(), Two()])
     one = digest([KEY_FORMAT, "one", {"model.size": 2, "seed": 1}, {}, *around])
     assert found == {"one": one, "two": digest([KEY_FORMAT, "two", {}, {"one": one}, *around])}
     assert made.key == digest([KEY_FORMAT, {"seed": 1, "model": {"size": 2, "name": "m"}}, *around])
-    assert made.surroundings == {"versions": {"torch": "2"}, "device": {}, "code": {"a": "x"}}
+    assert made.context == {"versions": {"torch": "2"}, "device": {}, "code": {"a": "x"}}
 
 
 @pytest.mark.parametrize("values", [{"model": {"name": "m"}}, {"model": 3}])
 def test_a_field_that_is_not_there_is_named_with_the_stage_that_reads_it(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"unknown field 'model\.size' @ reads of stage 'one'"):
+    with pytest.raises(InvalidRequest, match=r"unknown field 'model\.size' @ reads of stage 'one'"):
         ingredients(**values).keys([One()])
 
 
 def test_digests_of_packages_are_remembered_and_files_of_one_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remembered = {"airflow_free.words": "known"}
-    found = code_digests(["airflow_free.words", "airflow_free.graph"], remembered=remembered)
-    assert found["airflow_free.words"] == "known"
-    assert remembered["airflow_free.graph"] == found["airflow_free.graph"] != "known"
+    remembered = {"airflow_free.errors": "known"}
+    found = code_digests(["airflow_free.errors", "airflow_free.stage"], remembered=remembered)
+    assert found["airflow_free.errors"] == "known"
+    assert remembered["airflow_free.stage"] == found["airflow_free.stage"] != "known"
     files = [tmp_path / str(k) / "model.py" for k in range(3)]
     for k, file in enumerate(files):
         file.parent.mkdir()
         file.write_text(f"x = {k}")
     assert list(code_digests([], files)) == ["model.py", "model.py#2", "model.py#3"]
     assert len(set(code_digests([], files).values())) == 3
-    with pytest.raises(ConfigError, match=r"the source file .*gone\.py is gone"):
+    with pytest.raises(InvalidRequest, match=r"the source file .*gone\.py is gone"):
         code_digests([], [tmp_path / "gone.py"])
-    with pytest.raises(ConfigError, match="no module named 'no_such_module_at_all'; its source is part of a key"):
+    with pytest.raises(InvalidRequest, match="no module named 'no_such_module_at_all'; its source is part of a key"):
         code_digests(["no_such_module_at_all"])
     (tmp_path / "bare").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     assert code_digests(["bare"]) == {"bare": digest([])}, "a package without files"
     spec = SimpleNamespace(submodule_search_locations=None, origin=None)
     monkeypatch.setattr(keys.importlib.util, "find_spec", lambda name: spec)
-    with pytest.raises(ConfigError, match="module 'bare' has no source file"):
+    with pytest.raises(InvalidRequest, match="module 'bare' has no source file"):
         code_digests(["bare"])
 
 
@@ -227,7 +227,7 @@ def test_digests_of_packages_are_remembered_and_files_of_one_name_are_told_apart
 def test_a_run_tells_what_happens_and_keeps_what_it_was_told(tmp_path: Path) -> None:
     events: list[Event] = []
     finished: list[Finished] = []
-    runner = Runner(store=Store(tmp_path), tell=events.append, environment={"e": 1}, provenance={"p": 2})
+    runner = Runner(store=Store(tmp_path), notify=events.append, environment={"e": 1}, provenance={"p": 2})
     order, names = [One(), Two()], {"one": "1" * 64, "two": "2" * 64}
     first = runner.run(order, names, None, on_finished=finished.append)
     assert list(first) == finished
@@ -250,24 +250,23 @@ def test_a_run_tells_what_happens_and_keeps_what_it_was_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("cause", "status", "problems", "rejected"),
+    ("cause", "status", "problems"),
     [
-        (ConfigError("one.", "two."), 2, ("one.", "two."), ()),
-        (RejectedError("no a.", "no b."), RejectedError.exit_status, None, ("no a.", "no b.")),
-        (KeyError("mine"), 3, None, ()),
+        (InvalidRequest("one.", "two."), 2, ("one.", "two.")),
+        (OrchestratorError("no a."), 3, ("stage 'one' failed: no a.",)),
+        (KeyError("mine"), 3, None),
     ],
 )
 def test_a_stage_that_fails_says_which_and_why(
-    tmp_path: Path, cause: Exception, status: int, problems: tuple[str, ...] | None, rejected: tuple[str, ...]
+    tmp_path: Path, cause: Exception, status: int, problems: tuple[str, ...] | None
 ) -> None:
     events: list[Event] = []
     with pytest.raises(StageFailed, match="stage 'one' failed: ") as failed:
-        Runner(store=Store(tmp_path), tell=events.append).run([One()], {"one": KEY}, cause)
+        Runner(store=Store(tmp_path), notify=events.append).run([One()], {"one": KEY}, cause)
     error = failed.value
     assert (error.stage, error.cause, error.exit_status) == ("one", cause, status)
     if problems is not None:
         assert error.problems == problems
-    assert error.rejected == rejected
     assert [event.kind for event in events] == ["started", "progress", "failed"]
     assert events[-1].text
     assert error.__reduce__() == (StageFailed, ("one", cause))

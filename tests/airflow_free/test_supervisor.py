@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import pytest
 
-from airflow_free import supervisor
+from airflow_free import processes, supervisor
 from airflow_free.outcome import MIB, STACK_SIGNAL, Limits
 from airflow_free.supervisor import _Log, _Supervisor
 
@@ -53,8 +53,8 @@ def parent() -> Iterator[socket.socket]:
 
 def made(parent_: socket.socket, tmp_path: Path, limits: Limits | None = None) -> _Supervisor:
     log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
-    found = _Supervisor(parent.theirs, log, limits or Limits())  # type: ignore[attr-defined]
-    found.worker, found.pen = WORKER, None
+    found = _Supervisor(parent.theirs, log, limits or Limits(), "bakery")  # type: ignore[attr-defined]
+    found.worker, found.cgroup = WORKER, None
     return found
 
 
@@ -93,11 +93,11 @@ def text(tmp_path: Path) -> bytes:
     [
         ([b"ab", b"cd"], b"abcd", 0),
         ([b"abcdef"], b"abcdef", 0),
-        ([b"abcdefg"], b"abcdef\n[npucompose: the log was cut here, 0 bytes are not kept]\ng", 0),
-        ([b"abcdefghijklmnop"], b"abcdef\n[npucompose: the log was cut here, 2 bytes are not kept]\nijklmnop", 2),
+        ([b"abcdefg"], b"abcdef\n[airflow_free: the log was cut here, 0 bytes are not kept]\ng", 0),
+        ([b"abcdefghijklmnop"], b"abcdef\n[airflow_free: the log was cut here, 2 bytes are not kept]\nijklmnop", 2),
         (
             [b"abcd", b"efghij", b"klmnop"],
-            b"abcdef\n[npucompose: the log was cut here, 2 bytes are not kept]\nijklmnop",
+            b"abcdef\n[airflow_free: the log was cut here, 2 bytes are not kept]\nijklmnop",
             2,
         ),
     ],
@@ -107,7 +107,7 @@ def test_a_log_keeps_its_beginning_and_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(supervisor, "TAIL_BYTES", 8)
-    log = _Log(log_file, 6)
+    log = _Log(log_file, 6, "airflow_free")
     for chunk in printed:
         os.write(pipe[1], chunk)
         assert log.take(pipe[0])
@@ -122,7 +122,7 @@ def test_of_what_is_cut_no_more_than_the_end_is_held(
     log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "TAIL_BYTES", 8)
-    log = _Log(log_file, 0)
+    log = _Log(log_file, 0, "bakery")
     for chunk, held in ((b"12345", [b"12345"]), (b"1234567", [b"12345", b"1234567"]), (b"a", [b"1234567", b"a"]),
                         (b"12345678", [b"12345678"])):  # fmt: skip
         os.write(pipe[1], chunk)
@@ -137,7 +137,7 @@ def test_all_that_is_left_in_the_pipe_is_taken_and_the_pipe_closed(
 ) -> None:
     monkeypatch.setattr(supervisor, "CHUNK", 4)
     os.write(pipe[1], b"0123456789")
-    log = _Log(log_file, 100)
+    log = _Log(log_file, 100, "bakery")
     log.take_all(pipe[0])  # somebody still holds the other end
     assert (text(tmp_path), is_open(pipe[0])) == (b"0123456789", False)
 
@@ -146,7 +146,7 @@ def test_all_that_is_left_in_the_pipe_is_taken_and_the_pipe_closed(
 def test_a_pipe_that_somebody_fills_for_ever_is_left_after_two_mib(
     room: int, goes_on: bool, asked: int, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = _Log(log_file, 0)
+    log = _Log(log_file, 0, "bakery")
     taken: list[int] = []
 
     def take(handle: int) -> bool:
@@ -163,7 +163,7 @@ def test_a_pipe_that_somebody_fills_for_ever_is_left_after_two_mib(
 def test_a_full_disk_costs_the_log_and_not_the_job(
     tmp_path: Path, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = _Log(log_file, 100)
+    log = _Log(log_file, 100, "bakery")
     written, write = [0], os.write
 
     def full(handle: int, data: bytes) -> int:
@@ -189,27 +189,27 @@ def test_orders_come_in_pieces_and_in_turn(
     monkeypatch.setattr(supervisor, "_signal", noting(calls, "signal"))
     one = made(parent, tmp_path)
     parent.sendall(b"TERM\nSTACK\nnonsense\nST")
-    assert one._obey()
+    assert one._handle()
     assert calls == [("signal", WORKER, signal.SIGTERM, ("group", True)),
                      ("signal", WORKER, STACK_SIGNAL, ("group", False))]  # fmt: skip
     parent.sendall(b"ACK\nKIL")
-    assert one._obey()
+    assert one._handle()
     assert len(calls) == 3
     parent.sendall(b"L\nTERM\n")
-    assert not one._obey()
+    assert not one._handle()
     assert len(calls) == 3
 
 
 def test_a_parent_that_is_gone_is_an_order_to_end(parent: socket.socket, tmp_path: Path) -> None:
     one = made(parent, tmp_path)
     parent.close()
-    assert not one._obey()
+    assert not one._handle()
 
     def reset(size: int) -> NoReturn:
         raise ConnectionResetError
 
     one.control = SimpleNamespace(recv=reset)  # type: ignore[assignment]
-    assert not one._obey()
+    assert not one._handle()
 
 
 class Used:
@@ -309,7 +309,7 @@ def ending(
         monkeypatch.setattr(supervisor.cgroup, "kill", noting(calls, "pen killed"))
         monkeypatch.setattr(supervisor.cgroup, "remove", noting(calls, "pen removed"))
         one = made(parent, tmp_path)
-        one.pen, one.returncode = pen, returncode
+        one.cgroup, one.returncode = pen, returncode
         turns = iter([True] * rounds + [False])
         monkeypatch.setattr(one, "_reap", lambda: next(turns))
         return one
@@ -435,7 +435,7 @@ def system(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for module, name in ((signal, "set_wakeup_fd"), (signal, "signal"), (os, "setsid")):
         monkeypatch.setattr(module, name, noting(calls, name))
     monkeypatch.setattr(supervisor, "adopt_orphans", noting(calls, "adopt_orphans"))
-    monkeypatch.setattr(supervisor.cgroup, "make", lambda: "pen")
+    monkeypatch.setattr(supervisor.cgroup, "make", lambda program: "pen")
     return calls
 
 
@@ -485,7 +485,7 @@ def test_a_supervisor_says_that_it_began_and_in_any_case_how_it_ended(
             one.run(lambda: None, answers)  # type: ignore[arg-type, return-value]
     else:
         one.run(lambda: None, answers)  # type: ignore[arg-type, return-value]
-    assert told_before == [{"began": WORKER, "supervisor": os.getpid(), "pen": "pen"}]
+    assert told_before == [{"began": WORKER, "supervisor": os.getpid(), "cgroup": "pen"}]
     assert json.loads(parent.recv(4096)) == {"ended": 9, "cut": 0, "memory": 77, "left": 6}
     assert taken == [pipes[-1][0]]
     assert not is_open(one.log.file)
@@ -508,7 +508,7 @@ def test_the_forked_worker_keeps_nothing_of_its_supervisor(
         born.append((work, prints, pen, supervisor_))
         raise Ended
 
-    monkeypatch.setattr(supervisor, "_be_the_worker", be)
+    monkeypatch.setattr(supervisor, "_become_the_worker", be)
     one = made(parent, tmp_path)
     work: Any = object()
     with pytest.raises(Ended):
@@ -531,7 +531,7 @@ def test_a_worker_has_its_own_session_its_pen_and_prints_into_its_log(
     # pytest itself moves descriptors: only what the supervisor asks for is noted.
     asked = {name: noting(calls, name) for name in ("setsid", "dup2", "close")}
     monkeypatch.setattr(supervisor, "os", SimpleNamespace(**{**vars(os), **asked}))
-    supervisor._be_the_worker(lambda: calls.append("work"), 55, pen, 66)  # type: ignore[arg-type, return-value]
+    supervisor._become_the_worker(lambda: calls.append("work"), 55, pen, 66)  # type: ignore[arg-type, return-value]
     entered = [("enter", "pen")] if pen else []
     assert calls == [
         ("setsid",), ("die_with", 66), *entered, ("dup2", 55, 1), ("dup2", 55, 2), ("close", 55), "work",
@@ -542,20 +542,20 @@ def test_to_supervise_is_a_session_of_its_own_that_adopts_orphans(
     system: list[Any], monkeypatch: pytest.MonkeyPatch, parent: socket.socket
 ) -> None:
     def run(self: _Supervisor, work: Any, answers: int) -> None:
-        system.append((self.log.file, self.log.room, self.limits.memory_bytes, work, answers))
+        system.append((self.log.file, self.log.room, self.limits.memory_bytes, self.program, work, answers))
 
     monkeypatch.setattr(_Supervisor, "run", run)
     work: Any = object()
-    supervisor.supervise(work, 5, parent, 6, Limits(log_bytes=7, memory_bytes=8))
-    assert system == [("setsid",), ("adopt_orphans",), (6, 7, 8, work, 5)]
+    supervisor.supervise(work, 5, parent, 6, Limits(log_bytes=7, memory_bytes=8), "bakery")
+    assert system == [("setsid",), ("adopt_orphans",), (6, 7, 8, "bakery", work, 5)]
 
 
 def test_orphans_are_adopted_where_the_system_can(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: SimpleNamespace(prctl=noting(calls, "prctl")))
-    supervisor.adopt_orphans()
+    processes.adopt_orphans()
     assert calls == [("prctl", 36, 1, 0, 0, 0)]
     monkeypatch.setattr(sys, "platform", "darwin")
-    supervisor.adopt_orphans()
+    processes.adopt_orphans()
     assert len(calls) == 1
 
 

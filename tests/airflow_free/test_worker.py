@@ -15,8 +15,10 @@ from typing import Any
 import bakery
 import pytest
 
+from airflow_free.forkserver import WorkerTask
+from airflow_free.outcome import Outcome
+from airflow_free.pool import run_in_worker
 from airflow_free.stage import Event
-from airflow_free.worker import Outcome, run_in_worker
 
 Run = Callable[..., Outcome]
 LONG = 60.0
@@ -26,14 +28,13 @@ LONG = 60.0
 def run(tmp_path: Path) -> Run:
     def run(entry: str, time_limit_s: float = LONG, on_event: Any = None, **payload: Any) -> Outcome:
         env = payload.pop("env", None)
-        return run_in_worker(
-            f"bakery:{entry}",
-            payload,
-            time_limit_s=time_limit_s,
-            log_path=tmp_path / "run" / "worker.log",
-            on_event=on_event or (lambda event: None),
-            env=env,
-        )
+        environment = None if env is None else {name: v for name, v in os.environ.items() if "TOKEN" not in name} | env
+        log_path = tmp_path / "run" / "worker.log"
+        task = WorkerTask(
+            entry=f"bakery:{entry}", payload=payload, time_limit_s=time_limit_s, log_path=log_path,
+            environment=environment,
+        )  # fmt: skip
+        return run_in_worker(task, on_event or (lambda event: None))
 
     return run
 
@@ -125,7 +126,7 @@ def test_a_worker_that_raises_is_failed_with_one_paragraph_and_a_traceback_in_th
 
 def test_a_wrong_configuration_travels_with_its_problems(run: Run) -> None:
     wrong = run("misbehave", fault="config")
-    assert (wrong.status, wrong.error_type, wrong.exit_status) == ("config_error", "ConfigError", 2)
+    assert (wrong.status, wrong.error_type, wrong.exit_status) == ("config_error", "InvalidRequest", 2)
     assert wrong.problems == ("no such oven", "no such flour")
     plan = run("misbehave", fault="plan")
     assert (plan.status, plan.error) == ("config_error", "the plan matches nothing [E101]")

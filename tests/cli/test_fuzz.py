@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from npucompose.compose.conf import conf_dir
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import Job, Surroundings
+from npucompose.experiment.job import Job, PlanContext
 from npucompose.schema.compiler import EVERY_LEAF
 
 GROUPS = sorted(folder.name for folder in conf_dir().iterdir() if folder.is_dir())
@@ -48,7 +48,7 @@ OVERRIDE = st.one_of(
     st.text(max_size=12),
 )  # fmt: skip
 
-COMPOSER, AROUND = Composer(), Surroundings()
+COMPOSER, AROUND = Composer(), PlanContext()
 
 
 def look(overrides: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

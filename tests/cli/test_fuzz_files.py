@@ -22,9 +22,9 @@ from airflow_free.keys import digest
 from npucompose.cli import main
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError
+from npucompose.experiment.job import Job, PlanContext
 from npucompose.experiment.lock import read
 from npucompose.experiment.lock_text import described, judged
-from npucompose.experiment.run import Job, Surroundings
 from npucompose.experiment.verify import compared, job_of
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -93,7 +93,7 @@ def outcome(act: Callable[[], Job]) -> Job | None:
 
 
 COMPOSER: dict[Path, Composer] = {}
-AROUND = Surroundings()
+AROUND = PlanContext()
 NUMBERS = itertools.count()
 
 

@@ -8,7 +8,7 @@ from npucompose.api import checked as _checked
 from npucompose.compose.check import Checked
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import Job
+from npucompose.experiment.job import Job
 
 FUSED = "mode=max-autotune"
 

@@ -28,7 +28,7 @@ from npucompose.experiment.assemble import (
     _streams,
     assembled,
 )
-from npucompose.experiment.run import Job
+from npucompose.experiment.job import Job
 from npucompose.experiment.stages.facts.streams import stream_facts, timelines
 from npucompose.schema.facts import facts_of
 from npucompose.schema.record import (
@@ -332,10 +332,10 @@ def test_a_report_holds_the_run_and_says_when_nothing_was_run(job: Job, tmp_path
     assert not made(stages[:2]).reused
     assert made(stages[:2]).status == "expect_failed"
     assert not made([attrs.evolve(stages[0], reused=False), *stages[1:]]).reused
-    outcome = Outcome(status="failed", error="e", last_lines=("l",), log_cut_bytes=4, rejected=("r",))
+    outcome = Outcome(status="failed", error="e", last_lines=("l",), log_cut_bytes=4, facts={"rejected": ["r\x1b"]})
     failed = made(stages[:1], outcome)
     assert (failed.status, failed.error, failed.last_lines) == ("failed", "e", ("l",))
-    assert (failed.log_cut_bytes, failed.rejected) == (4, ("r",))
+    assert (failed.log_cut_bytes, failed.rejected) == (4, (r"r\x1b",))
 
 
 def test_what_an_npu_refuses_is_an_option_without_effect(

@@ -13,16 +13,18 @@ import pytest
 from lock_examples import OVERRIDES, locked_of
 from report.report_examples import FULL
 
+from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
 from airflow_free.runner import Finished
 from airflow_free.store import Record, Store
 from npucompose.compose.tree import Composer, compose
-from npucompose.errors import CompileError, ConfigError, NpuComposeError
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment import bisect as bisecting
 from npucompose.experiment import explain, explain_adapt, explain_command, recipe_command, verify
 from npucompose.experiment import run as experiment
+from npucompose.experiment.job import Job
 from npucompose.experiment.lock import Locked
-from npucompose.experiment.run import Job
+from npucompose.experiment.orchestrator import default_store, worker_environment
 from npucompose.experiment.sweep import command
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.experiment.verify import compared
@@ -89,7 +91,7 @@ def test_a_recipe_is_locked_where_it_was_asked_for(
     assert arguments.act(arguments) == ends
     assert capsys.readouterr().out == f"{status}; written: {out}\n"
     assert out.read_text() == found.text()
-    assert asked == [(Job.of(compose(OVERRIDES)).key, Store.default())]
+    assert asked == [(Job.of(compose(OVERRIDES)).key, default_store())]
     arguments = recipe("lock", *OVERRIDES, "--out", str(tmp_path / "no" / "a.yaml"))
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         arguments.act(arguments)
@@ -288,9 +290,9 @@ def test_a_dry_run_that_rejects_ends_with_three(
 def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = SimpleNamespace(asked=[], outcome=Outcome(status="done", result={"a": 1}))
 
-    def run(entry: str, payload: Any, **options: Any) -> Outcome:
-        assert options["log_path"].parent.is_dir()
-        found.asked.append((entry, payload, options))
+    def run(task: WorkerTask) -> Outcome:
+        assert task.log_path.parent.is_dir()
+        found.asked.append(task)
         return found.outcome
 
     monkeypatch.setattr(explain, "run_in_worker", run)
@@ -303,11 +305,11 @@ def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker:
     )
     also: list[Any] = []
     assert explain.in_worker(composed, "m:f", also.append) == {"a": 1}
-    ((entry, payload, options),) = worker.asked
-    assert (entry, payload) == ("m:f", {"tree": composed.tree, "provenance": composed.provenance})
-    assert (options["time_limit_s"], options["limits"]) == (7, Limits.of_mib(2, 3000))
-    assert options["log_path"].name == "run.log"
-    assert not options["log_path"].parent.exists()
+    (task,) = worker.asked
+    assert (task.entry, task.payload) == ("m:f", {"tree": composed.tree, "provenance": composed.provenance})
+    assert (task.time_limit_s, task.limits) == (7, Limits.from_mib(2, 3000, "pipeline.memory_limit_mb"))
+    assert task.log_path.name == "run.log"
+    assert not task.log_path.parent.exists()
     assert also[0].experiment.model.name == "add"
 
 
@@ -535,7 +537,7 @@ def test_a_comparison_that_failed_ends_a_run(job: Job, tmp_path: Path) -> None:
     assert not experiment._ended_early([passed, finished()])
 
     def needs(*some: Finished) -> bool:
-        return experiment.Begun(
+        return experiment.ActiveRun(
             job=job, run_dir=tmp_path, place=tmp_path, store=Store(tmp_path), finished=some
         ).needs_worker
 
@@ -547,7 +549,7 @@ def test_a_comparison_that_failed_ends_a_run(job: Job, tmp_path: Path) -> None:
 
 def test_what_a_worker_is_sent(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    begun = experiment.Begun.of(job, Path("outputs/now"), Store("store"))
+    begun = experiment.ActiveRun.begin(job, Path("outputs/now"), Store("store"))
     assert begun.place == tmp_path.resolve() / "outputs" / "now"
     assert begun.payload == {
         "tree": dict(job.composed.tree), "provenance": dict(job.composed.provenance),
@@ -559,7 +561,7 @@ def test_what_a_worker_is_sent(job: Job, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_folder_that_leads_elsewhere_meanwhile_gets_nothing(job: Job, tmp_path: Path) -> None:
     place = tmp_path / "run"
     place.mkdir()
-    begun = experiment.Begun.of(job, place, Store(tmp_path / "store"))
+    begun = experiment.ActiveRun.begin(job, place, Store(tmp_path / "store"))
     begun._find_the_folder()
     place.rmdir()
     begun._find_the_folder()
@@ -576,7 +578,7 @@ def test_a_folder_that_leads_elsewhere_meanwhile_gets_nothing(job: Job, tmp_path
 
 
 def test_an_illegal_configuration_that_only_a_worker_saw_writes_nothing(job: Job, tmp_path: Path) -> None:
-    begun = experiment.Begun.of(job, tmp_path / "run", Store(tmp_path / "store"))
+    begun = experiment.ActiveRun.begin(job, tmp_path / "run", Store(tmp_path / "store"))
     for outcome, told in (
         (Outcome(status="config_error", problems=("a", "b"), error="e"), "a\nb"),
         (Outcome(status="config_error", error="e"), "e"),
@@ -627,21 +629,31 @@ def test_compiled_graphs_are_thrown_away_where_the_stage_must_see_a_compilation(
 def test_a_run_s_worker_gets_the_limits_of_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     own = Job.of(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2"]))
-    monkeypatch.setattr(
-        experiment, "run_in_worker", lambda *what, **options: asked.append((what, options)) or "outcome"
-    )
-    monkeypatch.setattr(experiment.Begun, "finish", lambda self, outcome: outcome)
+    monkeypatch.setattr(experiment, "run_in_worker", lambda *what: asked.append(what) or "outcome")
+    monkeypatch.setattr(experiment.ActiveRun, "finish", lambda self, outcome: outcome)
 
-    def tell(event: Any) -> None: ...
+    def notify(event: Any) -> None: ...
 
-    assert experiment.run_experiment(own, tmp_path, store=Store(tmp_path / "s"), tell=tell) == "outcome"
-    (((entry, payload), options),) = asked
-    assert (entry, payload["run_dir"]) == (experiment.ENTRY, tmp_path.name)
-    assert options == {
-        "time_limit_s": 7, "log_path": tmp_path / "run.log", "limits": Limits.of_mib(2, None), "on_event": tell,
-        "env": own.checked.target.environment(),
-    }  # fmt: skip
-    monkeypatch.setattr(experiment.Begun, "needs_worker", property(lambda self: False))
+    assert experiment.run_experiment(own, tmp_path, store=Store(tmp_path / "s"), notify=notify) == "outcome"
+    ((task, on_event),) = asked
+    assert (task.entry, task.payload["run_dir"], on_event) == (experiment.ENTRY, tmp_path.name, notify)
+    assert (task.time_limit_s, task.log_path) == (7, tmp_path / "run.log")
+    assert task.limits == Limits.from_mib(2, None, "pipeline.memory_limit_mb")
+    assert task.environment == worker_environment(own.checked.target.environment())
+
+
+def test_what_was_rejected_and_what_a_compilation_that_failed_knows_is_kept() -> None:
+    nobody: Any = None
+    assert experiment._known_all_the_same(nobody, RejectedError("a", "b")) == {"rejected": ("a", "b")}
+    assert experiment._known_all_the_same(nobody, ValueError("x")) == {}
+
+
+def test_a_single_run_takes_what_the_store_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    own = Job.of(compose(["model=add", "pipeline=check"]))
+    monkeypatch.setattr(experiment, "run_in_worker", lambda *what: asked.append(what) or "outcome")
+    monkeypatch.setattr(experiment.ActiveRun, "finish", lambda self, outcome: outcome)
+    monkeypatch.setattr(experiment.ActiveRun, "needs_worker", property(lambda self: False))
     assert experiment.run_experiment(own, tmp_path, store=Store(tmp_path / "s")) is None
-    assert len(asked) == 1
+    assert asked == []
     assert (own.measures, Job.of(compose(["model=add", "pipeline=bench"])).measures) == (False, True)

@@ -13,7 +13,7 @@ from report.report_examples import CUT_RUN, FULL, INDUCTOR, TRACED
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations
-from npucompose.experiment.run import Job
+from npucompose.experiment.job import Job
 from npucompose.schema.experiment import Expect
 from npucompose.schema.passes import RuleFacts
 from npucompose.schema.record import CallFacts, Expectation, Report, SequenceFacts

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.experiment.sweep.ledger import FILE_NAME, Entry, Ledger
+from airflow_free.errors import InvalidRequest, OrchestratorError
+from airflow_free.ledger import FILE_NAME
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.schema.figures import Figures
 
 
@@ -49,14 +50,14 @@ def test_entries_come_in_the_order_of_a_figure_those_without_it_last(tmp_path: P
         ledger.write([entry(1), entry(2), entry(3, figures=Figures())])
         assert [e.overrides[0] for e in ledger.entries(by="p50_us")] == ["seed=2", "seed=1", "seed=3"]
         assert [e.overrides[0] for e in ledger.entries(by="p50_us", descending=True, limit=1)] == ["seed=1"]
-        with pytest.raises(ConfigError, match=r"unknown figure 'p50' @ --sort. Did you mean 'p50_us'"):
+        with pytest.raises(InvalidRequest, match=r"unknown figure 'p50' @ --sort. Did you mean 'p50_us'"):
             ledger.entries(by="p50")
 
 
 def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         ledger.write([entry(1)])
-        with pytest.raises(NpuComposeError, match="the ledger"):
+        with pytest.raises(OrchestratorError, match="the ledger"):
             ledger.write([entry(2), entry(3, run_dir=object())])
         assert [e.overrides[0] for e in ledger.entries()] == ["seed=1"]
         ledger.write([entry(2)])
@@ -80,14 +81,14 @@ def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
 
 def test_what_is_no_ledger_is_told_in_a_paragraph(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("no database at all, but long enough to be looked at " * 20)
-    with pytest.raises(NpuComposeError, match=r"the ledger .*sweeps.sqlite cannot be used: file is not a database"):
+    with pytest.raises(OrchestratorError, match=r"the ledger .*sweeps.sqlite cannot be used: file is not a database"):
         Ledger.open(tmp_path)
 
 
 def test_a_ledger_of_another_version_is_left_alone(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         ledger.connection.execute("PRAGMA user_version=9")
-    with pytest.raises(NpuComposeError, match="it has schema 9, and this version reads 1"):
+    with pytest.raises(OrchestratorError, match="it has schema 9, and this version reads 1"):
         Ledger.open(tmp_path)
 
 
@@ -153,7 +154,7 @@ def test_who_reads_sees_what_somebody_is_writing_and_writes_nothing(tmp_path: Pa
         ledger.write([entry(1)])
         with Ledger.read(tmp_path) as reader:
             assert len(reader.entries()) == 1
-            with pytest.raises(NpuComposeError, match="readonly"):
+            with pytest.raises(OrchestratorError, match="readonly"):
                 reader.write([entry(2)])
     with Ledger.read(tmp_path) as reader:
         assert len(reader.entries()) == 1
@@ -161,17 +162,17 @@ def test_who_reads_sees_what_somebody_is_writing_and_writes_nothing(tmp_path: Pa
 
 
 def test_who_reads_what_is_no_ledger_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NpuComposeError, match="cannot be used: unable to open"):
+    with pytest.raises(OrchestratorError, match="cannot be used: unable to open"):
         Ledger.read(tmp_path)
     with Ledger.open(tmp_path) as ledger:
         ledger.connection.execute("PRAGMA user_version=0")
-    with pytest.raises(NpuComposeError, match="it has schema 0, and this version reads 1"):
+    with pytest.raises(OrchestratorError, match="it has schema 0, and this version reads 1"):
         Ledger.read(tmp_path)
 
 
 def test_a_batch_that_failed_leaves_no_transaction_open(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        with pytest.raises(NpuComposeError):
+        with pytest.raises(OrchestratorError):
             ledger.write([entry(2, run_dir=object())])
         assert not ledger.connection.in_transaction
         ledger.write([entry(3)])
@@ -197,8 +198,6 @@ def test_a_timed_row_has_its_figures_and_overrides(tmp_path: Path) -> None:
     figures = Figures(model="m", target="t", p50_us=1.5, pool_bytes=2, peak_rss_bytes=3, compile_s=4.5)
     with Ledger.open(tmp_path) as ledger:
         ledger.write([entry(1, figures=figures)])
-        assert list(ledger.timed(["ok"])) == [
-            (entry(1).key, "m", "t", ["seed=1", "passes=[a,b]"], 1.5, 2, 3, 4.5),
-        ]
+        assert list(ledger.timed(["ok"])) == [(entry(1).key, ["seed=1", "passes=[a,b]"], ("m", "t", 1.5, 2, 3, 4.5))]
         assert list(ledger.timed(["failed"])) == []
         assert ledger.of([]) == {}

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from lock_examples import GRAPH, OVERRIDES, locked_of
 
 from airflow_free.keys import digest
-from airflow_free.store import STORE_VARIABLE, Store
+from airflow_free.store import Store
 from npucompose.cli import main
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.experiment import lock, verify
+from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked, read
 from npucompose.experiment.lock_text import described, judged
-from npucompose.experiment.run import Job
+from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
 from npucompose.experiment.verify import compared, job_of
 from npucompose.schema.facts import of_facts
 from npucompose.untrusted import load_yaml
@@ -243,7 +244,7 @@ def test_what_is_run_again_takes_nothing_from_an_earlier_run(
 
     monkeypatch.setattr(verify, "lock", lock)
     assert verify.run_again(locked) is locked
-    assert stores[0].root != Store.default().root
+    assert stores[0].root != default_store().root
     assert not stores[0].root.exists()
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_free.executors.local import Slot, slot_for, slots
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import Job
-from npucompose.experiment.sweep.folder import PointFolder
+from npucompose.experiment.job import Job
 from npucompose.experiment.sweep.plan import Plan, expanded
-from npucompose.experiment.sweep.schedule import Seat, seat_for, seats
-from npucompose.schema.executor import Local
+from npucompose.experiment.sweep.point_run import PointFolder
+from npucompose.machine import usable_cores
 
 COMPOSER = Composer()
 
@@ -88,39 +88,40 @@ def job(*overrides: str) -> Job:
     return Job.of(COMPOSER.compose(["model=add", *overrides]))
 
 
-CPU_MEASURES = Seat(device="cpu", measures=True)
-CPU_CHECKS = Seat(device="cpu", measures=False)
+CORES = usable_cores()
+CPU_MEASURES = Slot(device="cpu", measures=True)
+CPU_CHECKS = Slot(device="cpu", measures=False)
 
 
 def test_only_a_job_that_measures_takes_the_whole_machine() -> None:
-    assert seats(job("pipeline=bench"), Local()) == (CPU_MEASURES,)
-    assert seats(job("pipeline=check"), Local()) == (CPU_CHECKS,)
+    assert slots(job("pipeline=bench"), ()) == (CPU_MEASURES,)
+    assert slots(job("pipeline=check"), ()) == (CPU_CHECKS,)
 
 
 def test_a_job_that_measures_on_the_cpu_runs_alone() -> None:
-    assert seat_for([CPU_MEASURES], [], Local()) == CPU_MEASURES
-    for taken in (CPU_MEASURES, CPU_CHECKS, Seat(device="npu:0", measures=True)):
-        assert seat_for([CPU_MEASURES], [taken], Local(jobs=8)) is None
-        assert seat_for([CPU_CHECKS], [CPU_MEASURES], Local(jobs=8)) is None
+    assert slot_for([CPU_MEASURES], [], CORES) == CPU_MEASURES
+    for taken in (CPU_MEASURES, CPU_CHECKS, Slot(device="npu:0", measures=True)):
+        assert slot_for([CPU_MEASURES], [taken], 8) is None
+        assert slot_for([CPU_CHECKS], [CPU_MEASURES], 8) is None
 
 
 def test_jobs_that_measure_nothing_share_up_to_the_number_asked_for() -> None:
-    assert seat_for([CPU_CHECKS], [CPU_CHECKS], Local(jobs=2)) == CPU_CHECKS
-    assert seat_for([CPU_CHECKS], [CPU_CHECKS] * 2, Local(jobs=2)) is None
+    assert slot_for([CPU_CHECKS], [CPU_CHECKS], 2) == CPU_CHECKS
+    assert slot_for([CPU_CHECKS], [CPU_CHECKS] * 2, 2) is None
 
 
 def test_devices_are_handed_out_one_measuring_job_on_each() -> None:
     from npucompose.targets.npu import NpuTarget
 
-    wanted = [Seat(device=f"npu:{n}", measures=True, env=(("ASCEND_RT_VISIBLE_DEVICES", str(n)),)) for n in (4, 6)]
+    wanted = [Slot(device=f"npu:{n}", measures=True, env=(("ASCEND_RT_VISIBLE_DEVICES", str(n)),)) for n in (4, 6)]
     assert NpuTarget.device_variable == "ASCEND_RT_VISIBLE_DEVICES"
-    assert seat_for(wanted, [], Local()) == wanted[0]
-    assert seat_for(wanted, [wanted[0]], Local()) == wanted[1]
-    assert seat_for(wanted, wanted, Local()) is None
-    assert seat_for(wanted, [CPU_MEASURES], Local()) is None
-    checks = [Seat(device=seat.device, measures=False, env=seat.env) for seat in wanted]
-    assert seat_for(checks, [wanted[0]], Local(jobs=8)) is None
-    assert seat_for(checks, [checks[0]], Local(jobs=8)) == checks[1]
+    assert slot_for(wanted, [], CORES) == wanted[0]
+    assert slot_for(wanted, [wanted[0]], CORES) == wanted[1]
+    assert slot_for(wanted, wanted, CORES) is None
+    assert slot_for(wanted, [CPU_MEASURES], CORES) is None
+    checks = [Slot(device=slot.device, measures=False, env=slot.env) for slot in wanted]
+    assert slot_for(checks, [wanted[0]], 8) is None
+    assert slot_for(checks, [checks[0]], 8) == checks[1]
 
 
 def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
@@ -129,11 +130,9 @@ def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
     from npucompose.targets.npu import NpuTarget
 
     monkeypatch.setattr(NpuTarget, "check", lambda *_: None)
-    assert seats(job("target=npu", "target.index=2", "pipeline=check"), Local()) == (
-        Seat(device="npu:2", measures=False),
-    )
-    handed_out = seats(job("target=npu"), Local(devices=(4, 6)))
-    assert [seat.env for seat in handed_out] == [
+    assert slots(job("target=npu", "target.index=2", "pipeline=check"), ()) == (Slot(device="npu:2", measures=False),)
+    handed_out = slots(job("target=npu"), (4, 6))
+    assert [slot.env for slot in handed_out] == [
         (("ASCEND_RT_VISIBLE_DEVICES", "4"),),
         (("ASCEND_RT_VISIBLE_DEVICES", "6"),),
     ]

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_free.ledger import Trial
 from npucompose.cli import run
 from npucompose.compose.overrides import parsed_overrides
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import Surroundings
+from npucompose.experiment.job import PlanContext
 from npucompose.experiment.sweep.command import planned
-from npucompose.experiment.sweep.ledger import Ledger, Trial
+from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import point_of
 from npucompose.experiment.sweep.search.space import Space, written
 from npucompose.schema.search import Dimension
@@ -180,8 +181,8 @@ def test_without_its_package_a_choice_says_which_extra_brings_it(
 def test_a_search_cannot_do_what_only_the_command_line_may() -> None:
     composer, key = Composer(), "compiler.debug.graph_dump.path"
     texts = ("model=add", "mode=max-autotune", f"{key}=/tmp/out")
-    assert point_of(0, texts, composer, Surroundings()).job is not None
-    proposed = point_of(0, texts, composer, Surroundings(), proposed=(key,))
+    assert point_of(0, texts, composer, PlanContext()).job is not None
+    proposed = point_of(0, texts, composer, PlanContext(), proposed=(key,))
     assert proposed.job is None
     assert "leads out of the run directory and comes from search.space" in proposed.problems[0]
 

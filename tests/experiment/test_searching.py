@@ -14,8 +14,9 @@ import pytest
 from nursery import command
 from sweeping import check_folders, entries, none_left, statuses, sweep, write_factories
 
+from airflow_free.ledger import Trial
 from npucompose.errors import NpuComposeError
-from npucompose.experiment.sweep.ledger import Ledger, Trial
+from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.search.space import Space
 from npucompose.experiment.sweep.search.study import Study
 from npucompose.schema.search import Dimension, Optuna

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_free.errors import OrchestratorError
+from airflow_free.ledger import FILE_NAME, Trial
 from npucompose.cli import main
-from npucompose.errors import NpuComposeError
-from npucompose.experiment.sweep.ledger import COLUMNS, FILE_NAME, Entry, Ledger, Trial
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.schema.figures import Figures
 
 POINT = Entry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0, pool_bytes=64))
@@ -49,7 +50,7 @@ def test_a_wrong_row_is_one_sentence_with_the_file_the_point_and_every_wrong_val
     cells: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ledger_with(tmp_path, **cells)
-    with Ledger.open(folder) as ledger, pytest.raises(NpuComposeError, match=f"{FILE_NAME} cannot be used: .*{said}"):
+    with Ledger.open(folder) as ledger, pytest.raises(OrchestratorError, match=f"{FILE_NAME} cannot be used: .*{said}"):
         ledger.of([POINT.key])
     assert main(["report", str(folder)]) == 2
     error = capsys.readouterr().err
@@ -60,7 +61,7 @@ def test_a_wrong_row_is_one_sentence_with_the_file_the_point_and_every_wrong_val
 @pytest.mark.parametrize("column", ["p50_us", "overrides"])
 def test_the_figures_of_a_whole_ledger_are_refused_too(column: str, tmp_path: Path) -> None:
     folder, said = ledger_with(tmp_path, **{column: b"\xff"}), f"the point 'aaa.*'{column}' must be"
-    with Ledger.open(folder) as ledger, pytest.raises(NpuComposeError, match=said):
+    with Ledger.open(folder) as ledger, pytest.raises(OrchestratorError, match=said):
         list(ledger.timed(["ok"]))
 
 
@@ -68,7 +69,7 @@ def test_a_status_that_there_is_not_is_not_counted(tmp_path: Path) -> None:
     folder, said = ledger_with(tmp_path, status=b"\xff"), r"the point 'aaa.*'status' must be one of"
     with (
         Ledger.open(folder) as ledger,
-        pytest.raises(NpuComposeError, match=said),
+        pytest.raises(OrchestratorError, match=said),
     ):
         ledger.counts()
 
@@ -84,14 +85,14 @@ def test_a_status_that_there_is_not_is_not_counted(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_trial_is_one_sentence(cells: dict[str, object], said: str, tmp_path: Path) -> None:
-    with Ledger.open(ledger_with(tmp_path, "trials", **cells)) as ledger, pytest.raises(NpuComposeError, match=said):
+    with Ledger.open(ledger_with(tmp_path, "trials", **cells)) as ledger, pytest.raises(OrchestratorError, match=said):
         ledger.trials("s")
 
 
 def test_a_table_with_other_columns_is_one_sentence(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute("CREATE TABLE points (key PRIMARY KEY, status)")
-    with Ledger.open(tmp_path) as ledger, pytest.raises(NpuComposeError, match="cannot be used: no such column"):
+    with Ledger.open(tmp_path) as ledger, pytest.raises(OrchestratorError, match="cannot be used: no such column"):
         ledger.entries()
 
 
@@ -136,7 +137,7 @@ NUMBERS = itertools.count()
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cells=st.dictionaries(st.sampled_from(COLUMNS), CELLS, min_size=1, max_size=4))
+@given(cells=st.dictionaries(st.sampled_from(Ledger.columns()), CELLS, min_size=1, max_size=4))
 def test_no_row_of_a_stranger_ends_in_a_traceback(
     cells: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,22 +13,27 @@ import pytest
 from attrs import evolve
 from report.report_examples import FULL, INDUCTOR, WRONG
 
+from airflow_free.errors import OrchestratorError
+from airflow_free.ledger import FILE_NAME
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
-from airflow_free.store import STORE_VARIABLE, Store
+from airflow_free.store import Store
+from airflow_free.sweep import SweepEvent
 from npucompose.compose.tree import Composer
-from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
-from npucompose.experiment.run import Begun, Job
+from npucompose.experiment.job import Job
+from npucompose.experiment.orchestrator import STORE_VARIABLE
+from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep import gather as gathering
 from npucompose.experiment.sweep import report_command, run
-from npucompose.experiment.sweep.folder import PointFolder
+from npucompose.experiment.sweep.command import TrackerQueue
 from npucompose.experiment.sweep.gather import gather, with_reports
-from npucompose.experiment.sweep.ledger import FILE_NAME, Entry, Ledger
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
-from npucompose.experiment.sweep.run import News, exit_status, kept, membership, run_sweep
+from npucompose.experiment.sweep.point_run import PointFolder
+from npucompose.experiment.sweep.run import exit_status, kept, membership, run_sweep
 from npucompose.experiment.sweep.search.run import _Trials
-from npucompose.experiment.sweep.told import Told
 from npucompose.report import json as report_json
 from npucompose.schema.figures import Figures
 from npucompose.schema.record import Report
@@ -40,14 +45,14 @@ def plan() -> Plan:
     return Plan.of(["model=add", "pipeline=check", "seed=1,2,3,1,-1"], Composer())
 
 
-class Crew:
+class Alone:
     """Room for one; each job ends as the test says, after one event."""
 
     def __init__(self, **ends: Outcome) -> None:
         self.ends, self.running = ends, list[int]()
         self.log: list[Any] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Alone:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,11 +61,11 @@ class Crew:
     def has_room(self, job: Job) -> bool:
         return not self.running
 
-    def start(self, number: int, begun: Begun) -> None:
+    def start(self, number: int, begun: ActiveRun) -> None:
         self.log.append(number)
         self.running.append(number)
 
-    def news(self) -> list[tuple[int, Any]]:
+    def events(self) -> list[tuple[int, Any]]:
         (number,) = self.running
         self.running.clear()
         return [(number, Event(kind="note", text="x")), (number, self.ends.get(f"n{number}", Outcome(status="done")))]
@@ -84,17 +89,18 @@ class Fixed:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = SimpleNamespace(crew=Crew(), begun={}, heard=[], folder=tmp_path / "sweep", store=Store(tmp_path / "store"))
+    folder, store = tmp_path / "sweep", Store(tmp_path / "store")
+    found = SimpleNamespace(executor=Alone(), begun={}, heard=[], folder=folder, store=store)
     found.folder.mkdir()
 
-    def of(job: Job, place: Path, store: Store) -> Any:
+    def begin(job: Job, place: Path, store: Store) -> Any:
         assert store is found.store
         one = found.begun.setdefault(job.checked.experiment.seed, Fixed())
         one.run_dir, one.job = place, job
         return one
 
-    monkeypatch.setattr(Begun, "of", of)
-    monkeypatch.setattr(run, "crew_of", lambda executor, folder: found.crew)
+    monkeypatch.setattr(ActiveRun, "begin", begin)
+    monkeypatch.setattr(run, "executor_of", lambda options, folder: found.executor)
     return found
 
 
@@ -106,13 +112,13 @@ def sweep(scene: Any, plan: Plan, ledger: Ledger) -> dict[str, Entry]:
 
 
 def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan: Plan, tmp_path: Path) -> None:
-    scene.crew.ends["n1"] = Outcome(status="crashed", exit_signal="SIGKILL", seconds=4.5)
+    scene.executor.ends["n1"] = Outcome(status="crashed", exit_signal="SIGKILL", seconds=4.5)
     scene.begun[2] = Fixed(evolve(FULL, status="crashed", error="it died"))
     with Ledger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
         assert ledger.of([point.key for point in plan.points]) == ends
     one, two, three, same, illegal = plan.points
-    assert scene.crew.log == [3, 1, 2, "closed"]  # the last of equal points speaks for them
+    assert scene.executor.log == [3, 1, 2, "closed"]  # the last of equal points speaks for them
     assert same.key == one.key
     assert {p.number: ends[p.key].status for p in plan.points} == {
         0: "ok",
@@ -137,7 +143,7 @@ def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan:
     assert (found["schema"], [point["number"] for point in found["points"]]) == (1, [0, 1, 2, 3, 4])
 
 
-def test_what_the_ledger_has_is_kept_and_told_and_needs_no_crew(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_what_the_ledger_has_is_kept_and_told_and_needs_no_executor(scene: Any, plan: Plan, tmp_path: Path) -> None:
     for name in "012":
         (tmp_path / "old" / name).mkdir(parents=True)
         (tmp_path / "old" / name / "report.json").write_text("{}")
@@ -147,7 +153,7 @@ def test_what_the_ledger_has_is_kept_and_told_and_needs_no_crew(scene: Any, plan
             for point, status in zip(plan.points[:3], ("ok", "crashed", "illegal"), strict=True)
         )
         sweep(scene, plan, ledger)
-        assert scene.crew.log == [2, "closed"]  # illegal, by what a worker saw: that may have changed
+        assert scene.executor.log == [2, "closed"]  # illegal, by what a worker saw: that may have changed
         again = kept(plan.points, ledger, retry_failed=True)
         assert {entry.status for entry in again.values()} == {"ok", "illegal"}
         (tmp_path / "old" / "0" / "report.json").unlink()
@@ -164,12 +170,12 @@ def test_what_is_repeated_where_failed_ones_are_asked_for(status: Any, plan: Pla
         assert (plan.points[0].key in kept(plan.points, ledger, retry_failed=True)) is stays
 
 
-def test_a_point_that_the_store_has_ends_without_a_crew(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_a_point_that_the_store_has_ends_without_an_executor(scene: Any, plan: Plan, tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         scene.begun[seed] = Fixed(works=False)
     with Ledger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
-    assert scene.crew.log == ["closed"]
+    assert scene.executor.log == ["closed"]
     entry = ends[plan.points[0].key]
     assert (entry.status, entry.exit_signal) == ("ok", None)
     assert 0 <= entry.seconds < 60
@@ -179,8 +185,8 @@ def test_a_point_that_the_store_has_ends_without_a_crew(scene: Any, plan: Plan, 
 def test_what_only_the_worker_found_illegal_leaves_no_folder(scene: Any, plan: Plan, tmp_path: Path) -> None:
     scene.begun[1] = Fixed(ConfigError("told"))
     scene.begun[2] = Fixed(ConfigError("told"))
-    scene.crew.ends["n3"] = Outcome(status="config_error", problems=("no node", "no graph"), exit_status=2)
-    scene.crew.ends["n1"] = Outcome(status="config_error", error="alone", exit_status=2)
+    scene.executor.ends["n3"] = Outcome(status="config_error", problems=("no node", "no graph"), exit_status=2)
+    scene.executor.ends["n1"] = Outcome(status="config_error", error="alone", exit_status=2)
     with Ledger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
     one, two = (ends[point.key] for point in plan.points[:2])
@@ -256,22 +262,23 @@ def test_points_that_ended_now_are_told_to_their_tracker(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(tracking, "tell_of", lambda *what: asked.append(what) or ["it is gone"])
-    heard: list[News] = []
-    told = Told(heard.append)
+    monkeypatch.setattr(tracking, "report_runs", lambda *what: asked.append(what) or ["it is gone"])
+    heard: list[SweepEvent] = []
+    told = TrackerQueue(heard.append)
     one, two, *_, illegal = plan.points
 
     def entry(run_dir: str | None) -> Entry:
         return Entry(key="k", status="ok", overrides=(), run_dir=run_dir)
 
     for news in (
-        News(kind="started", point=one), News(kind="ended", point=one, entry=entry("a")),
-        News(kind="kept", point=two, entry=entry("b")), News(kind="ended", point=two, entry=entry("c")),
-        News(kind="ended", point=two, entry=entry(None)), News(kind="ended", point=illegal, entry=entry("d")),
+        SweepEvent(kind="started", point=one), SweepEvent(kind="ended", point=one, entry=entry("a")),
+        SweepEvent(kind="kept", point=two, entry=entry("b")), SweepEvent(kind="ended", point=two, entry=entry("c")),
+        SweepEvent(kind="ended", point=two, entry=entry(None)),
+        SweepEvent(kind="ended", point=illegal, entry=entry("d")),
     ):  # fmt: skip
         told.listen(news)
     assert len(heard) == 6
-    told.print_problems(tmp_path)
+    told.send(tmp_path)
     assert asked == [(Tracker(), [tmp_path / "a", tmp_path / "c"], tmp_path)]
     assert capsys.readouterr().err == "npucompose: it is gone\n"
 
@@ -313,12 +320,12 @@ def test_a_trial_is_run_kept_shared_or_illegal(tmp_path: Path) -> None:
         assert (news.kind, news.entry.status, news.point.number) == ("ended", "illegal", 2)
         assert ledger.of([news.point.key])[news.point.key].status == "illegal"
         end = Entry(key=one.key, status="ok", overrides=(), figures=Figures(p50_us=3))
-        source.tell(one, end)
+        source.ended(one, end)
         assert study.told[1:] == [(0, (3.0,), False), (1, (3.0,), False)]
         assert source.ask() is None
         assert study.told[3:] == [(4, (3.0,), False)]
         assert heard[-1].kind == "kept"
-        source.tell(two, Entry(key=two.key, status="illegal", overrides=()))
+        source.ended(two, Entry(key=two.key, status="illegal", overrides=()))
         assert study.told[4:] == [(3, None, True)]
         assert set(source.ends) == {one.key, two.key, news.point.key}
     listed = json.loads((tmp_path / "points.json").read_text())["points"]
@@ -336,7 +343,7 @@ def test_an_earlier_end_of_the_same_point_is_an_answer(tmp_path: Path) -> None:
         again = trials(ledger, tmp_path, Study(("seed=1",), ("seed=1",)), "p50_us", heard=heard, retry=True)
         point = again.ask()
         assert point is not None
-        again.tell(point, Entry(key=key, status="crashed", overrides=()))
+        again.ended(point, Entry(key=key, status="crashed", overrides=()))
 
 
 def test_only_a_point_that_held_has_values_and_all_of_them(tmp_path: Path) -> None:
@@ -507,7 +514,7 @@ def test_a_place_that_cannot_be_read_is_a_wrong_question(tmp_path: Path) -> None
     (tmp_path / FILE_NAME).write_text("no database " * 50)
     with pytest.raises(ConfigError, match="file is not a database") as caught:
         report_command.report(arguments(str(tmp_path)))
-    assert isinstance(caught.value.__cause__, NpuComposeError)
+    assert isinstance(caught.value.__cause__, OrchestratorError)
 
 
 def test_the_page_is_written_or_it_is_told_why_not(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

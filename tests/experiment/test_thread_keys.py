@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from airflow_free.store import Store
 from npucompose.compose.tree import compose
-from npucompose.experiment.run import Begun, Job
-from npucompose.experiment.sweep.crews import away
+from npucompose.experiment.job import Job
+from npucompose.experiment.run import ActiveRun
 from npucompose.machine import THREAD_VARIABLES
 
 PLANNED = ("model=add", "passes=[stream_plan]", "pipeline=check")
@@ -63,9 +62,10 @@ def test_a_worker_elsewhere_has_the_settings_of_threads_of_the_process_that_made
 ) -> None:
     """Ray sets OMP_NUM_THREADS on the node; what the person did not set must not be set there."""
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
-    env = away.Order.of(Begun.of(Job.of(compose(PLANNED)), tmp_path, Store(tmp_path / "store"))).env
+    remote = ActiveRun.begin(Job.of(compose(PLANNED)), tmp_path, Store(tmp_path / "store")).remote_task
     monkeypatch.delenv("MKL_NUM_THREADS")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    away._only_the_threads_of(env)
-    assert "OMP_NUM_THREADS" not in os.environ
+    env = remote.on_this_machine().environment
+    assert env is not None
+    assert "OMP_NUM_THREADS" not in env
     assert env["MKL_NUM_THREADS"] == "3"

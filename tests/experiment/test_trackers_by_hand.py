@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from npucompose.errors import NpuComposeError
+from airflow_free.errors import OrchestratorError
+from airflow_free.ledger import Trial
 from npucompose.experiment import tracking
-from npucompose.experiment.sweep.ledger import Ledger, Trial
+from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.search.space import Space
 from npucompose.experiment.sweep.search.study import Study
-from npucompose.experiment.tracking import tell, to_mlflow, to_tensorboard
+from npucompose.experiment.tracking import process, to_mlflow, to_tensorboard
+from npucompose.experiment.tracking.process import Order
 from npucompose.experiment.tracking.tell import Order
 from npucompose.report.exports import Tracked
 from npucompose.schema.search import Dimension, Optuna
@@ -78,7 +80,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> Mlflow:
 @pytest.mark.usefixtures("environ")
 def test_mlflow_gets_a_run_in_portions_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = mlflow(monkeypatch, known=True)
-    teller = to_mlflow.teller(order(tmp_path))
+    teller = to_mlflow.reporter(order(tmp_path))
     assert (tmp_path / "store").is_dir()
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     teller(RUN, False)
@@ -99,13 +101,13 @@ def test_mlflow_gets_a_run_in_portions_that_it_takes(tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("environ")
 def test_mlflow_makes_the_experiment_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = mlflow(monkeypatch, known=False)
-    to_mlflow.teller(order(tmp_path))
+    to_mlflow.reporter(order(tmp_path))
     artifacts = (tmp_path / "store" / "mlflow-artifacts" / "mine").as_uri()
     assert client.calls[1] == ("create_experiment", "mine", artifacts, {})
     client = mlflow(monkeypatch, known=False)
-    to_mlflow.teller(order(tmp_path, "http://there"))
+    to_mlflow.reporter(order(tmp_path, "http://there"))
     assert client.calls == [("uri", "http://there"), ("create_experiment", "mine", None, {})]
-    to_mlflow.teller(order(tmp_path))  # the folder is there already
+    to_mlflow.reporter(order(tmp_path))  # the folder is there already
 
 
 @pytest.mark.usefixtures("environ")
@@ -113,7 +115,7 @@ def test_mlflow_is_told_of_a_run_that_ran_nothing_only_where_it_does_not_know_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = mlflow(monkeypatch, known=True)
-    teller = to_mlflow.teller(order(tmp_path))
+    teller = to_mlflow.reporter(order(tmp_path))
     client.runs = ["known"]
     teller(RUN, True)
     assert len(client.calls) == 1
@@ -150,7 +152,7 @@ def test_tensorboard_gets_a_folder_for_each_run(
     Writer.made = []
     module.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    teller = to_tensorboard.teller(order(tmp_path, place))
+    teller = to_tensorboard.reporter(order(tmp_path, place))
     run = Tracked(key="k" * 64, name="a run", params={"a": "1"}, metrics={"p50_us": 1.5},
                   samples={"replay": (3.0, 4.0)}, tags={"t": "x", "u": "y"}, files=())  # fmt: skip
     teller(run, True)
@@ -200,7 +202,7 @@ def test_the_tracker_s_process_gets_the_order_and_its_account_is_told(
     monkeypatch.setattr(subprocess, "run", run)
     tracker = Tracker(name="mlflow", experiment="mine")
     monkeypatch.chdir(tmp_path)
-    assert list(tracking.tell_of(tracker, [Path("a"), Path("b")], Path("store"))) == problems
+    assert list(tracking.report_runs(tracker, [Path("a"), Path("b")], Path("store"))) == problems
     ((command, options),) = asked
     assert command == [sys.executable, "-c", tracking.BOOT, json.dumps(sys.path)]
     assert json.loads(options.pop("input")) == {
@@ -217,10 +219,10 @@ def test_nobody_is_told_where_there_is_nothing_to_tell_and_a_tracker_that_hangs_
         raise subprocess.TimeoutExpired(command, options["timeout"])
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert tracking.tell_of(Tracker(), [tmp_path], tmp_path) == ()
+    assert tracking.report_runs(Tracker(), [tmp_path], tmp_path) == ()
     tracker = Tracker(name="mlflow")
-    assert tracking.tell_of(tracker, [], tmp_path) == ()
-    assert tracking.tell_of(tracker, [tmp_path], tmp_path) == (
+    assert tracking.report_runs(tracker, [], tmp_path) == ()
+    assert tracking.report_runs(tracker, [tmp_path], tmp_path) == (
         "tracker=mlflow did not end within 70 s; the runs are kept, it may lack some.",
     )
 
@@ -230,12 +232,12 @@ def test_only_the_account_reaches_the_parent(monkeypatch: pytest.MonkeyPatch) ->
     out, into = os.pipe()
     asked = SimpleNamespace(dup=lambda handle: into, dup2=lambda *handles: moved.append(handles), fdopen=os.fdopen)
     text = json.dumps({"name": "mlflow", "place": None, "experiment": "e", "store": "s", "folders": ["a"]})
-    monkeypatch.setattr(tell, "os", asked)
-    monkeypatch.setattr(tell, "sys", SimpleNamespace(stdin=SimpleNamespace(read=lambda: text)))
-    monkeypatch.setattr(tell, "teller_of", lambda order: ("teller", order.name))
-    monkeypatch.setattr(tell, "obey", lambda order, teller: [f"{teller} {list(order.folders)}"])
-    tell.main()
-    assert json.loads(os.read(out, 1000)) == {"problems": ["('teller', 'mlflow') ['a']"]}
+    monkeypatch.setattr(process, "os", asked)
+    monkeypatch.setattr(process, "sys", SimpleNamespace(stdin=SimpleNamespace(read=lambda: text)))
+    monkeypatch.setattr(process, "reporter_of", lambda order: ("reporter", order.name))
+    monkeypatch.setattr(process, "handle", lambda order, teller: [f"{teller} {list(order.folders)}"])
+    process.main()
+    assert json.loads(os.read(out, 1000)) == {"problems": ["('reporter', 'mlflow') ['a']"]}
     assert moved == [(2, 1)]
     os.close(out)
 
@@ -377,5 +379,5 @@ def test_trials_that_fit_no_search_are_refused_and_several_objectives_have_sever
             study.tell(asked, "k", values)
         assert [values for _, values in study.best()] == [(1.0, 2.0), (2.0, 3.0)]
         optuna.fails = True
-        with pytest.raises(NpuComposeError, match="trial 0 of the study 's': out of the distribution"):
+        with pytest.raises(OrchestratorError, match="trial 0 of the study 's': out of the distribution"):
             Study("s", options(), SPACE, ledger)

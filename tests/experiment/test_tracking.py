@@ -12,7 +12,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
-from npucompose.experiment.tracking.tell import Order, obey, teller_of
+from npucompose.experiment.tracking.process import Order, handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.exports import Tracked
@@ -81,17 +81,17 @@ def test_a_file_cannot_say_it_either(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_nobody_is_told_unless_asked(tmp_path: Path) -> None:
-    assert tracking.tell_of(Tracker(), [tmp_path], tmp_path) == ()
+    assert tracking.report_runs(Tracker(), [tmp_path], tmp_path) == ()
 
 
 def test_a_tracker_that_dies_or_hangs_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "BOOT", "import os; os.abort()")
-    (problem,) = tracking.tell_of(Tracker(name="mlflow"), [tmp_path], tmp_path)
+    (problem,) = tracking.report_runs(Tracker(name="mlflow"), [tmp_path], tmp_path)
     assert "its process ended with exit status -6" in problem
     monkeypatch.setattr(tracking, "BOOT", "import time; time.sleep(60)")
     monkeypatch.setattr(tracking, "TIME_LIMIT_S", 0.2)
     monkeypatch.setattr(tracking, "EACH_S", 0.0)
-    (problem,) = tracking.tell_of(Tracker(name="mlflow"), [tmp_path], tmp_path)
+    (problem,) = tracking.report_runs(Tracker(name="mlflow"), [tmp_path], tmp_path)
     assert "did not end within 0 s; the runs are kept" in problem
 
 
@@ -105,7 +105,7 @@ def test_one_run_that_cannot_be_told_keeps_no_other_from_it(tmp_path: Path) -> N
             raise OSError("the disk is full")
 
     order = Order(name="mlflow", place=None, experiment="e", store="", folders=tuple(map(str, folders)))
-    problems = obey(order, teller)
+    problems = handle(order, teller)
     assert seen == ["ok", "crashed"]
     assert problems[0] == "a was not told: OSError: the disk is full"
     assert problems[1].startswith("gone was not told: ConfigError: there is no report.json")
@@ -117,7 +117,7 @@ def test_the_way_to_its_process_and_back(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "fake" / "mlflow.py").write_text("print('hello'); raise ImportError('a broken installation')\n")
     monkeypatch.syspath_prepend(str(tmp_path / "fake"))
     folder = run_dir(tmp_path / "run", FULL)
-    (problem,) = tracking.tell_of(Tracker(name="mlflow"), [folder], tmp_path / "store")
+    (problem,) = tracking.report_runs(Tracker(name="mlflow"), [folder], tmp_path / "store")
     assert "a broken installation" in problem
     assert "the runs are kept" in problem
 
@@ -133,7 +133,7 @@ def test_mlflow_has_all_of_a_run_and_a_reused_one_once(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     again = attrs.evolve(FULL, reused=True)
     asked = order("mlflow", tmp_path, run_dir(tmp_path / "a", FULL), run_dir(tmp_path / "b", again))
-    assert obey(asked, teller_of(asked)) == []
+    assert handle(asked, reporter_of(asked)) == []
     mlflow = importlib.import_module("mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
@@ -150,7 +150,7 @@ def test_tensorboard_has_all_of_a_run_and_a_reused_one_once(tmp_path: Path) -> N
     needs("tensorboard")
     again = attrs.evolve(FULL, reused=True)
     asked = order("tensorboard", tmp_path, run_dir(tmp_path / "a", FULL), run_dir(tmp_path / "b", again))
-    assert obey(asked, teller_of(asked)) == []
+    assert handle(asked, reporter_of(asked)) == []
     (folder,) = (tmp_path / "store" / "tensorboard" / "mine").iterdir()
     events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     found = events.EventAccumulator(str(folder))

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from airflow_free.stage import Event
+from airflow_free.sweep import SweepEvent
 from npucompose.compose.tree import Composer
 from npucompose.experiment.sweep import view as view_module
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import News
 from npucompose.experiment.sweep.view import SweepView
 from npucompose.schema.figures import Figures
 
@@ -29,12 +29,12 @@ def shown(plan: Plan, *, terminal: bool) -> tuple[str, SweepView]:
     console = Console(file=text, force_terminal=terminal, width=100, color_system=None)
     with SweepView(console, 3, plan.name) as view:
         ok = Entry(key=kept.key, status="ok", overrides=kept.overrides, figures=Figures(p50_us=12.34))
-        view.listen(News(kind="kept", point=kept, entry=ok))
+        view.listen(SweepEvent(kind="kept", point=kept, entry=ok))
         crashed = Entry(key=dies.key, status="crashed", overrides=dies.overrides, error="it died of SIGKILL.")
-        view.listen(News(kind="started", point=dies))
-        view.listen(News(kind="ended", point=dies, entry=crashed))
-        view.listen(News(kind="started", point=runs))
-        view.listen(News(kind="stage", point=runs, event=Event(kind="started", stage="capture")))
+        view.listen(SweepEvent(kind="started", point=dies))
+        view.listen(SweepEvent(kind="ended", point=dies, entry=crashed))
+        view.listen(SweepEvent(kind="started", point=runs))
+        view.listen(SweepEvent(kind="stage", point=runs, event=Event(kind="started", stage="capture")))
     return text.getvalue(), view
 
 

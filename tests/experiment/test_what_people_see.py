@@ -13,17 +13,18 @@ from rich.console import Console
 
 from airflow_free.progress import Progress, _words
 from airflow_free.stage import Event
+from airflow_free.sweep import SweepEvent
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer, compose
-from npucompose.experiment import settings as settings_module
+from npucompose.experiment import job as settings_module
 from npucompose.experiment import verify
+from npucompose.experiment.job import NOT_IN_A_KEY, Job
 from npucompose.experiment.lock import Locked
 from npucompose.experiment.lock_text import described, judged
-from npucompose.experiment.run import NOT_IN_A_KEY, Job
 from npucompose.experiment.sweep import view as view_module
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import News, exit_status
+from npucompose.experiment.sweep.run import exit_status
 from npucompose.experiment.sweep.search.command import MOST_SHOWN, best_lines
 from npucompose.experiment.sweep.view import LAST_SHOWN, SweepView
 from npucompose.experiment.verify import Difference, Verdict
@@ -178,7 +179,7 @@ def test_the_summary_counts_ends_what_is_left_and_what_was_done_before(plan: Pla
             (("ended", "crashed"), ("ended", "ok"), ("kept", "ok"), ("ended", "illegal"), ("kept", "timeout"))
         ):
             point = plan.points[number]
-            view.listen(News(kind=kind, point=point, entry=entry(point.key, status)))  # type: ignore[arg-type]
+            view.listen(SweepEvent(kind=kind, point=point, entry=entry(point.key, status)))  # type: ignore[arg-type]
     assert view.summary() == ("5 points: 2 ok, 1 crashed, 1 illegal configuration, 1 timeout · 2 were done before")
     text: Any = view.console.file
     assert [line.split("  ")[0] for line in text.getvalue().splitlines()] == ["1/5", "2/5", "4/5"]
@@ -187,7 +188,7 @@ def test_the_summary_counts_ends_what_is_left_and_what_was_done_before(plan: Pla
 def test_a_point_without_a_job_that_is_kept_was_not_done_before(plan: Plan) -> None:
     view = logged(1, plan)
     point = attrs.evolve(plan.points[0], job=None)
-    view.listen(News(kind="kept", point=point, entry=entry(point.key, "illegal")))
+    view.listen(SweepEvent(kind="kept", point=point, entry=entry(point.key, "illegal")))
     assert view.summary() == "1 points: 1 illegal configuration"
 
 
@@ -205,17 +206,17 @@ def test_a_line_says_status_name_time_and_error(plan: Plan) -> None:
 def test_what_runs_is_known_until_it_ends_and_the_last_ends_are_kept(plan: Plan) -> None:
     view = logged(12, plan)
     one, other = plan.points[:2]
-    view.listen(News(kind="started", point=one))
-    view.listen(News(kind="started", point=other))
+    view.listen(SweepEvent(kind="started", point=one))
+    view.listen(SweepEvent(kind="started", point=other))
     assert {point.key: stage for point, stage in view.stages.values()} == {one.key: "starts", other.key: "starts"}
-    view.listen(News(kind="stage", point=one, event=Event(kind="started", stage="capture")))
-    view.listen(News(kind="stage", point=one, event=Event(kind="note", text="no stage")))
-    view.listen(News(kind="stage", point=one))
+    view.listen(SweepEvent(kind="stage", point=one, event=Event(kind="started", stage="capture")))
+    view.listen(SweepEvent(kind="stage", point=one, event=Event(kind="note", text="no stage")))
+    view.listen(SweepEvent(kind="stage", point=one))
     assert view.stages[one.key] == (one, "capture")
-    view.listen(News(kind="ended", point=one, entry=entry(one.key, "ok")))
+    view.listen(SweepEvent(kind="ended", point=one, entry=entry(one.key, "ok")))
     assert list(view.stages) == [other.key]
     for point in plan.points[1:]:
-        view.listen(News(kind="ended", point=point, entry=entry(point.key, "ok")))
+        view.listen(SweepEvent(kind="ended", point=point, entry=entry(point.key, "ok")))
     assert view.stages == {}
     assert [point for point, _ in view.last] == list(plan.points[-LAST_SHOWN:])
     assert LAST_SHOWN == 8
@@ -230,7 +231,7 @@ def test_a_terminal_is_drawn_at_most_four_times_a_second(plan: Plan, monkeypatch
     monkeypatch.setattr(view.live, "update", lambda *_, **named: drawn.append(now[0]))
     for at in (100.0, 100.2, 100.25, 100.4, 100.6):
         now[0] = at
-        view.listen(News(kind="started", point=plan.points[0]))
+        view.listen(SweepEvent(kind="started", point=plan.points[0]))
     assert drawn == [100.0, 100.25, 100.6]
     assert logged(1, plan).live is None
 

@@ -16,7 +16,7 @@ from nursery import command
 from npucompose.api import checked
 from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import wanted
+from npucompose.experiment.job import wanted
 from npucompose.experiment.stages.modes import ROUNDS, check, contest, in_mode
 from npucompose.measure.timing import Samples
 from npucompose.schema.modes import ModeFacts, ModeTime

@@ -12,10 +12,11 @@ import yaml
 from attrs import frozen
 
 from airflow_free.keys import digest
+from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
 from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
-from npucompose.experiment.sweep.ledger import FILE_NAME, Entry, Ledger, Trial
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.schema import versions
 from npucompose.schema.facts import of_facts
@@ -91,7 +92,7 @@ def points(text: str) -> Callable[[Path], Any]:
 def record(**wrong: Any) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         tree = {**RECORD, **wrong}
-        return Record.of_text(json.dumps({key: value for key, value in tree.items() if value is not ...}))
+        return Record.from_text(json.dumps({key: value for key, value in tree.items() if value is not ...}))
 
     return read
 
@@ -119,7 +120,7 @@ def mode(name: str, version: str) -> Callable[[Path], Any]:
 
 LOCK, LEDGER, GATHER, STORE = (
     "npucompose.experiment.lock",
-    "npucompose.experiment.sweep.ledger",
+    "airflow_free.ledger",
     "npucompose.experiment.sweep.gather",
     "airflow_free.store",
 )
@@ -182,7 +183,7 @@ CASES = (
     ),
     Case(
         LEDGER,
-        "_told :: from None",
+        "usable :: from None",
         ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
         "cannot be used: the point",
         "_NoneOfOurs",
@@ -199,7 +200,7 @@ CASES = (
     Case(
         STORE,
         "a mapping is wanted",
-        lambda folder: Record.of_text("[]"),
+        lambda folder: Record.from_text("[]"),
         "a mapping is wanted, not a list",
         "TypeError",
     ),

@@ -47,16 +47,15 @@ NO_STRANGERS = {
     "npucompose.measure.memory": "the kernel's files",
     "npucompose.schema.soc": "the package's own table",
     "npucompose.sinking.table": "the package's own table",
-    "airflow_free.pool": "what our own process is given",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.cgroup": "the kernel's files",
     "airflow_free.processes": "the kernel's files",
     "npucompose.experiment.sweep.search.space": "what was written in the same call",
-    "npucompose.experiment.sweep.crews.away": "what a worker of the sweep has just written",
+    "airflow_free.executors.remote": "what a worker of the sweep has just written",
     "airflow_free.runner": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
     "npucompose.experiment.tracking": "what our own process is given",
-    "npucompose.experiment.tracking.tell": "what our own process is given",
+    "npucompose.experiment.tracking.process": "what our own process is given",
     "airflow_free.keys": "what is hashed, and not read",
 }
 """Modules that read something, and why they have no rows."""

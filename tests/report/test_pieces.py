@@ -16,10 +16,11 @@ from attrs import evolve
 from jinja2 import UndefinedError
 from report_examples import FULL, FULL_BENCHMARK, timing
 
+from airflow_free import files
+from airflow_free.files import write_atomically
 from npucompose.errors import ConfigError
-from npucompose.report import differences, files, html, keys, listing, sections
+from npucompose.report import differences, html, keys, listing, sections
 from npucompose.report import json as report_json
-from npucompose.report.files import write_atomically
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.modes import Behind, ModeFacts, ModeTime
 from npucompose.schema.record import Environment, Numerics, Report

@@ -175,7 +175,7 @@ def _configurations() -> Iterator[Case]:
 def recipe() -> dict[str, Any]:
     """A whole lock, as it is written after a run."""
     from npucompose.compose.tree import compose
-    from npucompose.experiment.run import Job
+    from npucompose.experiment.job import Job
     from tests.lock_examples import OVERRIDES, locked_of
 
     return yaml.safe_load(locked_of(Job.of(compose(OVERRIDES))).text())

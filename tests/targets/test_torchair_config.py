@@ -16,7 +16,6 @@ from npucompose.schema.adapt import Compose, FillArgs
 from npucompose.schema.compiler import LEAVES
 from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.schema.partition import Outside
-from npucompose.sinking import converters
 from npucompose.sinking import table as converters
 from npucompose.targets.torchair import config, failures, workarounds
 from npucompose.targets.torchair.config import node_filter

@@ -41,6 +41,7 @@ from npucompose.schema.record import (
 )
 from npucompose.schema.sinking import SinkingFacts
 from npucompose.schema.streams import DEFAULT_STREAM, Verdict
+from npucompose.visible import visible
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ def assembled(
         environment=_environment(finished, store),
         graphs=graphs,
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
-        rejected=outcome.rejected if outcome is not None else (),
+        rejected=tuple(visible(str(one)) for one in outcome.facts.get("rejected", ())) if outcome is not None else (),
         streams=_streams(facts),
         sinking=_sinking(facts, outcome),
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),

@@ -13,7 +13,8 @@ from attrs import frozen
 from airflow_free.store import Store
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import Job, run_experiment
+from npucompose.experiment.job import Job
+from npucompose.experiment.run import run_experiment
 from npucompose.schema.record import Report
 
 NO_RULES = {"name": "none", "rules": []}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from npucompose.errors import ConfigError
 
 if TYPE_CHECKING:
-    from npucompose.experiment.run import Job
+    from npucompose.experiment.job import Job
 
 READ = "read"
 OUT = "device_kit"
@@ -53,7 +53,7 @@ def act(arguments: argparse.Namespace) -> int:
 def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, trust: bool) -> Job:
     """The experiment of a recipe. An NPU that is not here is compiled for all the same: with npu_offline."""
     from npucompose.compose.tree import compose
-    from npucompose.experiment.run import Job
+    from npucompose.experiment.job import Job
     from npucompose.experiment.verify import job_of
     from npucompose.untrusted import load_yaml
 
@@ -92,7 +92,7 @@ def _read(words: Sequence[str], out: str | None) -> int:
 
 
 def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    from npucompose.report.files import write_atomically
+    from airflow_free.files import write_atomically
 
     try:
         for name, text in texts.items():

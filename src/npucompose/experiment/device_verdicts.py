@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_free.keys import digest
-from airflow_free.store import Store
 from npucompose.compose.torch_npu import RUN_THE_GENUINE
 from npucompose.errors import ConfigError
 from npucompose.experiment.lock import EXCLUDED
+from npucompose.experiment.orchestrator import default_store
 from npucompose.schema import premises
 from npucompose.schema.experiment import Experiment
 from npucompose.untrusted import read_text
@@ -21,7 +21,7 @@ WHERE_IT_RUNS = frozenset({"target", "pipeline", "benchmark", "executor", "searc
 
 
 def folder_of(device: str) -> Path:
-    return Store.default().root / FOLDER / device
+    return default_store().root / FOLDER / device
 
 
 def recipe_key(values: Mapping[str, Any]) -> str:
@@ -30,7 +30,7 @@ def recipe_key(values: Mapping[str, Any]) -> str:
 
 
 def stored() -> Iterator[premises.Results]:
-    for file in sorted((Store.default().root / FOLDER).glob(f"*/{FILE}")):
+    for file in sorted((default_store().root / FOLDER).glob(f"*/{FILE}")):
         yield premises.read(file, read_text(file))
 
 

@@ -13,13 +13,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_free.keys import plain
-from airflow_free.outcome import Limits
-from airflow_free.stage import Tell
-from airflow_free.worker import run_in_worker
+from airflow_free.pool import run_in_worker
+from airflow_free.stage import Notify
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError
-from npucompose.experiment.run import LOG
+from npucompose.experiment.job import LOG, worker_task
 from npucompose.schema.facts import facts_of, of_facts
 from npucompose.schema.sinking import Explanation, SinkingFacts
 
@@ -40,16 +39,9 @@ def in_worker(composed: Composed, entry: str, also: Callable[[Checked], None] = 
     if checked.experiment.mode.name == "eager":
         raise ConfigError("mode=eager compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
     also(checked)
-    pipeline = checked.experiment.pipeline
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
-        outcome = run_in_worker(
-            entry,
-            {"tree": dict(composed.tree), "provenance": dict(composed.provenance)},
-            time_limit_s=pipeline.time_limit_s,
-            log_path=Path(folder) / LOG,
-            limits=Limits.of_mib(pipeline.log_limit_mb, pipeline.memory_limit_mb),
-            env=checked.target.environment(),
-        )
+        payload = {"tree": dict(composed.tree), "provenance": dict(composed.provenance)}
+        outcome = run_in_worker(worker_task(checked, entry, payload, Path(folder) / LOG))
     if outcome.status == "config_error":
         raise ConfigError(*(outcome.problems or (outcome.error or "",)))
     if outcome.result is None:
@@ -57,7 +49,7 @@ def in_worker(composed: Composed, entry: str, also: Callable[[Checked], None] = 
     return outcome.result
 
 
-def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side."""
     return facts_of(explained(session_of(payload)))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from airflow_free.stage import Tell
+from airflow_free.stage import Notify
 from npucompose.compose.check import Checked
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, NpuComposeError
@@ -31,7 +31,7 @@ def _check(checked: Checked) -> None:
         raise ConfigError("explain --adapt: adapt=none has no rules; choose a rule set: adapt=ascend.")
 
 
-def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side."""
     from npucompose.passes.adapt import DryAdapt, Written
 

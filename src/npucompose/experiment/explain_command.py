@@ -63,7 +63,7 @@ def act(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace, console: Console) -> int:
     from npucompose.compose.check import check
     from npucompose.compose.tree import compose
-    from npucompose.experiment.settings import settings_of
+    from npucompose.experiment.job import settings_of
     from npucompose.report.explain import render_settings, settings_json
 
     if arguments.log or arguments.dump:

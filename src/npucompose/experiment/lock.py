@@ -12,9 +12,10 @@ from typing import Any, Literal, cast
 import yaml
 from attrs import frozen
 
+from airflow_free.files import write_atomically
 from airflow_free.keys import Ingredients, digest
 from npucompose.errors import ConfigError
-from npucompose.report.files import write_atomically
+from npucompose.experiment.orchestrator import translate_errors
 from npucompose.schema.facts import facts_of, of_facts
 from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report
 from npucompose.untrusted import load_yaml
@@ -90,7 +91,9 @@ def read(place: Path) -> Locked:
     named = sorted(EXCLUDED.intersection(locked.experiment))
     if named:
         raise ConfigError(f"{path}: experiment.{named[0]} is not a recipe's to say.")
-    if digest(locked.experiment) != locked.configuration:
+    with translate_errors():
+        unchanged = digest(locked.experiment) == locked.configuration
+    if not unchanged:
         raise ConfigError(
             f"{path}: its experiment was changed after it was locked. Lock the changed experiment instead: "
             "npucompose recipe lock …"

@@ -70,14 +70,14 @@ def _declare_locks(actions: Any) -> None:
 
 
 def _lock(arguments: argparse.Namespace) -> int:
-    from airflow_free.store import Store
+    from airflow_free.files import write_atomically
     from npucompose.compose.tree import compose
-    from npucompose.experiment.run import Job
+    from npucompose.experiment.job import Job
+    from npucompose.experiment.orchestrator import default_store
     from npucompose.experiment.verify import lock
-    from npucompose.report.files import write_atomically
     from npucompose.schema.record import EXIT_STATUS
 
-    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=Store.default())
+    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=default_store())
     try:
         write_atomically(Path(arguments.out), locked.text())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One experiment: its keys, its worker, its report. The parent waits; only the worker loads torch.
+"""Runs one experiment: its worker, its report. The parent waits; only the worker loads torch.
 
 A finished experiment is recognised by its keys alone, in the parent, and runs nothing.
 """
@@ -6,222 +6,67 @@ A finished experiment is recognised by its keys alone, in the parent, and runs n
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import frozen
 
-from airflow_free.keys import Ingredients, code_digests, plain
-from airflow_free.outcome import Limits, Outcome
+from airflow_free.executors.remote import RemoteTask, remote_task
+from airflow_free.files import write_atomically
+from airflow_free.forkserver import WorkerTask
+from airflow_free.outcome import Outcome
+from airflow_free.pool import run_in_worker
 from airflow_free.runner import Finished, Runner, StageFailed
-from airflow_free.stage import Stage, Tell, silent
+from airflow_free.stage import Notify, ignore
 from airflow_free.store import Store
-from airflow_free.worker import run_in_worker
-from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
-from npucompose.experiment import device_verdicts, expectations, tracking
 from npucompose.experiment.assemble import assembled
+from npucompose.experiment.job import LOG, Job, worker_task
 from npucompose.experiment.lock import Locked
-from npucompose.experiment.stages import STAGES, ablation, modes
-from npucompose.experiment.stages.ablation import Ablation
-from npucompose.experiment.stages.modes import Modes
+from npucompose.experiment.orchestrator import remote_environment, store_at
 from npucompose.machine import thread_settings
-from npucompose.measure.environment import versions
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.exports import trace_text
-from npucompose.report.files import write_atomically
 from npucompose.schema.facts import of_facts
 from npucompose.schema.record import Report
 from npucompose.schema.streams import Timeline
-from npucompose.schema.verified import torch_warning
-from npucompose.targets.base import Target, check_stages
-from npucompose.targets.optional import Warns
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
 
-ENTRY = "npucompose.experiment.run:work"
-LOG = "run.log"
+ENTRY, REMOTE_ENTRY = "npucompose.experiment.run:work", "npucompose.experiment.run:remote_work"
+LOADED = (
+    "npucompose.experiment.run", "npucompose.experiment.stages", "npucompose.compose.session",
+    "npucompose.measure.environment", "npucompose.measure.numerics", "npucompose.measure.timing",
+    "npucompose.schema.inductor_source:installed", "npucompose.sinking:OperatorTable.own",
+)  # fmt: skip
+"""What every job needs beside what its target does; behind a colon, a function whose result is read once and kept."""
 FILES = "torchair"
 """Folder of the run directory for what the vendor's compiler writes."""
 LOCKED = (0, 1)
 """Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
-
-RESULT_ROOMS = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
-    "npucompose.targets",
-    "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
-    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.matching",
-    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
-    "npucompose.models.pretrained", "npucompose.models.small_configs", "npucompose.experiment.stages",
-)  # fmt: skip
-"""Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
+MOST_DIFFERENCES = 5
 
 
-ANEW = (Ablation.name, Modes.name)
-"""Stages that compile the model more than once."""
-
-NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
-"""Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
-
-
-class Surroundings:
-    """What the points of one plan have in common, looked up once: versions, devices, digests of source."""
-
-    def __init__(self) -> None:
-        self.versions = versions()
-        self.known = Known()
-        self.code: dict[str, str] = {}
-        self._devices: dict[str, Mapping[str, str]] = {}
-
-    def device(self, target: Target) -> Mapping[str, str]:
-        """The target's identity, and what says how many threads torch takes: a plan that pays on two threads may not
-        on one, and sums on one thread may have other bits than on two."""
-        name = repr(target)
-        if name not in self._devices:
-            self._devices[name] = {**target.identity(), **thread_settings()}
-        return self._devices[name]
-
-
-@frozen(kw_only=True)
-class Job:
-    """A checked experiment with its stages in order and a key for each."""
-
-    composed: Composed
-    checked: Checked
-    order: tuple[Stage[Any], ...]
-    ingredients: Ingredients
-    keys: Mapping[str, str]
-
-    @staticmethod
-    def of(composed: Composed, surroundings: Surroundings | None = None) -> Job:
-        """Everything that is known before anything runs; ConfigError when the experiment is not legal."""
-        around = surroundings or Surroundings()
-        checked = check(composed, known=around.known)
-        target = checked.target
-        experiment = checked.experiment
-        order = STAGES.order(
-            wanted(checked),
-            cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
-        )
-        check_stages(target, [stage.name for stage in order])
-        tracking.check(experiment.tracker, dict(checked.provenance))
-        expectations.check(experiment, [stage.name for stage in order])
-        if any(stage.name == Ablation.name for stage in order):
-            ablation.check(checked)
-        modes.check(checked, [stage.name for stage in order])
-        ingredients = Ingredients(
-            values=values_of(checked),
-            versions=around.versions,
-            device=around.device(target),
-            code=_code(checked, around.code),
-        )
-        device_verdicts.check(experiment, ingredients.values)
-        return Job(
-            composed=composed,
-            checked=checked,
-            order=order,
-            ingredients=ingredients,
-            keys=ingredients.keys(order),
-        )
-
-    @property
-    def key(self) -> str:
-        """Of the whole experiment: equal keys, equal result."""
-        return self.ingredients.key
-
-    @property
-    def measures(self) -> bool:
-        """Whether a stage takes times, which other jobs beside it would spoil."""
-        return any(stage.measures for stage in self.order)
-
-    @property
-    def limits(self) -> Limits:
-        pipeline = self.checked.experiment.pipeline
-        return Limits.of_mib(pipeline.log_limit_mb, pipeline.memory_limit_mb)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a person should know before it runs, a line each."""
-        warning = torch_warning(self.ingredients.versions.get("torch"))
-        target, mode = self.checked.target, self.checked.experiment.mode.name
-        return (*((warning,) if warning else ()), *(target.warnings(mode) if isinstance(target, Warns) else ()))
-
-
-def wanted(checked: Checked) -> tuple[str, ...]:
-    """The stages that the pipeline names, and what else was asked for.
-
-    Where it measures, the modes of `benchmark.against` too; where it compares, the calls of `model.sequence`.
-    """
-    stages = checked.experiment.pipeline.stages
-    calls = checked.model.sequence if checked.model is not None else ()
-    compares = any(stage in stages for stage in ("replay", "benchmark", *ANEW))
-    if checked.experiment.benchmark.against and "benchmark" in stages:
-        stages = (*stages, Modes.name)
-    if not calls or not compares:
-        return stages
-    # What counts compilations comes before what compiles the model anew.
-    last = [stage for stage in stages if stage in ANEW]
-    return tuple(dict.fromkeys((*(stage for stage in stages if stage not in last), "sequence", *last)))
-
-
-def values_of(checked: Checked) -> dict[str, Any]:
-    """The experiment as plain data; choices with every option that was left at its default."""
-    values = plain(checked.experiment)
-    for name in NOT_IN_A_KEY:
-        del values[name]
-    values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
-    values["inductor"] = checked.experiment.inductor.as_tree()
-    values["adapt"] = checked.experiment.adapt.as_tree()
-    values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
-    values["target"] = {"name": checked.target.name, **_options(checked.target)}
-    if checked.model is not None:
-        values["model"] = {"name": checked.model.name, **_options(checked.model)}
-    return values
-
-
-def _options(chosen: Any) -> dict[str, Any]:
-    """The options of a pass, target or model; what the engine filled in is the experiment's own field already."""
-    fields = [f for f in attrs.fields(type(chosen)) if not f.metadata.get("from_experiment")]
-    return {f.name: plain(getattr(chosen, f.name)) for f in fields}
-
-
-def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
-    named = {type(p).__module__ for _, p in checked.passes}
-    files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
-    if checked.model is not None:
-        named.add(type(checked.model).__module__)
-        files = [*files, *checked.model.source_files()]
-    return code_digests((*RESULT_ROOMS, *sorted(named)), files, remembered)
-
-
-def run_experiment(job: Job, run_dir: Path, *, store: Store, tell: Tell = silent) -> Report:
+def run_experiment(job: Job, run_dir: Path, *, store: Store, notify: Notify = ignore) -> Report:
     """Run what has no record, in a worker; write report.json, recipe.lock.yaml and graphs/, and return the report.
 
     Raises ConfigError when only the worker could see that the configuration is illegal (a plan that finds no node, a
     model factory that fails): then nothing was measured, and no record and no report is written.
     """
-    begun = Begun.of(job, run_dir, store)
+    run = ActiveRun.begin(job, run_dir, store)
     outcome: Outcome | None = None
-    if begun.needs_worker:
-        outcome = run_in_worker(
-            ENTRY,
-            begun.payload,
-            time_limit_s=job.checked.experiment.pipeline.time_limit_s,
-            log_path=run_dir / LOG,
-            limits=job.limits,
-            on_event=tell,
-            env=job.checked.target.environment(),
-        )
-    return begun.finish(outcome)
+    if run.needs_worker:
+        outcome = run_in_worker(run.task, notify)
+    return run.finish(outcome)
 
 
 @frozen(kw_only=True)
-class Begun:
+class ActiveRun:
     """A job about to run in a folder: what the store has of it already, and how it is finished."""
 
     job: Job
@@ -232,8 +77,9 @@ class Begun:
     finished: tuple[Finished, ...]
 
     @staticmethod
-    def of(job: Job, run_dir: Path, store: Store) -> Begun:
-        return Begun(job=job, run_dir=run_dir, place=run_dir.resolve(), store=store, finished=_from_store(job, store))
+    def begin(job: Job, run_dir: Path, store: Store) -> ActiveRun:
+        place, finished = run_dir.resolve(), _from_store(job, store)
+        return ActiveRun(job=job, run_dir=run_dir, place=place, store=store, finished=finished)
 
     @property
     def needs_worker(self) -> bool:
@@ -247,8 +93,38 @@ class Begun:
             "provenance": dict(self.job.composed.provenance),
             "store": str(self.store.root.resolve()),
             "run_dir": self.run_dir.name,
-            "files": str((self.run_dir / FILES).resolve()),
+            "files": str(self.files.resolve()),
         }
+
+    @property
+    def files(self) -> Path:
+        return self.run_dir / FILES
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        return (*self.job.checked.target.loaded, *LOADED)
+
+    @property
+    def task(self) -> WorkerTask:
+        """What is left of it, for a worker of this machine."""
+        return worker_task(self.job.checked, ENTRY, self.payload, self.run_dir / LOG)
+
+    @property
+    def remote_task(self) -> RemoteTask:
+        """The same for another machine; the context of its key is compared there."""
+        context = {part: dict(values) for part, values in self.job.ingredients.context.items()}
+        return remote_task(
+            attrs.evolve(
+                self.task,
+                entry=REMOTE_ENTRY,
+                payload={**self.payload, "context": context},
+                log_path=(self.run_dir / LOG).resolve(),
+            ),
+            self.store,
+            [(f.stage, f.key) for f in self.finished],
+            env={**thread_settings(), **self.job.checked.target.environment()},
+            environment=f"{remote_environment.__module__}:{remote_environment.__name__}",
+        )
 
     def finish(self, outcome: Outcome | None) -> Report:
         """Write the report and graphs/ and return the report; `outcome` is None when no worker was needed.
@@ -338,7 +214,7 @@ def _timelines(finished: Sequence[Finished]) -> list[tuple[str, Timeline]]:
     return sorted(found, key=lambda one: one[0])
 
 
-def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
@@ -346,12 +222,12 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
-    store, files = Store(Path(payload["store"])), Path(payload["files"])
+    store, files = store_at(payload["store"]), Path(payload["files"])
     session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
     runner = Runner(
         store=store,
-        tell=tell,
+        notify=notify,
         environment=facts_of(environment(job.checked.target.identity())),
         provenance={"run": payload["run_dir"]},
     )
@@ -369,12 +245,40 @@ def work(payload: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     return {"stages": [f.stage for f in done]}
 
 
+def remote_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
+    """The side of a worker on another machine: the same, once it is clear that the key fits that machine."""
+    here = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"])).ingredients.context
+    differences = list(_differences(payload["context"], here))
+    if differences:
+        more = len(differences) - MOST_DIFFERENCES
+        raise NpuComposeError(
+            "this point's key belongs to the machine that planned the sweep, and the node that was to run it differs: "
+            f"{'; '.join(differences[:MOST_DIFFERENCES])}{f' and {more} more' if more > 0 else ''}. Plan the sweep on "
+            "a machine like the nodes, or choose nodes like it."
+        )
+    return work(payload, notify)
+
+
+def _differences(planned: Mapping[str, Mapping[str, str]], here: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for part, values in planned.items():
+        for name in dict.fromkeys([*values, *here[part]]):
+            one, other = values.get(name), here[part].get(name)
+            if one != other:
+                yield f"{part}.{name} is {_short(one)} there and {_short(other)} on the node"
+
+
+def _short(value: str | None) -> str:
+    return "missing" if value is None else value if len(value) <= 40 else f"{value[:12]}…"
+
+
 def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
     """What the report of a run says of a graph that was not made: a compilation that failed is an answer."""
     from npucompose.compose.sinking import sinking_after
     from npucompose.schema.facts import facts_of
 
-    if not isinstance(cause, CompileError) or isinstance(cause, RejectedError):
+    if isinstance(cause, RejectedError):
+        return {"rejected": cause.problems}
+    if not isinstance(cause, CompileError):
         return {}
     return {"sinking": facts_of(sinking_after(session, cause))}
 

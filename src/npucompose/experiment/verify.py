@@ -12,8 +12,9 @@ from attrs import frozen
 from airflow_free.store import Store
 from npucompose.compose.tree import COMMAND_LINE, Composed
 from npucompose.errors import NpuComposeError
+from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked
-from npucompose.experiment.run import LOCKED, Job, run_experiment
+from npucompose.experiment.run import LOCKED, run_experiment
 from npucompose.schema.facts import facts_of
 from npucompose.schema.leaf import shown
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from airflow_free.files import write_atomically
 from npucompose.errors import ConfigError
-from npucompose.report.files import write_atomically
 from npucompose.schema.record import Report
 from npucompose.untrusted import read_text
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from airflow_free.files import write_atomically
 from npucompose.measure.environment import environment
-from npucompose.report.files import write_atomically
 from npucompose.schema.record import facts_of
 from npucompose.targets.cuda import CudaTarget
 from tests.targets.cuda import claims

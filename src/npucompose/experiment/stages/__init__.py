@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_free.graph import StageGraph
+from airflow_free.stage import StageGraph
 from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.benchmark import Benchmark
 from npucompose.experiment.stages.capture import Capture
@@ -11,4 +11,4 @@ from npucompose.experiment.stages.modes import Modes
 from npucompose.experiment.stages.replay import Replay
 from npucompose.experiment.stages.sequence import Sequence
 
-STAGES = StageGraph.of([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), Sequence()])
+STAGES = StageGraph.from_stages([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), Sequence()])

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_free.store import Store
+from airflow_free.sweep import Listen, SweepEvent
 from npucompose.compose.overrides import in_our_words
 from npucompose.compose.tree import Composer
 from npucompose.console import console
+from npucompose.experiment import tracking
+from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan, Point, expanded
 from npucompose.experiment.sweep.run import Name, exit_status, run_sweep
-from npucompose.experiment.sweep.told import Told
 from npucompose.experiment.sweep.view import SweepView
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.structure import structure
+from npucompose.schema.tracker import Tracker
 
 
 class Task(ABC):
@@ -62,15 +65,15 @@ class Sweep(Task):
 
     def _run(self, folder: Path, name: Name) -> int:
         terminal = console()
-        store = Store.default()
+        store = default_store()
         for warning in dict.fromkeys(w for point in self.plan.points if point.job for w in point.job.warnings):
             console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
         total = len({point.key for point in self.plan.points})
         with Ledger.open(store.root) as ledger, SweepView(terminal, total, self.plan.name) as view:
-            told = Told(view.listen)
-            ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=told.listen)
+            trackers = TrackerQueue(view.listen)
+            ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=trackers.listen)
         terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
-        told.print_problems(store.root)
+        trackers.send(store.root)
         return exit_status(list(ends.values()))
 
 
@@ -85,3 +88,28 @@ def planned(overrides: Sequence[str], composer: Composer) -> Task:
 
             return SearchTask.of(search, points[0], composer)
     return Sweep(Plan.of(overrides, composer))
+
+
+class TrackerQueue:
+    """The points of a sweep, for their trackers, in one go when the sweep is over: a tracker spoils no timing.
+
+        queue = TrackerQueue(view.listen); run_sweep(…, listen=queue.listen); queue.send(root)
+
+    Only points that ended now are reported: what an earlier sweep ran, it reported.
+    """
+
+    def __init__(self, listen: Listen) -> None:
+        self._listen = listen
+        self._run_dirs: dict[Tracker, list[str]] = {}
+
+    def listen(self, event: SweepEvent) -> None:
+        self._listen(event)
+        if event.kind == "ended" and event.point.job is not None and event.entry is not None and event.entry.run_dir:
+            tracker = event.point.job.checked.experiment.tracker
+            self._run_dirs.setdefault(tracker, []).append(event.entry.run_dir)
+
+    def send(self, root: Path) -> None:
+        """Report to the trackers, and print what went wrong; `root` is the ledger's folder, where run_dirs begin."""
+        for tracker, names in self._run_dirs.items():
+            for problem in tracking.report_runs(tracker, [root / name for name in names], root):
+                print(f"npucompose: {problem}", file=sys.stderr)

@@ -10,9 +10,10 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from airflow_free.store import Store
+from airflow_free.ledger import FILE_NAME
 from npucompose.errors import ConfigError
-from npucompose.experiment.sweep.ledger import FILE_NAME, Entry, Ledger
+from npucompose.experiment.orchestrator import default_store
+from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.run import POINTS
 from npucompose.report import json as report_json
 from npucompose.report.compare import Line
@@ -37,7 +38,7 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
 
     Without `places` it is the default store. A ledger sorts by itself, however many points it has.
     """
-    first, *others = places = tuple(places) or (Store.default().root,)
+    first, *others = places = tuple(places) or (default_store().root,)
     if not others and (first / FILE_NAME).is_file():
         return _of_ledger(first, sort, descending, limit)
     lines = with_front([line for place in places for line in _lines(place)])
@@ -62,7 +63,7 @@ def _front_of(ledger: Ledger) -> frozenset[str]:
     return best(
         {
             key: Timed(_work(model, target, overrides), *figures)
-            for key, model, target, overrides, *figures in ledger.timed(RIGHT)
+            for key, overrides, (model, target, *figures) in ledger.timed(RIGHT)
         }
     )
 
@@ -111,7 +112,7 @@ def _of_sweep(place: Path) -> list[Line]:
         keys = [str(point["key"]) for point in json.loads(text)["points"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
-    with Ledger.open(Store.default().root) as ledger:
+    with Ledger.open(default_store().root) as ledger:
         ends = ledger.of(keys)
         return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from collections import Counter
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from airflow_free import sweep
 from airflow_free.keys import digest
 from npucompose.compose.overrides import in_our_words, parsed_overrides
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
-from npucompose.errors import ConfigError, listed
-from npucompose.experiment.run import NOT_IN_A_KEY, Job, Surroundings
-from npucompose.experiment.sweep.crew import check_installed
+from npucompose.errors import ConfigError, MissingExtra, listed
+from npucompose.experiment.job import NOT_IN_A_KEY, Job, PlanContext
 from npucompose.schema.executor import Executor, Local
 
 if TYPE_CHECKING:
@@ -25,17 +26,9 @@ if TYPE_CHECKING:
 
 PROPOSED = "search.space"
 MOST_POINTS = 100_000
-
-
-@frozen(kw_only=True)
-class Point:
-    """One combination. A legal one has a job; an illegal one has `problems`, a sentence each, and never runs."""
-
-    number: int
-    overrides: tuple[str, ...]
-    job: Job | None
-    problems: tuple[str, ...] = ()
-    key: str
+PACKAGES = {"ray": "ray", "slurm": "submitit"}
+"""What an executor needs: a package that the extra of the executor's name brings."""
+Point = sweep.Point[Job]
 
 
 @frozen(kw_only=True, slots=False)
@@ -61,8 +54,8 @@ class Plan:
     @staticmethod
     def of(overrides: Sequence[str], composer: Composer) -> Plan:
         """All points; ConfigError when the command line cannot be read, or when no point of it is legal."""
-        around = Surroundings()
-        points = tuple(point_of(n, texts, composer, around) for n, texts in enumerate(expanded(overrides, composer)))
+        context = PlanContext()
+        points = tuple(point_of(n, texts, composer, context) for n, texts in enumerate(expanded(overrides, composer)))
         jobs = [point.job for point in points if point.job is not None]
         if not jobs:
             raise ConfigError(*dict.fromkeys(problem for point in points for problem in point.problems))
@@ -113,12 +106,12 @@ def _ways(o: Override, composer: Composer) -> list[str]:
 
 
 def point_of(
-    number: int, texts: Sequence[str], composer: Composer, around: Surroundings, proposed: Collection[str] = ()
+    number: int, texts: Sequence[str], composer: Composer, context: PlanContext, proposed: Collection[str] = ()
 ) -> Point:
     """Of these overrides, legal or not. Settings of Hydra are checked with the point and are none of its own."""
     own = tuple(text for text in texts if _first(text) != "hydra")
     try:
-        job = Job.of(_honestly(composer.compose(texts), proposed), around)
+        job = Job.of(_honestly(composer.compose(texts), proposed), context)
         _check_device(job)
     except ConfigError as error:
         return Point(number=number, overrides=own, job=None, problems=error.problems, key=_key_of_illegal(own))
@@ -154,6 +147,13 @@ def _check_device(job: Job) -> None:
             f"executor.devices={list(devices)} hands out devices, of which each point sees one, as number 0; "
             f"target.index={target.device_index} would be another: leave it out."
         )
+
+
+def check_installed(executor: Executor) -> None:
+    """Raise MissingExtra where the package of an executor is not there; asked before anything is made."""
+    package = PACKAGES.get(executor.name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise MissingExtra(f"executor={executor.name}", package, executor.name)
 
 
 def _the_same(values: Sequence[Any], name: str) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from airflow_free.errors import OrchestratorError
+from airflow_free.files import write_atomically
 from npucompose.console import console
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
 from npucompose.report import compare, comparison, differences
 from npucompose.report import json as report_json
-from npucompose.report.files import write_atomically
 from npucompose.report.words import STATUS_WORDS
 from npucompose.schema.figures import MEASURED
 
@@ -64,7 +65,7 @@ def _gathered(places: list[Path], arguments: argparse.Namespace) -> Gathered:
         return gather(places, sort=arguments.sort, descending=arguments.descending, limit=arguments.limit or None)
     except ConfigError:
         raise
-    except NpuComposeError as error:
+    except (NpuComposeError, OrchestratorError) as error:
         raise ConfigError(str(error)) from error
 
 

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from airflow_free.sweep import SweepEvent
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Point
-from npucompose.experiment.sweep.run import News
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
 from npucompose.schema.record import Status
 
@@ -52,27 +52,27 @@ class SweepView:
         if self.live is not None:
             self.live.stop()
 
-    def listen(self, news: News) -> None:
-        key = news.point.key
-        match news.kind:
+    def listen(self, event: SweepEvent) -> None:
+        key = event.point.key
+        match event.kind:
             case "started":
-                self.stages[key] = (news.point, "starts")
+                self.stages[key] = (event.point, "starts")
             case "stage":
-                if news.event is not None and news.event.stage:
-                    self.stages[key] = (news.point, news.event.stage)
+                if event.event is not None and event.event.stage:
+                    self.stages[key] = (event.point, event.event.stage)
             case "ended" | "kept":
-                self._ended(news)
+                self._ended(event)
         self._show()
 
-    def _ended(self, news: News) -> None:
-        assert news.entry is not None
-        self.stages.pop(news.point.key, None)
-        self.counts[news.entry.status] += 1
-        self.kept += news.kind == "kept" and news.point.job is not None
-        self.last = [*self.last, (news.point, news.entry)][-LAST_SHOWN:]
-        if self.live is None and news.kind == "ended":
+    def _ended(self, event: SweepEvent) -> None:
+        assert event.entry is not None
+        self.stages.pop(event.point.key, None)
+        self.counts[event.entry.status] += 1
+        self.kept += event.kind == "kept" and event.point.job is not None
+        self.last = [*self.last, (event.point, event.entry)][-LAST_SHOWN:]
+        if self.live is None and event.kind == "ended":
             done = f"{sum(self.counts.values())}/{self.total}  "
-            self.console.print(Text(done) + self._line(news.point, news.entry), soft_wrap=True)
+            self.console.print(Text(done) + self._line(event.point, event.entry), soft_wrap=True)
 
     def _line(self, point: Point, entry: Entry) -> Text:
         text = Text(f"{STATUS_WORDS[entry.status]}  ", style=STATUS_STYLES.get(entry.status, "bold red"))

@@ -1,6 +1,7 @@
-"""Finished runs told to a tracker, from a process of its own: a tracker that hangs or dies loses no run.
+"""Finished runs reported to a tracker, from a process of its own: a tracker that hangs or dies loses no run.
 
-The run directory is complete before anybody is told; what goes wrong afterwards is a warning and no other status.
+The run directory is complete before any tracker hears of it; what goes wrong afterwards is a warning and no other
+status.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TIME_LIMIT_S = 60.0
 EACH_S = 10.0
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from npucompose.experiment.tracking.tell import main; main()"
+    "from npucompose.experiment.tracking.process import main; main()"
 )
 
 
@@ -46,8 +47,8 @@ def check(tracker: Tracker, provenance: dict[str, str]) -> None:
         )
 
 
-def tell_of(tracker: Tracker, folders: Sequence[Path], store: Path) -> tuple[str, ...]:
-    """Tell the tracker of finished runs; what went wrong, a sentence each, and nothing raised."""
+def report_runs(tracker: Tracker, folders: Sequence[Path], store: Path) -> tuple[str, ...]:
+    """Report finished runs to the tracker; what went wrong, a sentence each, and nothing raised."""
     if tracker.name == "none" or not folders:
         return ()
     order = {

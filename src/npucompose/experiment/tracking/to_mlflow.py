@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from npucompose.report.exports import Tracked
 
 if TYPE_CHECKING:
-    from npucompose.experiment.tracking.tell import Order
+    from npucompose.experiment.tracking.process import Order
 
 T = TypeVar("T")
 DATABASE = "mlflow.db"
@@ -27,7 +27,7 @@ PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 KEY = "npucompose.key"
 
 
-def teller(order: Order) -> Callable[[Tracked, bool], None]:
+def reporter(order: Order) -> Callable[[Tracked, bool], None]:
     """Opens the database, and makes the experiment where there is none."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow: Any = importlib.import_module("mlflow")
@@ -39,7 +39,7 @@ def teller(order: Order) -> Callable[[Tracked, bool], None]:
     artifacts = None if order.place else (store / ARTIFACTS / order.experiment).as_uri()
     experiment = known.experiment_id if known else client.create_experiment(order.experiment, artifacts)
 
-    def tell(run: Tracked, reused: bool) -> None:
+    def report(run: Tracked, reused: bool) -> None:
         if reused and client.search_runs([experiment], f"tags.`{KEY}` = '{run.key}'", max_results=1):
             return
         tags = {name: value[:LONGEST] for name, value in run.tags.items()}
@@ -60,7 +60,7 @@ def teller(order: Order) -> Callable[[Tracked, bool], None]:
             client.log_artifact(made, str(path))
         client.set_terminated(made, "FINISHED" if run.tags["npucompose.status"] == "ok" else "FAILED")
 
-    return tell
+    return report
 
 
 def _portions(items: Sequence[T], number: int) -> Iterator[list[T]]:

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 from npucompose.report.exports import Tracked
 
 if TYPE_CHECKING:
-    from npucompose.experiment.tracking.tell import Order
+    from npucompose.experiment.tracking.process import Order
 
 FOLDER = "tensorboard"
 SHORT = 16
 """Characters of a key that name a run's folder."""
 
 
-def teller(order: Order) -> Callable[[Tracked, bool], None]:
+def reporter(order: Order) -> Callable[[Tracked, bool], None]:
     """A folder for each run, below that of the experiment."""
     writers: Any = importlib.import_module("torch.utils.tensorboard")
     numpy: Any = importlib.import_module("numpy")
     root = Path(order.place) if order.place else Path(order.store) / FOLDER
     folder = root / order.experiment
 
-    def tell(run: Tracked, reused: bool) -> None:
+    def report(run: Tracked, reused: bool) -> None:
         place = folder / (run.key[:SHORT] or "without-a-key")
         if reused and place.is_dir():
             return
@@ -39,4 +39,4 @@ def teller(order: Order) -> Callable[[Tracked, bool], None]:
                 writer.add_histogram(f"latency/{name}_us", numpy.asarray(values))
             writer.add_hparams(dict(run.params), dict(run.metrics), run_name=".")
 
-    return tell
+    return report

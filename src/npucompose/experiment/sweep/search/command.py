@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from airflow_free.store import Store
 from npucompose.compose.tree import Composer
 from npucompose.console import console
-from npucompose.experiment.sweep.command import Task
+from npucompose.experiment.orchestrator import default_store
+from npucompose.experiment.sweep.command import Task, TrackerQueue
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.run import Name, exit_status
 from npucompose.experiment.sweep.search.run import Question, run_search
 from npucompose.experiment.sweep.search.study import Study
-from npucompose.experiment.sweep.told import Told
 from npucompose.experiment.sweep.view import SweepView
 from npucompose.schema.search import Optuna
 
@@ -30,17 +29,19 @@ class SearchTask(Task):
 
     def _run(self, folder: Path, name: Name) -> int:
         terminal = console()
-        store = Store.default()
+        store = default_store()
         with Ledger.open(store.root) as ledger:
             told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
             total = max(0, self.question.options.trials - told)
             with SweepView(terminal, total, self.question.varying) as view:
-                heard = Told(view.listen)
-                ends, study = run_search(self.question, folder, name, store=store, ledger=ledger, listen=heard.listen)
+                trackers = TrackerQueue(view.listen)
+                ends, study = run_search(
+                    self.question, folder, name, store=store, ledger=ledger, listen=trackers.listen
+                )
         terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
         for line in best_lines(study):
             terminal.print(line, soft_wrap=True, highlight=False)
-        heard.print_problems(store.root)
+        trackers.send(store.root)
         # A point that is illegal was pruned, as asked; only where nothing else was found is that an answer.
         ran = [entry for entry in ends.values() if entry.status != "illegal"]
         return exit_status(ran or list(ends.values()))

@@ -10,20 +10,21 @@ from typing import Any
 import attrs
 from attrs import evolve, frozen
 
+from airflow_free.files import write_atomically
 from airflow_free.keys import digest
+from airflow_free.ledger import TrialState
 from airflow_free.store import Store
+from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
 from npucompose.compose.strangers import address_problems
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.errors import ConfigError, MissingExtra, unknown
-from npucompose.experiment.run import NOT_IN_A_KEY, Surroundings
-from npucompose.experiment.sweep.crew import check_installed, crew_of
-from npucompose.experiment.sweep.folder import PointFolder
-from npucompose.experiment.sweep.ledger import Entry, Ledger, TrialState
-from npucompose.experiment.sweep.plan import Point, point_of
-from npucompose.experiment.sweep.run import POINTS, Listen, Loop, Name, News, Source, illegal, kept, membership
+from npucompose.experiment.job import NOT_IN_A_KEY, PlanContext
+from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.plan import Point, check_installed, point_of
+from npucompose.experiment.sweep.point_run import PointFolder
+from npucompose.experiment.sweep.run import POINTS, Name, beginner, executor_of, kept
 from npucompose.experiment.sweep.search.space import Space, changed_by_nobody_else
 from npucompose.experiment.sweep.search.study import Asked, Study
-from npucompose.report.files import write_atomically
 from npucompose.schema.executor import Executor
 from npucompose.schema.figures import MEASURED, figure_stage
 from npucompose.schema.search import Optuna
@@ -88,19 +89,19 @@ def run_search(
     study = Study(question.name, question.options, question.space, ledger, forget=question.forget)
     trials = _Trials(question, study, ledger, listen, folder)
     ends = ledger.of([trial.key for trial in study.told])
-    with crew_of(question.executor, folder) as crew:
-        loop = Loop(crew, store, ledger, lambda point: PointFolder.of(folder, name(point), point), listen)
-        loop.run(trials)
+    with executor_of(question.executor, folder) as executor:
+        begin = beginner(store, ledger, lambda point: PointFolder.of(folder, name(point), point))
+        Loop(executor, ledger, begin, listen).run(trials)
     return {**ends, **trials.ends}, study
 
 
 class _Trials(Source):
-    """Asks the study; what is illegal or has ended before is told at once and never reaches the crew."""
+    """Asks the study; what is illegal or has ended before is reported at once and never reaches the executor."""
 
     def __init__(self, question: Question, study: Study, ledger: Ledger, listen: Listen, folder: Path) -> None:
         self.question, self.study, self.ledger = question, study, ledger
         self.listen, self.folder = listen, folder
-        self.around = Surroundings()
+        self.context = PlanContext()
         self.running: dict[str, list[Asked]] = {}
         self.points: list[Point] = []
         self.ends: dict[str, Entry] = {}
@@ -111,8 +112,8 @@ class _Trials(Source):
             self.points.append(point)
             write_atomically(self.folder / POINTS, membership(self.points))
             if point.job is None:
-                self.ledger.write([illegal(point)])
-                self._ended("ended", [asked], point, illegal(point))
+                self.ledger.write([Entry.illegal(point)])
+                self._ended("ended", [asked], point, Entry.illegal(point))
             elif point.key in self.running:
                 self.running[point.key].append(asked)
             elif (entry := self._before(point)) is not None:
@@ -122,7 +123,7 @@ class _Trials(Source):
                 return point
         return None
 
-    def tell(self, point: Point, entry: Entry) -> None:
+    def ended(self, point: Point, entry: Entry) -> None:
         self._tell(self.running.pop(point.key), entry)
 
     def _before(self, point: Point) -> Entry | None:
@@ -131,7 +132,7 @@ class _Trials(Source):
         return ended or kept([point], self.ledger, retry_failed=self.question.retry_failed).get(point.key)
 
     def _ended(self, kind: Any, asked: list[Asked], point: Point, entry: Entry) -> None:
-        self.listen(News(kind=kind, point=point, entry=entry))
+        self.listen(SweepEvent(kind=kind, point=point, entry=entry))
         self._tell(asked, entry)
 
     def _tell(self, asked: list[Asked], entry: Entry) -> None:
@@ -148,7 +149,7 @@ class _Trials(Source):
 
     def _point(self, asked: Asked) -> Point:
         space = self.question.options.space
-        point = point_of(asked.number, asked.overrides, self.question.composer, self.around, proposed=space)
+        point = point_of(asked.number, asked.overrides, self.question.composer, self.context, proposed=space)
         if point.job is None:
             return point
         problems = [

@@ -12,7 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from npucompose.experiment.sweep.ledger import Ledger, Trial
+from airflow_free.ledger import Trial
+from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.search.space import Space
 from npucompose.schema.search import Optuna
 

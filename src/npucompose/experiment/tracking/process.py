@@ -1,4 +1,4 @@
-"""What the tracker's own process does: read each run directory, tell it, account for what could not be told."""
+"""What the tracker's own process does: read each run directory, report it, account for what could not be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from npucompose.report.exports import Tracked
 
 @frozen(kw_only=True)
 class Order:
-    """As `npucompose.experiment.tracking.tell` writes it."""
+    """As `npucompose.experiment.tracking.process` writes it."""
 
     name: str
     place: str | None
@@ -31,25 +31,25 @@ def main() -> None:
     order = Order(**json.load(sys.stdin))
     with os.fdopen(os.dup(1), "w") as account:
         os.dup2(2, 1)  # trackers print; only the account goes to the parent
-        problems = obey(order, teller_of(order))
+        problems = handle(order, reporter_of(order))
         account.write(json.dumps({"problems": problems}) + "\n")
 
 
-def obey(order: Order, teller: Callable[[Tracked, bool], None]) -> list[str]:
-    """Tell each run; a run that cannot be told does not keep the others from it."""
+def handle(order: Order, reporter: Callable[[Tracked, bool], None]) -> list[str]:
+    """Report each run; a run that cannot be reported does not keep the others from it."""
     problems: list[str] = []
     for folder in map(Path, order.folders):
         try:
             report = report_json.load(folder)
-            teller(Tracked.of(report, folder), report.reused)
-        except Exception as error:  # noqa: BLE001  whatever a tracker raises is told and loses nothing
+            reporter(Tracked.of(report, folder), report.reused)
+        except Exception as error:  # noqa: BLE001  whatever a tracker raises is accounted for and loses nothing
             problems.append(f"{folder.name} was not told: {type(error).__name__}: {error}")
     return problems
 
 
-def teller_of(order: Order) -> Callable[[Tracked, bool], None]:
-    """A function that tells of one run, or leaves it out where a run that ran nothing is known there."""
+def reporter_of(order: Order) -> Callable[[Tracked, bool], None]:
+    """A function that reports one run, or leaves it out where a run that ran nothing is known there."""
     from npucompose.experiment.tracking import to_mlflow, to_tensorboard
 
-    tellers: Mapping[str, Any] = {"mlflow": to_mlflow.teller, "tensorboard": to_tensorboard.teller}
-    return tellers[order.name](order)
+    reporters: Mapping[str, Any] = {"mlflow": to_mlflow.reporter, "tensorboard": to_tensorboard.reporter}
+    return reporters[order.name](order)

@@ -1,17 +1,25 @@
-"""The folder of one point of a sweep, as Hydra would have made it: `.hydra/` with configuration and overrides."""
+"""One point of a sweep that was begun: its folder, as Hydra would have made it, its run, its end in the ledger."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
+from airflow_free.files import write_atomically
+from airflow_free.outcome import Outcome
+from airflow_free.store import Store
 from npucompose.errors import ConfigError
-from npucompose.experiment.run import Job
+from npucompose.experiment.job import Job
+from npucompose.experiment.run import ActiveRun
+from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Point
 from npucompose.report import json as report_json
-from npucompose.report.files import write_atomically
+from npucompose.schema.figures import Figures
+from npucompose.visible import visible
 
 SUBFOLDER = ".hydra"
 
@@ -58,6 +66,56 @@ class PointFolder:
         (self.path / "run.log").unlink(missing_ok=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
+
+
+@frozen(kw_only=True)
+class PointRun:
+    """A point in its folder; `root` is the ledger's folder, from which run directories are named."""
+
+    point: Point
+    folder: PointFolder
+    run: ActiveRun
+    root: Path
+    began: float = field(factory=time.monotonic)
+
+    @staticmethod
+    def begin(point: Point, folder: PointFolder, store: Store, root: Path) -> PointRun | Entry:
+        """The run, or its end where its folder cannot be made."""
+        assert point.job is not None
+        try:
+            run = ActiveRun.begin(point.job, folder.make(point.job), store)
+        except OSError as error:
+            return broken(point, f"its folder cannot be made: {error}.")
+        return PointRun(point=point, folder=folder, run=run, root=root)
+
+    @property
+    def needs_worker(self) -> bool:
+        return self.run.needs_worker
+
+    def finish(self, outcome: Outcome | None) -> Entry:
+        """Write the report; what a worker found illegal leaves no folder."""
+        self.folder.keep(self.run.job)
+        if outcome is not None and outcome.status == "config_error":
+            self.folder.take_back()
+            return Entry.illegal(self.point, outcome.problems or (outcome.error or "",))
+        report = self.run.finish(outcome)
+        return Entry(
+            key=self.point.key,
+            status=report.status,
+            overrides=self.point.overrides,
+            error=report.error,
+            exit_signal=outcome.exit_signal if outcome is not None else None,
+            run_dir=os.path.relpath(self.run.run_dir, self.root),
+            seconds=outcome.seconds if outcome is not None else time.monotonic() - self.began,
+            figures=Figures.of(report),
+        )
+
+    def broken(self, problem: str) -> Entry:
+        return broken(self.point, f"what it left cannot be made a report: {problem}")
+
+
+def broken(point: Point, words: str) -> Entry:
+    return Entry(key=point.key, status="crashed", overrides=point.overrides, error=visible(words))
 
 
 def _is_of_another(path: Path, point: Point) -> bool:

@@ -1,4 +1,4 @@
-"""executor=slurm: each point a job of Slurm, by submitit. Nodes see the folder of the sweep and the store.
+"""Each job one of Slurm, by submitit. Nodes see the folder of the sweep and the store.
 
 A sweep that is killed leaves its jobs in Slurm's hands; what they finish is in the store, where the same command finds
 it.
@@ -10,39 +10,56 @@ import importlib
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from attrs import asdict
+from attrs import field, frozen
 
+from airflow_free.errors import OrchestratorError, paragraph
+from airflow_free.executors import ActiveRun, Executor, Job
+from airflow_free.executors.remote import fulfil_here
+from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
-from airflow_free.words import paragraph
-from npucompose.errors import NpuComposeError
-from npucompose.experiment.run import LOG, Begun, Job
-from npucompose.experiment.sweep.crew import Crew
-from npucompose.experiment.sweep.crews.away import Order, fulfil_here
-from npucompose.schema.executor import Slurm
 
 FOLDER = "slurm"
 """Of the sweep: what submitit writes."""
 BEYOND_MIN = 10
-"""Minutes that Slurm grants beyond the point's own limit: to start it, and to see it end."""
+"""Minutes that Slurm grants beyond the job's own limit: to start it, and to see it end."""
 ASK_EVERY = 15
 """Looks at files of which one asks Slurm itself; a job that left no file is found dead by that."""
 
 
-class SlurmCrew(Crew):
-    def __init__(self, options: Slurm, folder: Path) -> None:
+@frozen(kw_only=True)
+class SlurmOptions:
+    cluster: str = "slurm"
+    """`local`: submitit's own processes on this machine instead."""
+    jobs: int = 32
+    """In the queue or running at once."""
+    partition: str | None = None
+    time_limit_min: int | None = None
+    """What Slurm is given; None: the job's own limit and BEYOND_MIN."""
+    cpus: int = 1
+    gres: str | None = None
+    """Generic resources for each job: `npu:1`."""
+    exclusive: bool | None = None
+    """A node for each job; None: for those that measure."""
+    parameters: Mapping[str, str | int] = field(factory=dict[str, "str | int"])
+    """Further options of sbatch."""
+    poll_s: float = 2.0
+
+
+class SlurmExecutor(Executor):
+    def __init__(self, options: SlurmOptions, folder: Path) -> None:
         self.options = options
         self.submitit = importlib.import_module("submitit")
         try:
             self.executor = self.submitit.AutoExecutor(folder=folder / FOLDER, cluster=options.cluster)
         except RuntimeError as error:
-            raise NpuComposeError(f"executor=slurm: {paragraph(error)}") from error
+            raise OrchestratorError(f"executor=slurm: {paragraph(error)}") from error
         self.running: dict[int, Any] = {}
         self.looks = 0
 
@@ -55,28 +72,17 @@ class SlurmCrew(Crew):
     def has_room(self, job: Job) -> bool:
         return len(self.running) < self.options.jobs
 
-    def start(self, number: int, begun: Begun) -> None:
-        order = Order.of(begun)
-        self.executor.update_parameters(**self._parameters(begun.job))
-        told = {
-            "payload": {
-                **begun.payload,
-                "surroundings": {part: dict(values) for part, values in order.surroundings.items()},
-            },
-            "time_limit_s": order.time_limit_s,
-            "env": dict(order.env),
-            "limits": asdict(order.limits),
-            "log_path": str((begun.run_dir / LOG).resolve()),
-        }
-        with _undisturbed():
-            self.running[number] = self.executor.submit(fulfil_here, told)
+    def start(self, number: int, run: ActiveRun) -> None:
+        remote = run.remote_task
+        self.executor.update_parameters(**self._parameters(run.job, remote.task))
+        with _uninterrupted():
+            self.running[number] = self.executor.submit(fulfil_here, remote)
 
-    def _parameters(self, job: Job) -> dict[str, Any]:
+    def _parameters(self, job: Job, task: WorkerTask) -> dict[str, Any]:
         options = self.options
-        limit_s = job.checked.experiment.pipeline.time_limit_s
         parameters: dict[str, Any] = {
-            "name": "npucompose",
-            "timeout_min": options.time_limit_min or math.ceil(limit_s / 60) + BEYOND_MIN,
+            "name": task.program,
+            "timeout_min": options.time_limit_min or math.ceil(task.time_limit_s / 60) + BEYOND_MIN,
             "cpus_per_task": options.cpus,
             "slurm_additional_parameters": {"no-requeue": True, **options.parameters},
         }
@@ -89,7 +95,7 @@ class SlurmCrew(Crew):
             parameters["slurm_gres"] = options.gres
         return parameters
 
-    def news(self) -> Sequence[tuple[int, Event | Outcome]]:
+    def events(self) -> Sequence[tuple[int, Event | Outcome]]:
         while True:
             self.looks += 1
             ask = self.looks % ASK_EVERY == 0
@@ -100,17 +106,16 @@ class SlurmCrew(Crew):
 
     def _outcome(self, job: Any) -> Outcome:
         try:
-            facts: dict[str, Any] = job.result()
+            return job.result()
         except self.submitit.core.utils.FailedJobError as error:
             return Outcome(status="failed", error=_first_line(error), exit_status=3)
         except self.submitit.core.utils.UncompletedJobError as error:
             words = f"Slurm ended job {job.job_id} before it sent a result: {_first_line(error)}"
             return Outcome(status="crashed", error=words, exit_status=3)
-        return Outcome(**{**facts, "problems": tuple(facts["problems"]), "last_lines": tuple(facts["last_lines"])})
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _uninterrupted() -> Iterator[None]:
     """Ctrl-C waits until a job that Slurm has taken is known here, and so can be cancelled."""
     asked: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))

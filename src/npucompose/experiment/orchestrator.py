@@ -1,7 +1,8 @@
-"""The environment that a worker starts with: what Python, torch, compilers and devices read, and nothing else.
+"""What npucompose gives the orchestrator: the variables that a worker sees, the place of the store, errors as ours.
 
-What a person's shell holds beside that (tokens, addresses of services) is no business of a model, of a pass, or of a
-recipe that somebody else wrote. docs/recipes.md has the list.
+A worker starts with what Python, torch, compilers and devices read, and nothing else. What a person's shell holds
+beside that (tokens, addresses of services) is no business of a model, of a pass, or of a recipe that somebody else
+wrote. docs/recipes.md has the list.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
 
+from airflow_free.errors import InvalidRequest, OrchestratorError
+from airflow_free.store import Store
+from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.machine import THREAD_VARIABLES
+
+PROGRAM = "npucompose"
+STORE_VARIABLE = "NPUCOMPOSE_STORE"
+DEFAULT_STORE = ".npucompose"
 ALSO = "NPUCOMPOSE_PASS_ENV"
 """Names and globs of a person's own, between commas: `MY_MODEL_ROOT,MYLIB_*`; they pass whatever they are called."""
 PASSED: Mapping[str, tuple[str, ...]] = {
@@ -53,6 +64,13 @@ def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **given}
 
 
+def remote_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The same on another machine, with no settings of threads but those given: Ray sets OMP_NUM_THREADS to the CPUs of
+    a task; a local worker has what the person's own environment says."""
+    found = worker_environment(given)
+    return {name: value for name, value in found.items() if name in given or name not in THREAD_VARIABLES}
+
+
 @contextmanager
 def also_passing(names: Iterable[str]) -> Iterator[None]:
     """Variables that the command line itself sets (hydra.job.env_set) reach the workers too."""
@@ -69,9 +87,30 @@ def also_passing(names: Iterable[str]) -> Iterator[None]:
             os.environ[ALSO] = before
 
 
+@lru_cache(maxsize=4096)
 def _passes(name: str) -> bool:
     return not SECRET.search(name) and any(_fits(name, patterns) for patterns in PASSED.values())
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
+
+
+def default_store() -> Store:
+    """`$NPUCOMPOSE_STORE`, or `.npucompose` in the working folder."""
+    return store_at(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE)
+
+
+def store_at(root: Path | str) -> Store:
+    return Store(Path(root), advice=f"Name another one with {STORE_VARIABLE}=folder.")
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """What the orchestrator raises becomes an error of npucompose."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ConfigError(*error.problems) from error
+    except OrchestratorError as error:
+        raise NpuComposeError(str(error)) from error

@@ -1,0 +1,204 @@
+"""One experiment as a job: its stages in order, a key for each, and what a worker of it is given. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from airflow_free.executors import Device
+from airflow_free.forkserver import WorkerTask
+from airflow_free.keys import Ingredients, code_digests, plain
+from airflow_free.outcome import Limits
+from airflow_free.stage import Stage
+from npucompose.compose.check import Checked, Known, check
+from npucompose.compose.tree import Composed
+from npucompose.experiment import device_verdicts, expectations, tracking
+from npucompose.experiment.orchestrator import PROGRAM, translate_errors, worker_environment
+from npucompose.experiment.stages import STAGES, ablation, modes
+from npucompose.experiment.stages.ablation import Ablation
+from npucompose.experiment.stages.modes import Modes
+from npucompose.machine import thread_settings
+from npucompose.measure.environment import versions
+from npucompose.schema.flat import flat
+from npucompose.schema.setting import Setting, settings
+from npucompose.schema.verified import torch_warning
+from npucompose.targets.base import Target
+
+LOG = "run.log"
+RESULT_PACKAGES = (
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
+    "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.matching",
+    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
+    "npucompose.models.pretrained", "npucompose.models.small_configs", "npucompose.experiment.stages",
+)  # fmt: skip
+"""Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
+
+
+ANEW = (Ablation.name, Modes.name)
+"""Stages that compile the model more than once."""
+
+NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
+"""Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
+
+
+class PlanContext:
+    """What the jobs of one plan have in common, looked up once: versions, devices, digests of source."""
+
+    def __init__(self) -> None:
+        self.versions = versions()
+        self.known = Known()
+        self.code: dict[str, str] = {}
+        self._devices: dict[str, Mapping[str, str]] = {}
+
+    def device(self, target: Target) -> Mapping[str, str]:
+        """The target's identity, and what says how many threads torch takes: a plan that pays on two threads may not
+        on one, and sums on one thread may have other bits than on two."""
+        name = repr(target)
+        if name not in self._devices:
+            self._devices[name] = {**target.identity(), **thread_settings()}
+        return self._devices[name]
+
+
+@frozen(kw_only=True)
+class Job:
+    """A checked experiment with its stages in order and a key for each."""
+
+    composed: Composed
+    checked: Checked
+    order: tuple[Stage[Any], ...]
+    ingredients: Ingredients
+    keys: Mapping[str, str]
+
+    @staticmethod
+    def of(composed: Composed, context: PlanContext | None = None) -> Job:
+        """Everything that is known before anything runs; ConfigError when the experiment is not legal."""
+        with translate_errors():
+            return _job(composed, context or PlanContext())
+
+    @property
+    def key(self) -> str:
+        """Of the whole experiment: equal keys, equal result."""
+        return self.ingredients.key
+
+    @property
+    def device(self) -> Device:
+        target = self.checked.target
+        return Device(kind=target.name, variable=target.device_variable, index=target.device_index)
+
+    @property
+    def measures(self) -> bool:
+        """Whether a stage takes times, which other jobs beside it would spoil."""
+        return any(stage.measures for stage in self.order)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know before it runs, a line each."""
+        warning = torch_warning(self.ingredients.versions.get("torch"))
+        target, mode = self.checked.target, self.checked.experiment.mode.name
+        return (*((warning,) if warning else ()), *target.warnings(mode))
+
+
+def _job(composed: Composed, context: PlanContext) -> Job:
+    checked = check(composed, known=context.known)
+    target = checked.target
+    experiment = checked.experiment
+    order = STAGES.order(
+        wanted(checked),
+        where="pipeline.stages",
+        cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
+    )
+    target.check_stages([stage.name for stage in order])
+    tracking.check(experiment.tracker, dict(checked.provenance))
+    expectations.check(experiment, [stage.name for stage in order])
+    if any(stage.name == Ablation.name for stage in order):
+        ablation.check(checked)
+    modes.check(checked, [stage.name for stage in order])
+    ingredients = Ingredients(
+        values=values_of(checked),
+        versions=context.versions,
+        device=context.device(target),
+        code=_code(checked, context.code),
+    )
+    device_verdicts.check(experiment, ingredients.values)
+    return Job(
+        composed=composed,
+        checked=checked,
+        order=order,
+        ingredients=ingredients,
+        keys=ingredients.keys(order),
+    )
+
+
+def wanted(checked: Checked) -> tuple[str, ...]:
+    """The stages that the pipeline names, and what else was asked for.
+
+    Where it measures, the modes of `benchmark.against` too; where it compares, the calls of `model.sequence`.
+    """
+    stages = checked.experiment.pipeline.stages
+    calls = checked.model.sequence if checked.model is not None else ()
+    compares = any(stage in stages for stage in ("replay", "benchmark", *ANEW))
+    if checked.experiment.benchmark.against and "benchmark" in stages:
+        stages = (*stages, Modes.name)
+    if not calls or not compares:
+        return stages
+    # What counts compilations comes before what compiles the model anew.
+    last = [stage for stage in stages if stage in ANEW]
+    return tuple(dict.fromkeys((*(stage for stage in stages if stage not in last), "sequence", *last)))
+
+
+def values_of(checked: Checked) -> dict[str, Any]:
+    """The experiment as plain data; choices with every option that was left at its default."""
+    values = plain(checked.experiment)
+    for name in NOT_IN_A_KEY:
+        del values[name]
+    values["compiler"] = checked.experiment.compiler.as_tree(changed_only=True)
+    values["inductor"] = checked.experiment.inductor.as_tree()
+    values["adapt"] = checked.experiment.adapt.as_tree()
+    values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
+    values["target"] = {"name": checked.target.name, **_options(checked.target)}
+    if checked.model is not None:
+        values["model"] = {"name": checked.model.name, **_options(checked.model)}
+    return values
+
+
+def _options(chosen: Any) -> dict[str, Any]:
+    """The options of a pass, target or model; what the engine filled in is the experiment's own field already."""
+    fields = [f for f in attrs.fields(type(chosen)) if not f.metadata.get("from_experiment")]
+    return {f.name: plain(getattr(chosen, f.name)) for f in fields}
+
+
+def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
+    named = {type(p).__module__ for _, p in checked.passes}
+    files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
+    if checked.model is not None:
+        named.add(type(checked.model).__module__)
+        files = [*files, *checked.model.source_files()]
+    return code_digests((*RESULT_PACKAGES, *sorted(named)), files, remembered)
+
+
+def settings_of(checked: Checked) -> tuple[Setting, ...]:
+    """Every value of a checked experiment with who said it, the compiler's options whole: those of its key, and those
+    that decide no result."""
+    experiment = checked.experiment
+    values = {**values_of(checked), **{name: plain(getattr(experiment, name)) for name in NOT_IN_A_KEY}}
+    values["compiler"] = experiment.compiler.as_tree()
+    return settings(flat(values), checked.provenance, checked.effective)
+
+
+def worker_task(checked: Checked, entry: str, payload: Mapping[str, Any], log_path: Path) -> WorkerTask:
+    """`entry` called with `payload`, within the limits of the experiment and in the environment of its target."""
+    pipeline = checked.experiment.pipeline
+    return WorkerTask(
+        entry=entry,
+        payload=payload,
+        time_limit_s=pipeline.time_limit_s,
+        log_path=log_path,
+        limits=Limits.from_mib(pipeline.log_limit_mb, pipeline.memory_limit_mb, "pipeline.memory_limit_mb"),
+        environment=worker_environment(checked.target.environment()),
+        program=PROGRAM,
+    )

@@ -1,1 +1,0 @@
-"""The crews: one file for each executor."""
