@@ -68,7 +68,7 @@ class Noting(Target):
         return {"device": "none"}
 
     def support(self, mode: str) -> ModeSupport:
-        return ModeSupport(fuses=self.fusing and mode == MODE)
+        return ModeSupport(fuses=self.fusing and mode == MODE, compiles=mode != "eager")
 
     def common_memory(self) -> Any:
         return ["memory"]

@@ -60,6 +60,8 @@ class ModeSupport:
 
     options: frozenset[str] = frozenset()
     """Dotted paths of the compiler options (CompilerOptions) that act."""
+    compiles: bool = True
+    """The model does not run as it is."""
     captures: bool = False
     """Kernels are recorded and replayed."""
     fuses: bool = False

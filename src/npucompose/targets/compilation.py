@@ -229,7 +229,7 @@ class Backend:
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.entered_at.append(perf_counter())
         self._sources, self._given = tuple(_sources(graph_module)), example_inputs
-        if self.mode == "eager":
+        if not self.target.support(self.mode).compiles:
             return graph_module.forward
         from npucompose.targets.aot import only_read
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.schema.leaf import GE
 from npucompose.schema.options import option
 from npucompose.targets.base import placed_on
-from npucompose.targets.torchair.target import EAGER, TorchairTarget
+from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.models.base import Built
@@ -65,7 +64,7 @@ class NpuTarget(TorchairTarget):
         npu.set_device(self.index)
 
     def prepare(self, mode: str) -> None:
-        if mode == EAGER:
+        if not self.support(mode).compiles:
             self.load_platform(mode)
         super().prepare(mode)
 
@@ -80,7 +79,7 @@ class NpuTarget(TorchairTarget):
         from torch._dynamo.utils import counters
 
         captured = {key: n for key, n in counters["npugraph_ex"].items() if key.startswith("captured_")}
-        return {"captures": 0 if mode == GE else sum(captured.values())}
+        return {"captures": 0 if self.support(mode).ge else sum(captured.values())}
 
     def place(self, built: Built) -> Built:
         return placed_on(built, f"npu:{self.index}")

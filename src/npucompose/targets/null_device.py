@@ -53,7 +53,7 @@ class NullDevice(Target):
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(),
         **dict.fromkeys(CACHE_OPTIONS, ModeSupport(captures=True)),
-        "eager": ModeSupport(),
+        "eager": ModeSupport(compiles=False),
     }
     measures: ClassVar[bool] = False
     executes: ClassVar[bool] = False

@@ -57,7 +57,7 @@ class CpuTarget(Target):
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(fuses=True, trains=True),
         **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
-        "eager": ModeSupport(),
+        "eager": ModeSupport(compiles=False),
     }
     loaded: ClassVar[tuple[str, ...]] = (
         *TORCH_COMPILE,

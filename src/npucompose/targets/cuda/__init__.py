@@ -43,7 +43,7 @@ class CudaTarget(Target):
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(fuses=True, trains=True),
         "reduce-overhead": ModeSupport(captures=True, options=CACHE_OPTIONS["reduce-overhead"].supported),
-        "eager": ModeSupport(),
+        "eager": ModeSupport(compiles=False),
     }
     loaded: ClassVar[tuple[str, ...]] = TORCH_COMPILE
 

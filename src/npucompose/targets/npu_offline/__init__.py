@@ -10,9 +10,9 @@ from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
 from npucompose.schema.leaf import GE
-from npucompose.targets.base import ModeSupport
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.torchair.target import EAGER, TorchairTarget
+from npucompose.targets.torchair.config import MODES, TorchairMode
+from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
@@ -33,10 +33,10 @@ class NpuOfflineTarget(TorchairTarget):
     """Compiles, captures and replays on the CPU; everything up to libge and the runtime is TorchAir's own code."""
 
     name: ClassVar[str] = "npu_offline"
-    modes: ClassVar[Mapping[str, ModeSupport]] = {
-        **TorchairTarget.modes,
+    modes: ClassVar[Mapping[str, TorchairMode]] = {
+        **MODES,
         # A loaded GE graph comes without the FX graph that the stand-in would run in its place.
-        GE: evolve(TorchairTarget.modes[GE], caches=False, numerics_note=NOT_OF_GE),
+        GE: evolve(MODES[GE], caches=False, numerics_note=NOT_OF_GE),
     }
     measures: ClassVar[bool] = False
 
@@ -74,10 +74,10 @@ class NpuOfflineTarget(TorchairTarget):
         install(wheel.locate(), self.soc)
 
     def prepare(self, mode: str) -> None:
-        if mode == EAGER:
+        if not self.support(mode).compiles:
             self.load_platform(mode)  # a model's own code may name torch.npu
         super().prepare(mode)
-        if mode == GE:
+        if self.support(mode).ge:
             from npucompose.targets.npu_offline.placement import place_ge_graphs
 
             place_ge_graphs()
@@ -90,7 +90,7 @@ class NpuOfflineTarget(TorchairTarget):
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
         """No memory figures: the stand-in gives every value memory of its own, a device's pool does not."""
-        if backend.mode == EAGER:
+        if not self.support(backend.mode).compiles:
             return []
         return [{"seconds": graph.seconds, "kernels": graph.kernels} for graph in _device().graphs]
 
@@ -102,7 +102,7 @@ class NpuOfflineTarget(TorchairTarget):
 
     def counts(self, mode: str) -> Mapping[str, Any]:
         device = _device()
-        if mode == GE:
+        if self.support(mode).ge:
             return {"captures": 0, "replays": device.ledger.counts["ge_run"]}
         counted = device.ledger.counts
         told = [line for graph in device.graphs for line in graph.told]

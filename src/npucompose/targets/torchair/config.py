@@ -6,11 +6,14 @@ import fnmatch
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from attrs import frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.schema.leaf import GE, NPUGRAPH_EX, Leaf
+from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX, Leaf
+from npucompose.targets.base import ModeSupport
 
 
 def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -29,6 +32,50 @@ def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
 
 
 PREFIX = "npugraph_ex."
+EAGER = "eager"
+DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
+
+
+@frozen(kw_only=True)
+class TorchairMode(ModeSupport):
+    """What TorchAir makes of one of our modes."""
+
+    package: Literal["torchair", "npugraph_ex"] = "torchair"
+    """Which of the vendor's two packages compiles, never both in one process."""
+    ge: bool = False
+    """A graph for GE; otherwise kernels are captured."""
+    scope_namespace: str = "air"
+    clone_option: str | None = None
+    """Without it TorchAir 2.13.0 returns the tensors of its capture again (`AclGraph.reconstruct_outputs`)."""
+    deprecated: str = ""
+
+
+def _leaves(mode: str) -> frozenset[str]:
+    """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
+    return frozenset(path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes)
+
+
+MODES: Mapping[str, TorchairMode] = {
+    GE: TorchairMode(options=_leaves(GE), trains=True, caches=True, exports=True, ge=True),
+    ACLGRAPH: TorchairMode(
+        options=_leaves(ACLGRAPH),
+        captures=True,
+        caches=True,
+        clone_option="debug.aclgraph.enable_output_clone",
+        deprecated=DEPRECATED,
+    ),
+    NPUGRAPH_EX: TorchairMode(
+        options=_leaves(NPUGRAPH_EX),
+        captures=True,
+        caches=True,
+        clone_option="npugraph_ex.clone_output",
+        package="npugraph_ex",
+        scope_namespace="npugraph_ex",
+    ),
+    EAGER: TorchairMode(options=_leaves(EAGER), compiles=False),
+}
+"""mode=max-autotune is TorchAir's GE graph, reduce-overhead and npugraph_ex are captured graphs."""
+
 Hook = Callable[[Any, Any, Any], None]
 _POOLS: dict[str, Any] = {}
 
@@ -85,14 +132,14 @@ def npugraph_ex_config(flat: Mapping[str, Any]) -> Any:
 def decompositions(names: Sequence[str], mode: str) -> dict[Any, Any]:
     """{operator: torch's own decomposition}; `aten.addmm` stands for all its overloads.
 
-    For GE also those of `attention.py`, of operators for which TorchAir has no converter.
+    For GE also those of `workarounds.py`, of operators for which TorchAir has no converter.
     """
     from torch._decomp import decomposition_table
 
     from npucompose.targets.torchair.workarounds import convertible
 
     known = {str(operator): operator for operator in decomposition_table if hasattr(operator, "overloadpacket")}
-    found: dict[Any, Any] = convertible() if mode == GE else {}
+    found: dict[Any, Any] = convertible() if MODES[mode].ge else {}
     problems: list[str] = []
     for name in names:
         operators = [op for text, op in known.items() if text == name or text.rpartition(".")[0] == name]

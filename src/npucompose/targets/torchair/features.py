@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, listed
 from npucompose.schema.compiler import LEAVES
-from npucompose.schema.leaf import GE, NPUGRAPH_EX
 from npucompose.schema.record import NpuFacts
-from npucompose.targets.torchair.config import package, read
+from npucompose.targets.torchair.config import MODES, package, read
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,8 +43,7 @@ class Cached:
         if folder is None:
             raise ConfigError("compile.cache=true needs a folder to keep graphs in: `npucompose run` has one.")
         self._backend, self._folder = backend, folder
-        name = "npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair"
-        self._call = package(name).inference.cache_compile(
+        self._call = package(MODES[backend.mode].package).inference.cache_compile(
             module.forward,
             config=genuine.config,
             dynamic=bool(dynamic),
@@ -139,16 +137,16 @@ def facts(target: TorchairTarget, backend: Backend) -> NpuFacts:
     from npucompose.targets.torchair import features, ge_graphs
     from npucompose.targets.torchair.ge_graphs import facts as ge_facts
 
-    ge = backend.mode == GE
+    mine = MODES[backend.mode]
     assert backend.genuine is not None
     return NpuFacts(
-        package="npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair",
+        package=mine.package,
         version=target.package_version(),
         platform=target.platform(),
         config=_plain(backend.genuine.config.as_dict()),
         fx_graphs=len(backend.compilations),
-        ge_graphs=tuple(ge_facts(loaded) for loaded in ge_graphs.LOADED) if ge else (),
-        global_options=ge_graphs.global_options() if ge else {},
+        ge_graphs=tuple(ge_facts(loaded) for loaded in ge_graphs.LOADED) if mine.ge else (),
+        global_options=ge_graphs.global_options() if mine.ge else {},
         cache=backend.cache,
         patched=features.patched() if target.patch_for_hcom else (),
         files=features.written(backend.folders.files),

@@ -26,7 +26,7 @@ from npucompose.passes.replace import PATTERNS, Replace
 from npucompose.passes.replace.rewrite import facts_of
 from npucompose.schema.leaf import ACLGRAPH, NPUGRAPH_EX
 from npucompose.schema.passes import PassRecord
-from npucompose.targets.torchair.config import package
+from npucompose.targets.torchair.config import MODES, package
 from npucompose.targets.torchair.workarounds import separate_overlaps
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def hand_over(backend: Backend) -> Handed | None:
     wanted = [PATTERNS.get(name)() for name in last.patterns]
     if any(pattern.scalars for pattern in wanted) and not numbers_arrive():
         return None
-    name = "npugraph_ex" if backend.mode == NPUGRAPH_EX else "torchair"
+    name = MODES[backend.mode].package
     register = getattr(package(name), "register_replacement", None)
     if register is None:
         return None

@@ -17,11 +17,12 @@ from attrs import frozen
 from npucompose.errors import CompileError, ConfigError
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
+from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.effective import Effective
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.schema.leaf import ACLGRAPH, GE
 from npucompose.schema.options import option
-from npucompose.targets.base import OWN_PROCESS, ModeSupport, Target, VendorCompiler, simulated_model
+from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model
+from npucompose.targets.torchair.config import MODES, TorchairMode
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
 
 LOGGERS = ("torchair", "npugraph_ex")
-CLONE = {ACLGRAPH: "debug.aclgraph.enable_output_clone", NPUGRAPH_EX: "npugraph_ex.clone_output"}
-"""Without it TorchAir 2.13.0 returns the tensors of its capture again (`AclGraph.reconstruct_outputs`)."""
 NOTIFIES = 1024
 """Events between streams that one graph can have at most (GE's document on stream allocation)."""
 UNMARKED_OUTPUTS = {"TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0"}
@@ -43,27 +42,13 @@ such an operator, and refuses it where the variable CI is set."""
 EXPORT = "export.export_mode"
 JOINT = "experimental_config.aot_config_enable_joint_graph"
 UNNEEDED = "target.patch_for_hcom=true: TorchAir says that torch 2.3.1 and later need no patch_for_hcom any more."
-DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
-
-
-EAGER = "eager"
-
-
-def _leaves(mode: str) -> frozenset[str]:
-    """All that act in the mode: each is set on the genuine object. What CANN makes of it only a device shows."""
-    return frozenset(path for path, leaf in EVERY_LEAF.items() if mode in leaf.modes)
 
 
 @frozen(kw_only=True)
 class TorchairTarget(Target):
     """mode=max-autotune is TorchAir's GE graph, reduce-overhead and npugraph_ex are captured graphs."""
 
-    modes: ClassVar[Mapping[str, ModeSupport]] = {
-        GE: ModeSupport(options=_leaves(GE), trains=True, caches=True, exports=True),
-        ACLGRAPH: ModeSupport(options=_leaves(ACLGRAPH), captures=True, caches=True),
-        NPUGRAPH_EX: ModeSupport(options=_leaves(NPUGRAPH_EX), captures=True, caches=True),
-        EAGER: ModeSupport(options=_leaves(EAGER)),
-    }
+    modes: ClassVar[Mapping[str, TorchairMode]] = MODES
     detaches: ClassVar[bool] = False
     modes_share_a_process: ClassVar[bool] = False
 
@@ -91,22 +76,26 @@ class TorchairTarget(Target):
         """Fields of NpuFacts that only the platform can count."""
 
     def capabilities(self, mode: str) -> Capabilities:
+        mine = self.support(mode)
         return Capabilities(
             target=self.name,
             mode=mode,
             device="npu",
-            scope_namespace="npugraph_ex" if mode == NPUGRAPH_EX else "air",
-            explicit_events=mode != GE,
-            asserts=mode != GE,
-            captures=self.support(mode).captures,
-            clone_option=CLONE.get(mode),
+            scope_namespace=mine.scope_namespace,
+            explicit_events=not mine.ge,
+            asserts=not mine.ge,
+            captures=mine.captures,
+            clone_option=mine.clone_option,
             max_events=NOTIFIES,
-            frees_early=self.support(mode).captures,
+            frees_early=mine.captures,
             constants=False,
-            core_limits=mode != EAGER,
-            super_kernels=mode == GE,
+            core_limits=mine.compiles,
+            super_kernels=mine.ge,
             device_model=simulated_model(self.soc),
         )
+
+    def support(self, mode: str) -> TorchairMode:
+        return self.modes.get(mode, TorchairMode())
 
     def environment(self) -> Mapping[str, str]:
         return {**OWN_PROCESS, **UNMARKED_OUTPUTS}
@@ -115,8 +104,8 @@ class TorchairTarget(Target):
         return tuple(_overridden(mode, options))
 
     def warnings(self, mode: str) -> tuple[str, ...]:
-        deprecated = (DEPRECATED,) if mode == ACLGRAPH else ()
-        return (*deprecated, UNNEEDED) if self.patch_for_hcom and mode == GE else deprecated
+        mine = self.support(mode)
+        return tuple(words for words in (mine.deprecated, UNNEEDED if self.patch_for_hcom and mine.ge else "") if words)
 
     def check(self, mode: str) -> None:
         super().check(mode)
@@ -133,21 +122,21 @@ class TorchairTarget(Target):
             )
 
     def prepare(self, mode: str) -> None:
-        if mode == EAGER:
+        mine = self.support(mode)
+        if not mine.compiles:
             return
         from npucompose.targets.torchair.config import package
         from npucompose.targets.torchair.ge_graphs import watch_ge
 
         with _own_signals_and_levels():
             self.load_platform(mode)
-            if mode == NPUGRAPH_EX:
-                package("npugraph_ex")
+            package(mine.package)
+            if mine.scope_namespace == "air":
+                watch_ge()
+            else:
                 from npucompose import scope  # after the package, which must define its operators itself
 
-                scope.use("npugraph_ex")
-            else:
-                package("torchair")
-                watch_ge()
+                scope.use(mine.scope_namespace)
         if self.patch_for_hcom:
             from npucompose.targets.torchair.features import patch_for_hcom
 
@@ -156,7 +145,7 @@ class TorchairTarget(Target):
     def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
         from npucompose.targets.torchair.config import package
 
-        return package("torchair").inference.set_dim_gears if mode == GE else None
+        return package("torchair").inference.set_dim_gears if self.support(mode).ge else None
 
     def vendor_compiler(self, backend: Backend) -> VendorCompiler | None:
         from npucompose.targets.torchair import config as made
@@ -164,19 +153,20 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair.ge_graphs import LOADED
         from npucompose.targets.torchair.hooks import PassHooks
 
-        if backend.mode == EAGER:
+        mine = self.support(backend.mode)
+        if not mine.compiles:
             return None
         backend.loaded_before = len(LOADED)
         hooks, custom = PassHooks(backend), made.decompositions(self.decompose, backend.mode)
-        if backend.mode == NPUGRAPH_EX:
+        if mine.package == "npugraph_ex":  # which takes a flat mapping
             options = made.npugraph_ex_options(backend.options, hooks.before, hooks.after, backend.folders.files)
             config = made.npugraph_ex_config(options)
-            compiler = _compiler("npugraph_ex", config, custom)
+            compiler = _compiler(mine.package, config, custom)
             return VendorCompiler(config=config, backend=compiler, options=options)
         config = made.torchair_config(backend.options, backend.mode, hooks.before, hooks.after, backend.folders.files)
-        if backend.mode == GE and backend.folders.files and backend.options["dump_config.enable_dump"]:
+        if mine.ge and backend.folders.files and backend.options["dump_config.enable_dump"]:
             features.dump_options_into(backend.folders.files)
-        return VendorCompiler(config=config, backend=_compiler("torchair", config, custom))
+        return VendorCompiler(config=config, backend=_compiler(mine.package, config, custom))
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -225,17 +215,17 @@ class TorchairTarget(Target):
     def device_facts(self, backend: Backend) -> NpuFacts | None:
         from npucompose.targets.torchair.features import facts
 
-        return None if backend.mode == EAGER else facts(self, backend)
+        return facts(self, backend) if self.support(backend.mode).compiles else None
 
     def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
-        if backend.mode != GE:
+        if not self.support(backend.mode).ge:
             return ()
         from npucompose.targets.torchair.ge_graphs import LOADED, ge_facts
 
         return tuple(ge_facts(loaded) for loaded in LOADED[backend.loaded_before :])
 
     def device_texts(self, backend: Backend) -> Mapping[str, str]:
-        if backend.mode != GE:
+        if not self.support(backend.mode).ge:
             return {}
         from npucompose.targets.torchair import ge_graphs
         from npucompose.targets.torchair.ge_graphs import listing
@@ -350,7 +340,7 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
         last = next(iter(backend.compilations[known:][::-1]), None)
         graph = last.id if last is not None else "graph_0"
         failure = streams_not_taken(error, backend.mode, traced, graph) or failure_of(error, backend.mode, graph)
-        if failure is None and last is not None and TorchairTarget.modes[backend.mode].captures:
+        if failure is None and last is not None and MODES[backend.mode].captures:
             failure = not_captured(error, backend.mode, refused_in([last]), last.id)
         if last is not None:
             last.failure = failure or not_understood(error, last.id)

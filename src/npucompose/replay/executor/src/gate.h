@@ -1,5 +1,5 @@
 // The gate before every replay: what a recording may read and write where it lies, and on which thread. A recording works
-// on bare addresses, so a tensor has to be what it says. targets/cpu/gate.py is the same for replayers that need no
+// on bare addresses, so a tensor has to be what it says. replay/gate.py is the same for replayers that need no
 // compiler, and has the words for who was refused.
 #pragma once
 

@@ -1,6 +1,6 @@
 // All that torch does not promise to keep: structured kernel classes, the addresses in a TensorIterator, the BLAS symbol
 // in libtorch_cpu, how tensors are made without the dispatcher. A torch that changed any of it does not compile here, and
-// the portable replayer is used. `held_kernels.inc` is written by build.py from held.py, for the classes this torch has.
+// the portable replayer is used. `held_kernels.inc` is written by build.py from its HELD, for the classes this torch has.
 #pragma once
 
 #include <string>
