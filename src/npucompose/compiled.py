@@ -196,7 +196,7 @@ def _restored(again: Again, model: nn.Module, hooks: Mapping[str, Any]) -> Compi
 
 
 def _is_eager(materialised: Materialised) -> bool:
-    return materialised.experiment.mode.name == "eager"
+    return not materialised.backend.target.support(materialised.backend.mode).compiles
 
 
 def _keywords(materialised: Materialised) -> dict[str, Any]:
