@@ -11,7 +11,7 @@ A cut is a point in time: what stands before it is done when it is reached, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import attrs
 import torch
@@ -26,13 +26,9 @@ from npucompose.replay.capture import updates
 from npucompose.replay.capture.ledger import storage_of
 from npucompose.replay.capture.updates import is_functional_call, write_in_place
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
+from npucompose.replay.interface import LowerRequest, Recording, SeenCall, note, watchers
 from npucompose.schema.calls import CallStatistics
 from npucompose.schema.partition import Partition
-
-if TYPE_CHECKING:
-    from npucompose.replay.cache.graph_cache import GraphCache
-    from npucompose.replay.interface import Recording
 
 
 @frozen(kw_only=True, eq=False)
@@ -235,7 +231,20 @@ class _Writer:
             self.graph.call_function(getattr(torch.ops, space).scope_exit.default)
 
 
-Make = Callable[[LowerRequest], "GraphCache"]
+class PartCache(Protocol):
+    """Records one part, as a GraphCache does."""
+
+    @property
+    def statistics(self) -> CallStatistics: ...
+
+    def __call__(self, inputs: list[Any]) -> list[Any]: ...
+
+    def recordings(self) -> Sequence[Recording]: ...
+
+    def partition(self) -> Partition: ...
+
+
+Make = Callable[[LowerRequest], PartCache]
 
 
 def prepared(request: LowerRequest) -> LowerRequest:

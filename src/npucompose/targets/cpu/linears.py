@@ -13,7 +13,7 @@ from functools import partial
 from itertools import cycle
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from attrs import frozen
@@ -21,8 +21,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 if TYPE_CHECKING:
     from torch import fx
-
-    from npucompose.targets.cpu import LinearLibrary
 
 FASTER = 0.95
 """A product moves to oneDNN if it takes at most this share of MKL's time."""
@@ -46,7 +44,7 @@ class Linear:
         return self.rows, *self.weight.shape
 
 
-def choose(graph_module: fx.GraphModule, library: LinearLibrary = "auto") -> int:
+def choose(graph_module: fx.GraphModule, library: Literal["auto", "mkl", "onednn"] = "auto") -> int:
     """Give the products of a frozen graph to the faster library, shape by shape; how many went to oneDNN."""
     if library == "mkl" or not torch.backends.mkldnn.is_available():
         return 0
