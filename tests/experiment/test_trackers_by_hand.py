@@ -20,7 +20,6 @@ from npucompose.experiment.sweep.search.space import Space
 from npucompose.experiment.sweep.search.study import Study
 from npucompose.experiment.tracking import process, to_mlflow, to_tensorboard
 from npucompose.experiment.tracking.process import Order
-from npucompose.experiment.tracking.tell import Order
 from npucompose.report.exports import Tracked
 from npucompose.schema.search import Dimension, Optuna
 from npucompose.schema.tracker import Tracker

@@ -18,7 +18,6 @@ from airflow_free.files import write_atomically
 from npucompose.report import pictures
 from npucompose.report.differences import written
 from npucompose.report.explain import TITLES, path_words, value_words
-from npucompose.report.html import page
 from npucompose.report.sections import ablation_cells, mode_cells, rule_words, sentence
 from npucompose.report.words import (
     as_bytes,
