@@ -1,1 +1,4 @@
-"""airflow_free: experiments as a resumable graph of stages that needs no workflow server."""
+"""airflow_free: stages with declared needs, kept by content, run in worker processes, swept. See README.md.
+
+Nothing of any project that uses it may be imported here, and nothing here knows what a stage does.
+"""

@@ -200,7 +200,7 @@ class Ledger(ABC, Generic[E]):
                 said = _texts(overrides)
                 if said is None or not _NUMBERS.issuperset(map(type, found[len(texts) :])):
                     self._refuse("key", key)
-                yield key, said or (), tuple(found)
+                yield key, said or [], tuple(found)
 
     def write_trial(self, trial: Trial) -> None:
         """An earlier end of the same trial, one that is run again, is replaced."""
