@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lock_examples import OVERRIDES, locked_of
 from test_fuzz import CHOICES, GROUPS, KEYS, ODD
 
+from airflow_free.errors import InvalidRequest
 from airflow_free.keys import digest
 from npucompose.cli import main
 from npucompose.compose.tree import Composer, compose
@@ -159,7 +160,7 @@ def changed(recipe: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         if not tree:
             break
     if isinstance(tree.get("experiment"), dict) and data.draw(st.integers(0, 9)):
-        with contextlib.suppress(ConfigError):  # what JSON cannot hold has no hash
+        with contextlib.suppress(InvalidRequest):  # what JSON cannot hold has no hash
             tree["configuration"] = digest(tree["experiment"])
     return tree
 

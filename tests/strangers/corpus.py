@@ -199,12 +199,12 @@ def replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def _with_digest(tree: dict[str, Any]) -> dict[str, Any]:
+    from airflow_free.errors import InvalidRequest
     from airflow_free.keys import digest
-    from npucompose.errors import ConfigError
 
     try:
         return {**tree, "configuration": digest(tree["experiment"])}
-    except (ConfigError, ValueError, TypeError):
+    except (InvalidRequest, ValueError, TypeError):
         return tree
 
 
