@@ -21,7 +21,7 @@ from attrs import frozen
 from torch import nn
 
 import npucompose
-from npucompose.schema.calls import CallStatistics
+from npucompose.results.measured import CallStatistics
 
 SHAPES = 200
 LIMIT = "compiler.debug.aclgraph.static_capture_size_limit"

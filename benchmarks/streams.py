@@ -35,7 +35,6 @@ from npucompose import garbage, ops
 from npucompose.api import checked
 from npucompose.compose.session import Session
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.device_model import ATLAS_A2
 from npucompose.schema.streams import DEFAULT_STREAM, Objective, Streams
 from npucompose.streams import apply, auto, dag, validate
 from npucompose.streams.chains import Shape, fewest_streams, fewest_syncs, laid_on
@@ -47,6 +46,7 @@ from npucompose.streams.problem import Problem
 from npucompose.streams.simulate import Simulation, simulate
 from npucompose.streams.work import Work
 from npucompose.targets.compilation import Backend
+from npucompose.vendor.device_model import ATLAS_A2
 from tests.streams import dags
 
 NAMES = ("DIAMOND", "MM_ABS_SUB", "INCEPTION_A", "INCEPTION_E", "NASNET_A", "MOE", "MLA")

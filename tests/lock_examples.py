@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import Locked
-from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report, Stages
+from npucompose.results.measured import Numerics
+from npucompose.results.record import BenchmarkFacts, GraphFacts, Report, Stages
 
 OVERRIDES = ("model=add", "passes=[cse,stream_plan]", "pipeline=check", "compiler.debug.aclgraph.clone_input=false")
 GRAPH = GraphFacts(id="graph_0", fingerprint="f" * 64, nodes_before=4, nodes_after=6, fx="static")

@@ -59,7 +59,7 @@ def test_materialize_gives_config_backend_pipelines_keywords_effective_and_prove
     assert made.compile_keywords == {"fullgraph": True, "dynamic": True}
     assert {e.option for e in made.effective} == {f"compiler.{path}", "passes.stream_plan"}
     assert made.provenance["passes.stream_plan.stage"] == "command line"
-    assert made.provenance["benchmark.warmup"] == "conf/benchmark/default.yaml"
+    assert made.provenance["benchmark.warmup"] == "default"
     assert all("." not in name or name.split(".")[1] != "values" for name in made.provenance)
 
 

@@ -16,7 +16,7 @@ from npucompose import cli, completion, private
 from npucompose.compose import conf, steadiness
 from npucompose.errors import CaptureError, ConfigError, MissingExtra, NpuComposeError, RejectedError
 from npucompose.replay.front import detached as recapturing_module
-from npucompose.schema.record import Numerics
+from npucompose.results.measured import Numerics
 
 # Compiled models.
 

@@ -1,4 +1,4 @@
-"""Read the option trees of torch_npu wheels into src/npucompose/schema/torch_npu_options.json.
+"""Read the option trees of torch_npu wheels into src/npucompose/vendor/torch_npu_options.json.
 
     python -m tools.read_option_trees                       # the versions that the file has now
     python -m tools.read_option_trees 2.13.0 2.14.0 2.15.0  # these
@@ -21,11 +21,11 @@ from typing import Any
 import attrs
 
 from npucompose.errors import FetchError
-from npucompose.schema.genuine import GenuineLeaf
-from npucompose.schema.versions import DATA, order_of, versions
 from npucompose.targets.npu_offline.fetch import unpack
 from npucompose.targets.npu_offline.option_trees import read_tree, sources_digest
 from npucompose.targets.npu_offline.wheel import version
+from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.versions import DATA, order_of, versions
 
 PYTHON, PLATFORMS = "3.11", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 Trees = Mapping[str, Sequence[GenuineLeaf]]

@@ -192,7 +192,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _tree_shown() -> tuple[str | None, str]:
     """(version, sentence) of the tree that holds here; (None, …) where that is the reference's, as conf/ has it."""
     from npucompose.compose.torch_npu import found_here
-    from npucompose.schema.versions import REFERENCE, assumed, tree_of
+    from npucompose.vendor.versions import REFERENCE, assumed, tree_of
 
     found = found_here()
     if found is None:

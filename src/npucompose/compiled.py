@@ -21,8 +21,9 @@ from npucompose.errors import CaptureError
 if TYPE_CHECKING:
     from npucompose.compose.engine import Materialised
     from npucompose.replay.front.detached import DetachedHandle, Outputs, Recapturing
-    from npucompose.schema.calls import CallStatistics
-    from npucompose.schema.effective import Effective
+    from npucompose.results.effective import Effective
+    from npucompose.results.measured import CallStatistics
+
 
 Again = Callable[[Any], "CompiledModel"]
 """Compiles a model with the same choices; what pickle keeps of a compiled model beside the model itself."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir
 from npucompose.report.keys import keys
-from npucompose.schema.compiler import LEAVES, VERSION
+from npucompose.vendor.compiler import LEAVES, VERSION
 
 CONFIG_DIR = ("--config-dir", "-cd")
 PREFIXES = ("++", "+", "~")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from npucompose.cli import main
-from npucompose.schema.facts import of_facts
-from npucompose.schema.sinking import STEP_IDS, Explanation
+from npucompose.results.sinking import STEP_IDS, Explanation
+from npucompose.table.plain import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -81,7 +81,7 @@ def test_every_value_says_who_set_it(capsys: pytest.CaptureFixture[str]) -> None
     assert found["streams.max_streams"] == (3, "command line")
     assert found["mode.name"] == ("max-autotune", "conf/mode/max-autotune.yaml, chosen on the command line")
     assert found["passes.stream_plan.pass"][1] == "conf/passes/stream_plan.yaml, chosen on the command line"
-    assert found["seed"] == (0, "conf/config.yaml")
+    assert found["seed"] == (0, "default")
     assert found["executor.name"] == ("local", "conf/executor/local.yaml")
     sink = "compiler.experimental_config.tiling_schedule_optimize"
     assert found[sink] == (True, "conf/tiling/sink.yaml, chosen on the command line")

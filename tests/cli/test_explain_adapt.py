@@ -11,8 +11,8 @@ from rich.console import Console
 
 from npucompose.cli import main
 from npucompose.report.explain import render_dry_run
-from npucompose.schema.adapted import Adaptation, DryRun
-from npucompose.schema.facts import of_facts
+from npucompose.results.graphs import Adaptation, DryRun
+from npucompose.table.plain import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

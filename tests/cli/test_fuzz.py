@@ -12,7 +12,7 @@ from npucompose.compose.conf import conf_dir
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, PlanContext
-from npucompose.schema.compiler import EVERY_LEAF
+from npucompose.vendor.compiler import EVERY_LEAF
 
 GROUPS = sorted(folder.name for folder in conf_dir().iterdir() if folder.is_dir())
 CHOICES = sorted({file.stem for file in conf_dir().glob("*/*.yaml")})

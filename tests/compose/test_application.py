@@ -57,7 +57,7 @@ def asked(**given: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     return one
 
 
-OVERRIDES = ["a=1", "++model.config.x=2"]
+OVERRIDES = ["a=1", "model.config.x=2"]
 
 
 def test_without_a_question_the_task_is_run() -> None:

@@ -11,9 +11,9 @@ from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.strangers import address_problems, path_problems
 from npucompose.compose.tree import COMMAND_LINE, Composed, compose
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.executor import Local, Ray
+from npucompose.schema.execution import Local, Ray
 from npucompose.schema.experiment import Choice
+from npucompose.vendor.compiler import CompilerOptions
 
 
 def checked(*overrides: str) -> Checked:
@@ -113,7 +113,7 @@ def test_folded_parameters_can_neither_be_trained_nor_cached(keyword: str) -> No
 def test_every_leaf_has_an_origin_and_what_nobody_named_is_a_default() -> None:
     made = checked("passes=cse", "compiler.ge_config.oo_level=O1", "inductor.freezing=false", "mode=max-autotune")
     origins = made.provenance
-    assert origins["seed"] == "conf/config.yaml"
+    assert origins["seed"] == "default"
     assert origins["compiler.ge_config.oo_level"] == origins["inductor.freezing"] == COMMAND_LINE
     assert origins["passes.cse.pass"] == "conf/passes/cse.yaml, chosen on the command line"
     bare = check(Composed(tree={"mode": {"name": "eager"}, "target": {"name": "null_device"}, "model": {"name": "add"}},
@@ -131,7 +131,7 @@ def test_tiling_is_a_compiler_option_by_its_short_name() -> None:
     assert made.provenance[f"compiler.{checking.TILING_SINK}"] == made.provenance["tiling.schedule"]
     plain = checked("mode=max-autotune")
     assert plain.experiment.compiler[checking.TILING_SINK] is False
-    assert plain.provenance[f"compiler.{checking.TILING_SINK}"] == "conf/compiler/default.yaml"
+    assert plain.provenance[f"compiler.{checking.TILING_SINK}"] == "default"
 
 
 def test_rules_bring_the_pass_that_follows_them_in_front_of_the_others() -> None:

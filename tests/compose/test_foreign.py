@@ -188,8 +188,8 @@ def test_a_folder_adds_choices_and_replaces_none_and_the_first_folder_has_the_sa
     two = written(tmp_path / "two", {"model/own.yaml": "name: add\nsize: 2\n", "model/second.yaml": "name: add\n"})
     folders = [str(one), str(two)]
     assert compose(["model=mlp"], config_dirs=folders).tree["model"]["name"] == "mlp"
-    assert compose(["model=own"], config_dirs=folders).tree["model"] == {"name": "add", "size": 1}
-    assert compose(["model=second"], config_dirs=folders).tree["model"] == {"name": "add"}
+    assert compose(["model=own"], config_dirs=folders).tree["model"] == {"name": "add", "size": 1, "sequence": []}
+    assert compose(["model=second"], config_dirs=folders).tree["model"] == {"name": "add", "size": 64, "sequence": []}
 
 
 def test_plain_values_keep_their_references_and_leave_one_key_out() -> None:

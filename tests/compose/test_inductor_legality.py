@@ -25,7 +25,7 @@ def test_a_declared_option_is_set_without_a_plus_and_any_other_with_one():
     made = checked(FUSED, "inductor.cpp.simdlen=256", "+inductor.cpp.no_redundant_loops=false")
     assert made.experiment.inductor.changed() == {"cpp.simdlen": 256, "cpp.no_redundant_loops": False}
     assert made.provenance["inductor.cpp.simdlen"] == "command line"
-    assert made.provenance["inductor.freezing"] == "conf/inductor/default.yaml"
+    assert made.provenance["inductor.freezing"] == "default"
     assert made.effective == ()
 
 

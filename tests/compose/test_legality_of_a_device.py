@@ -6,10 +6,10 @@ import pytest
 from attrs import evolve
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.legality_device import device_limits
+from npucompose.compose.legality import Asked, _device, judged
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, PlanError
-from npucompose.schema.device_model import ATLAS_A2
+from npucompose.vendor.device_model import ATLAS_A2
 
 B4 = "target.soc=Ascend910B4"
 REGION = "passes.core_limit.regions=[{aicore: %d, vectorcore: %d, match: {target: aten.mm}}]"
@@ -49,8 +49,7 @@ def test_the_pass_itself_refuses_what_the_device_has_not() -> None:
 
     from npucompose.passes.core_limit import CoreLimit
     from npucompose.schema.capabilities import Capabilities
-    from npucompose.schema.regions import CoreRegion
-    from npucompose.schema.streams import Match
+    from npucompose.schema.streams import CoreRegion, Match
 
     can = Capabilities(target="npu", mode="max-autotune", core_limits=True)
     region = CoreRegion(aicore=24, vectorcore=48, match=Match(target="aten.mm"))
@@ -69,12 +68,12 @@ SINK = "compiler.experimental_config.tiling_schedule_optimize"
 def test_tiling_that_the_soc_does_not_sink_is_told_for_every_graph() -> None:
     sink = ("mode=max-autotune", "tiling=sink", "model=add", "target=null_device")
     made = checked(*sink, "target.soc=Ascend310P3")
-    (why,) = [one.why for one in device_limits(made.experiment, made.target, ())]
+    (why,) = [one.why for one in judged((_device,), Asked(experiment=made.experiment, target=made.target))]
     assert why.startswith("Ascend310P3 (Atlas inference) computes no tiling on the device: ATC")
     assert why in [one.why for one in made.effective]
     assert "computes no tiling" not in told(*sink, B4)[SINK], "an Atlas A2 sinks it"
     with pytest.raises(ConfigError, match=r"tiling_schedule_optimize=true: Ascend310P3 .* no tiling"):
-        device_limits(evolve(made.experiment, strict="all"), made.target, ())
+        judged((_device,), Asked(experiment=evolve(made.experiment, strict="all"), target=made.target))
 
 
 def test_a_capture_on_a_soc_that_captures_nothing_is_told_and_an_error_where_torchair_runs() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from npucompose.compose import legality
-from npucompose.compose.legality_compile import compile_keys
-from npucompose.compose.legality_inductor import inductor_options
+from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, Asked, judged
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.effective import Effective
+from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
-from npucompose.schema.inductor import InductorOptions
-from npucompose.schema.structure import structure
+from npucompose.table.structure import structure
+from npucompose.targets import TARGETS
 from npucompose.targets.base import ModeSupport
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.inductor import InductorOptions
 
 GE, ACL, EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 
@@ -42,10 +42,19 @@ def gears(sizes: Any = None, mode: str = GE, target: str = "npu", dynamic: Any =
     return experiment(mode, target, shapes={"dynamic": dynamic, "gears": given}, **more)
 
 
+def found_by(rules: Any, given: Experiment, target: Any, passes: Any = ()) -> list[Effective]:
+    rules = rules if isinstance(rules, tuple) else (rules,)
+    return list(judged(rules, Asked(experiment=given, target=target, passes=passes)))
+
+
+def act(given: Experiment) -> list[Effective]:
+    return found_by(GEAR_RULES, given, TARGETS.get(given.target.name)())
+
+
 @pytest.mark.parametrize("sizes", [[2, 3], list(range(2, 102)), [7, 2]])
 def test_two_to_a_hundred_gears_of_at_least_two_are_taken(sizes: list[int]) -> None:
     for target in ("npu", "npu_offline"):
-        assert legality._gears(gears({"x.0": sizes}, target=target)) == []
+        assert act(gears({"x.0": sizes}, target=target)) == []
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,7 @@ def test_two_to_a_hundred_gears_of_at_least_two_are_taken(sizes: list[int]) -> N
     ],
 )
 def test_other_gears_are_refused_with_those_that_are_left(sizes: list[int], end: str) -> None:
-    (problem,) = problems(legality._gears, gears({"x.0": sizes}))
+    (problem,) = problems(act, gears({"x.0": sizes}))
     assert problem == (
         f"shapes.gears 'x.0' takes 2 to 100 sizes of at least 2 (torch makes 0 and 1 constants); given {sizes}{end}"
     )
@@ -68,13 +77,11 @@ def test_other_gears_are_refused_with_those_that_are_left(sizes: list[int], end:
 
 def test_gears_need_dynamic_shapes_and_one_graph() -> None:
     for dynamic in (False, None):
-        assert problems(legality._gears, gears(dynamic=dynamic)) == (
-            "shapes.gears needs dynamic shapes: write shapes=dynamic.",
-        )
-    assert problems(legality._gears, gears(compile={"fullgraph": False})) == (
+        assert problems(act, gears(dynamic=dynamic)) == ("shapes.gears needs dynamic shapes: write shapes=dynamic.",)
+    assert problems(act, gears(compile={"fullgraph": False})) == (
         "shapes.gears needs one whole graph: write compile.fullgraph=true.",
     )
-    assert legality._gears(experiment(ACL)) == []
+    assert act(experiment(ACL)) == []
 
 
 @pytest.mark.parametrize(
@@ -91,22 +98,20 @@ def test_gears_that_do_not_act_are_listed_or_refused(mode: str, target: str, str
     if mode != GE:
         why = f"gears do not act in mode={mode}; they act in: max-autotune"
     if refused:
-        assert problems(legality._gears, given) == (f"shapes.gears: {why}.",)
+        assert problems(act, given) == (f"shapes.gears: {why}.",)
     else:
-        assert legality._gears(given) == [
-            Effective(option="shapes.gears", requested={"x.0": (2, 4)}, effective=None, why=why)
-        ]
+        assert act(given) == [Effective(option="shapes.gears", requested={"x.0": (2, 4)}, effective=None, why=why)]
 
 
 def test_gears_of_several_dimensions_are_paired_or_crossed_up_to_a_hundred() -> None:
     two = {"x.0": list(range(2, 12)), "x.1": list(range(2, 12))}
-    assert legality._gears(gears(two)) == []
-    assert "gives [10, 2] sizes" in problems(legality._gears, gears({**two, "x.1": [2, 3]}))[0]
+    assert act(gears(two)) == []
+    assert "gives [10, 2] sizes" in problems(act, gears({**two, "x.1": [2, 3]}))[0]
     product = {"inference_config.dynamic_gears_merge_policy": "product"}
-    assert legality._gears(gears(two, compiler=product)) == []
+    assert act(gears(two, compiler=product)) == []
     more = {**two, "x.1": list(range(2, 13))}
-    assert "makes 110 combinations with" in problems(legality._gears, gears(more, compiler=product))[0]
-    assert legality._gears(gears({**two, "x.1": [2, 3]}, compiler=product)) == []
+    assert "makes 110 combinations with" in problems(act, gears(more, compiler=product))[0]
+    assert act(gears({**two, "x.1": [2, 3]}, compiler=product)) == []
 
 
 # Passes.
@@ -118,23 +123,25 @@ def a_pass(name: str = "p", acts_in: Any = None, elsewhere: str = "", uses: str 
 
 def device(name: str = "cpu", fuses: bool = False, **can: Any) -> Any:
     held = SimpleNamespace(**{"core_limits": False, "super_kernels": False, **can})
-    return SimpleNamespace(name=name, capabilities=lambda mode: held, support=lambda mode: ModeSupport(fuses=fuses))
+    more: Any = {"why_idle": lambda option, mode: None}
+    support = ModeSupport(fuses=fuses)
+    return SimpleNamespace(name=name, capabilities=lambda mode: held, support=lambda mode: support, **more)
 
 
 def test_eager_compiles_no_pass_and_only_eager_says_so() -> None:
     passes = [("a", a_pass("cse")), ("b", a_pass("dead_code"))]
-    assert legality._eager(experiment("eager"), passes) == [
+    assert found_by(legality._passes, experiment("eager"), device(), passes) == [
         Effective(option="passes.a", requested="cse", effective=None, why="mode=eager compiles nothing"),
         Effective(option="passes.b", requested="dead_code", effective=None, why="mode=eager compiles nothing"),
     ]
-    assert legality._eager(experiment(ACL), passes) == []
+    assert found_by(legality._passes, experiment(ACL), device(), passes) == []
 
 
 def test_inductor_schedules_by_itself_and_a_plan_is_only_validated() -> None:
     passes = [("a", a_pass("cse")), ("mine", a_pass("stream_plan"))]
-    (found,) = legality._fused(experiment(), device(fuses=True), passes)
+    (found,) = found_by(legality._stripped_plans, experiment(), device(fuses=True), passes)
     assert (found.option, found.requested, found.effective) == ("passes.mine", "streams=auto", "one stream")
-    assert legality._fused(experiment(), device(), passes) == []
+    assert found_by(legality._stripped_plans, experiment(), device(), passes) == []
 
 
 def test_a_pass_acts_where_its_mode_and_its_device_are() -> None:
@@ -142,22 +149,25 @@ def test_a_pass_acts_where_its_mode_and_its_device_are() -> None:
     needs = a_pass("n", uses="super_kernels")
     passes = [("everywhere", everywhere), ("ge", in_ge), ("needs", needs)]
     able = device(super_kernels=True)
-    assert legality._idle(experiment(GE), able, passes) == []
-    assert legality._idle(experiment("eager"), device(), passes) == []
-    assert legality._idle(experiment(GE), device(), passes) == [
+    assert found_by(legality._passes, experiment(GE), able, passes) == []
+    idle = found_by(legality._passes, experiment("eager", strict="all"), device(), passes)
+    assert [one.why for one in idle] == ["mode=eager compiles nothing"] * 3
+    assert found_by(legality._passes, experiment(GE), device(), passes) == [
         Effective(option="passes.needs", requested="n", effective=None,
                   why="it has no meaning on target=cpu in mode=max-autotune"),
     ]  # fmt: skip
-    assert problems(legality._idle, experiment(GE, strict="all"), device(), passes) == (
+    assert problems(found_by, legality._passes, experiment(GE, strict="all"), device(), passes) == (
         "passes.needs: it has no meaning on target=cpu in mode=max-autotune.",
     )
     illegal = "it does not act in mode=reduce-overhead; it acts in: max-autotune; use h"
     for strict in ("mode", "all"):
-        assert problems(legality._idle, experiment(ACL, strict=strict), able, passes) == (f"passes.ge: {illegal}.",)
-    (found,) = legality._idle(experiment(ACL, strict="off"), able, passes)
+        assert problems(found_by, legality._passes, experiment(ACL, strict=strict), able, passes) == (
+            f"passes.ge: {illegal}.",
+        )
+    (found,) = found_by(legality._passes, experiment(ACL, strict="off"), able, passes)
     assert (found.why, found.effective) == (illegal, None)
     without = [("ge", a_pass("g", (GE, ACL)))]
-    (listed,) = legality._idle(experiment(EX, strict="off"), able, without)
+    (listed,) = found_by(legality._passes, experiment(EX, strict="off"), able, without)
     assert listed.why.endswith("it acts in: max-autotune, reduce-overhead")
 
 
@@ -166,15 +176,15 @@ def test_limits_of_cores_need_a_device_that_has_them() -> None:
     plan = [{"stream": "a", "match": {"name": "x"}}, {"stream": "b", "match": {"name": "y"}, "cores": cores}]
     given = {"kind": "explicit", "plan": plan}
     why = "limits of cores have no meaning on target=cpu in mode=max-autotune"
-    assert legality._cores(experiment(streams=given), device()) == [
+    assert found_by(legality._core_limits, experiment(streams=given), device()) == [
         Effective(option="streams.plan[1].cores", requested=cores, effective=None, why=why)
     ]
-    assert legality._cores(experiment(streams=given), device(core_limits=True)) == []
-    assert legality._cores(experiment("eager", streams=given), device()) == []
-    assert problems(legality._cores, experiment(streams=given, strict="all"), device()) == (
+    assert found_by(legality._core_limits, experiment(streams=given), device(core_limits=True)) == []
+    assert found_by(legality._core_limits, experiment("eager", streams=given), device()) == []
+    assert problems(found_by, legality._core_limits, experiment(streams=given, strict="all"), device()) == (
         f"streams.plan[1].cores: {why}.",
     )
-    assert legality._cores(experiment(strict="all"), device()) == []
+    assert found_by(legality._core_limits, experiment(strict="all"), device()) == []
 
 
 # compile.*.
@@ -184,7 +194,7 @@ JOINT = "experimental_config.aot_config_enable_joint_graph"
 
 def compiler(name: str = "cpu", trains: bool = False, caches: bool = False, exports: bool = False, **more: Any) -> Any:
     held = ModeSupport(trains=trains, caches=caches, exports=exports)
-    return SimpleNamespace(name=name, support=lambda mode: held, **more)
+    return SimpleNamespace(name=name, support=lambda mode: held, why_idle=lambda option, mode: None, **more)
 
 
 CHECK = {"stages": ["compile", "numerics"]}
@@ -194,7 +204,7 @@ def keys(
     target: Any, mode: str = GE, strict: str = "mode", stages: Any = (), options: Any = None, **compile: Any
 ) -> Any:
     given = experiment(mode, strict=strict, compile=compile, compiler=options, pipeline={"stages": list(stages)})
-    return compile_keys(given, target)
+    return tuple(found_by(COMPILE_RULES, given, target))
 
 
 def listed(found: Any) -> dict[str, str]:
@@ -239,7 +249,7 @@ def test_a_cache_is_torchairs_and_of_one_graph_for_inference() -> None:
     assert listed(keys(compiler(), cache=True)) == {
         "compile.cache": "compile.cache has no meaning on target=cpu in mode=max-autotune"
     }
-    offline = listed(keys(compiler("npu_offline"), cache=True))["compile.cache"]
+    offline = listed(keys(TARGETS.get("npu_offline")(), cache=True))["compile.cache"]
     assert offline.startswith("compile.cache in mode=max-autotune needs target=npu: ")
     assert listed(keys(compiler(), "eager", "all", cache=True)) == {"compile.cache": "mode=eager compiles nothing"}
     assert len(problems(lambda: keys(compiler(), strict="all", cache=True))) == 1
@@ -275,7 +285,8 @@ def inductor(
     values: Any, target: str = "cpu", fuses: bool = True, mode: str = GE, strict: str = "mode", **more: Any
 ) -> Any:
     given = experiment(mode, inductor=InductorOptions(values=values), strict=strict, **more)
-    return inductor_options(given, SimpleNamespace(name=target, support=lambda mode: ModeSupport(fuses=fuses)))
+    support = ModeSupport(fuses=fuses)
+    return found_by(legality._inductor, given, SimpleNamespace(name=target, support=lambda mode: support))
 
 
 @pytest.mark.parametrize(

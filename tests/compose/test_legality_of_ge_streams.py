@@ -7,7 +7,7 @@ import pytest
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.schema.effective import Effective
+from npucompose.results.effective import Effective
 
 OPTION = "compiler.ge_config.multistream_parallel_mode"
 

@@ -11,8 +11,8 @@ import pytest
 from npucompose.api import checked
 from npucompose.compose.session import Session
 from npucompose.experiment.explain import explained
+from npucompose.results.measured import Overwrites
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.overwrites import Overwrites
 from npucompose.targets.cpu import CpuTarget
 from tests.npu.claims import REPEATED, REPEATED_CHOICES
 

@@ -12,7 +12,7 @@ import torch
 from npucompose.api import checked
 from npucompose.compose.comparison import compared, every_step
 from npucompose.compose.session import Session
-from npucompose.schema.record import Numerics
+from npucompose.results.measured import Numerics
 
 FACTORIES = '''
 import random

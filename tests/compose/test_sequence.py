@@ -14,8 +14,8 @@ from npucompose.compose import sequence
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
-from npucompose.schema.sequence import dimension_of, told
-from npucompose.schema.structure import structure
+from npucompose.schema.experiment import dimension_of, told
+from npucompose.table.structure import structure
 
 
 def example() -> dict[str, Any]:

@@ -19,7 +19,8 @@ from npucompose.compose.session import Session
 from npucompose.compose.steadiness import Steadiness
 from npucompose.errors import ConfigError, SignatureError
 from npucompose.models.binding import bind
-from npucompose.schema.tolerance import EXACT
+from npucompose.results.measured import EXACT
+from npucompose.schema.experiment import Mode
 from npucompose.targets.compilation import Backend
 from npucompose.targets.cpu import CpuTarget
 
@@ -125,7 +126,7 @@ class Compared:
         self.made: list[Any] = [(9, {})]
         self.steadiness = Steadiness()
         self.promises_bits, self.records, self.declared = True, True, EXACT
-        self.experiment = SimpleNamespace(shapes=SimpleNamespace(mark_static=()), mode=SimpleNamespace(name="eager"))
+        self.experiment = SimpleNamespace(shapes=SimpleNamespace(mark_static=()), mode=Mode(name="eager"))
         self.reference = torch.nn.Identity()
         self.built = SimpleNamespace(module=torch.nn.Identity())
         self.state = SimpleNamespace(outside_of=lambda module: {})

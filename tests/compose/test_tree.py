@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.compose.overrides import for_hydra
-from npucompose.compose.tree import COMMAND_LINE, compose
+from npucompose.compose.sources import plain
+from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def test_every_leaf_says_where_it_came_from() -> None:
     assert origins["mode.name"] == "conf/mode/eager.yaml, chosen on the command line"
     assert origins["passes.cse.stage"] == "conf/passes/cse.yaml, chosen on the command line"
     assert origins["target.name"] == "conf/target/cpu.yaml"
-    assert origins["strict"] == "conf/config.yaml"
+    assert origins["strict"] == DEFAULT
     assert composed.tree["seed"] == 3
 
 
@@ -51,7 +51,7 @@ def test_a_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "wide.yaml").write_text("# mine\nname: mlp\nhidden: 8\n")
     composed = compose(["model=wide"], config_dirs=[str(tmp_path)])
-    assert composed.tree["model"] == {"name": "mlp", "hidden": 8}
+    assert composed.tree["model"] == {"name": "mlp", "batch": 32, "hidden": 8, "layers": 3, "sequence": []}
     assert composed.provenance["model.hidden"].startswith("conf/model/wide.yaml")
 
 
@@ -90,6 +90,62 @@ def test_a_marked_dimension_needs_no_plus() -> None:
     assert compose(["shapes.mark_dynamic={x: [0]}"]).tree["shapes"]["mark_dynamic"] == {"x": [0]}
 
 
-def test_hydra_is_given_a_plus_for_the_keys_of_open_mappings_alone() -> None:
-    given = ["-m", "model.config.n_embd=64", "model.config={a: 1}", "model.configs=3", "mode=eager", "~model.config.x"]
-    assert for_hydra(given) == ["-m", "++model.config.n_embd=64", "++model.config={a: 1}", *given[3:]]
+FREE = (
+    (["shapes.gears={x.0: [2, 4]}"], "shapes.gears", {"x.0": [2, 4]}),
+    (["shapes.gears.x.0=[2,4]", "+shapes.gears.y.1=[2]"], "shapes.gears", {"x.0": [2, 4], "y.1": [2]}),
+    (["shapes.mark_dynamic={x: [0]}", "shapes.mark_dynamic.y=[1]"], "shapes.mark_dynamic", {"x": [0], "y": [1]}),
+    (["logs.levels={torchair: DEBUG}"], "logs.levels", {"torchair": "DEBUG"}),
+    (["logs.levels.torch.fx=DEBUG", "+logs.levels.x=INFO"], "logs.levels", {"torch.fx": "DEBUG", "x": "INFO"}),
+    (["expect.rules.relu=2"], "expect.rules", {"relu": 2}),
+    (["sinking.operators={a.b: {}}"], "sinking.operators", {"a.b": {}}),
+    (["executor=ray", "executor.resources.a3=1"], "executor.resources", {"a3": 1}),
+    (["executor=slurm", "executor.parameters={account: me}"], "executor.parameters", {"account": "me"}),
+    (["search=optuna", "search.objectives={p50_us: minimize}"], "search.objectives", {"p50_us": "minimize"}),
+    (["search=optuna", "search.space={mode: {one_of: [a]}}"], "search.space", {"mode": {"one_of": ["a"]}}),
+)
+"""Overrides of every mapping whose keys are the user's, and what the mapping then is."""
+
+
+@pytest.mark.parametrize(("written", "path", "value"), FREE)
+def test_a_key_of_the_user_s_needs_no_plus_and_may_have_dots(
+    written: list[str], path: str, value: dict[str, object]
+) -> None:
+    composed = compose(written)
+    assert composed.problems == ()
+    section, key = path.split(".")
+    assert composed.tree[section][key] == value
+    assert {composed.provenance[f"{path}.{inside}"] for inside in value if value[inside] != {"one_of": ["a"]}} <= {
+        COMMAND_LINE
+    }
+
+
+@pytest.mark.parametrize("target", ["cpu", "npu_offline"])
+def test_what_hydra_writes_down_is_what_is_composed(target: str) -> None:
+    """`.hydra/config.yaml` and `--cfg` come from Hydra's loader, which merges in the same way."""
+    from hydra.types import RunMode
+
+    overrides = [f"target={target}", *FREE[1][0], "passes=cse", "passes.again={pass: dead_code}", "~retry", "+seed=3"]
+    composer = Composer()
+    config = composer.loader.load_configuration("config", [*overrides, "hydra.run.dir=x"], RunMode.RUN)
+    assert plain(config, but="hydra") == composer.compose(overrides).tree
+    assert list(config.hydra.overrides.task) == overrides
+    assert config.hydra.job.override_dirname.startswith("+seed=3,")
+
+
+def test_a_folder_of_ones_own_need_not_spell_out_what_can_be_set(tmp_path: Path) -> None:
+    for group, text in (("target", "name: cpu\nexecutor: portable\n"), ("compiler", "ge_config: {oo_level: O1}\n")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(text)
+    values = [
+        "target.index=1",
+        "target.when_full=replace",
+        "compiler.debug.run_eagerly=true",
+        "shapes.gears={x.0: [2]}",
+    ]
+    composed = compose(["target=mine", "compiler=mine", *values[1:]], config_dirs=[str(tmp_path)])
+    assert composed.problems == ()
+    assert (composed.tree["target"]["executor"], composed.tree["target"]["when_full"]) == ("portable", "replace")
+    assert composed.tree["compiler"]["ge_config"]["oo_level"] == "O1"
+    assert composed.tree["compiler"]["debug"]["run_eagerly"] is True
+    (problem,) = compose(["target=mine", values[0]], config_dirs=[str(tmp_path)]).problems
+    assert problem.startswith("unknown key 'index' of target @ target.index=1.")

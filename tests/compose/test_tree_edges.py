@@ -1,36 +1,67 @@
-"""Which overrides may skip Hydra's merging, whose origin a leaf has, and what one combination of choices gives."""
+"""How an override is merged, whose origin a leaf has, and what one combination of choices gives."""
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from npucompose.compose import tree
+from npucompose.compose.merge import Keys, with_overrides
 from npucompose.compose.overrides import parsed_overrides
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
+from npucompose.errors import ConfigError
+from npucompose.table.plain import flat
 
-TREE = {"a": {"b": 1, "c": {"d": 2}}, "e": [1], "f": None}
+TREE = {"a": {"b": 1, "c": {"d": 2}}, "e": [1, {"g": 3}], "f": None}
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("a.b=2", True), ("e=[1,2]", True), ("f=x", True), ("a.c.d=null", True), ("a.c=1", False), ("a.x=1", False),
-        ("x=1", False), ("a.b.c=1", False), ("e.0=1", False), ("+a.b=2", False), ("++a.b=2", False), ("~a.b", False),
-        ("a.b={x: 1}", False), ("a.b=${e}", False), ("a.b=???", False), ("a@b=1", False), ("a.b='$x'", False),
+        ("a.b=2", {**TREE, "a": {"b": 2, "c": {"d": 2}}}),
+        ("e=[1,2]", {**TREE, "e": [1, 2]}),
+        ("e.1.g=x", {**TREE, "e": [1, {"g": "x"}]}),
+        ("e.0=null", {**TREE, "e": [None, {"g": 3}]}),
+        ("a.c=1", {**TREE, "a": {"b": 1, "c": 1}}),
+        ("a={c: {x: 3}}", {**TREE, "a": {"b": 1, "c": {"d": 2, "x": 3}}}),
+        ("+x.y=1", {**TREE, "x": {"y": 1}}),
+        ("++a.b.c=1", {**TREE, "a": {"b": {"c": 1}, "c": {"d": 2}}}),
+        ("f={x: 1}", {**TREE, "f": {"x": 1}}),
+        ("f.x.y=1", {**TREE, "f": {"x": {"y": 1}}}),
+        ("f.w.y.z=1", {**TREE, "f": {"w": {"y.z": 1}}}),
+        ("~a.c", {**TREE, "a": {"b": 1}}),
+        ("~a.b=1", {**TREE, "a": {"c": {"d": 2}}}),
+        ("a.b=${e}", {**TREE, "a": {"b": "${e}", "c": {"d": 2}}}),
     ],
 )  # fmt: skip
-def test_a_plain_value_in_the_place_of_a_leaf_needs_no_merging(text: str, found: bool) -> None:
-    (override,) = parsed_overrides([text])
-    assert tree._is_replacement(TREE, override) is found
+def test_an_override_goes_into_a_copy_of_the_tree(text: str, found: dict[str, Any]) -> None:
+    before = copy.deepcopy(TREE)
+    assert with_overrides(TREE, parsed_overrides([text]), Keys({"f.w": True})) == found
+    assert before == TREE
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("~a.x", r"^Could not delete from config\. 'a\.x' does not exist\.$"),
+        ("~f", r"^Could not delete from config\. 'f' does not exist\.$"),
+        ("~a.b=2", r"^Could not delete from config\. The value of 'a\.b' is 1 and not 2\.$"),
+        ("e.2=1", r"^'2' is no place of a list of 2 @ e\.2=1\.$"),
+        ("e.x=1", r"^'x' is no place of a list of 2 @ e\.x=1\.$"),
+    ],
+)
+def test_what_cannot_be_deleted_or_found_is_told(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        with_overrides(TREE, parsed_overrides([text]), Keys({}))
 
 
 def test_leaves_are_all_that_is_no_full_mapping() -> None:
-    assert list(tree._leaves({**TREE, "g": {}})) == ["a.b", "a.c.d", "e", "f", "g"]
-    assert list(tree._leaves({})) == []
-    assert list(tree._values({**TREE, "g": {}})) == [1, 2, 1, None]
+    assert list(flat({**TREE, "g": {}})) == ["a.b", "a.c.d", "e", "f", "g"]
+    assert list(flat({})) == []
+    assert list(tree._values({**TREE, "g": {}})) == [1, 2, 1, 3, None]
 
 
 def test_the_origin_of_a_leaf_is_its_own_or_that_of_the_nearest_mapping_around_it() -> None:

@@ -20,9 +20,8 @@ from npucompose.compose.steadiness import Steadiness, steadiness_of, unsteady_re
 from npucompose.compose.traced import _account_kept, _apart
 from npucompose.errors import PassError
 from npucompose.measure.numerics import compare
-from npucompose.schema.experiment import Shapes
-from npucompose.schema.record import Numerics
-from npucompose.schema.tolerance import EXACT
+from npucompose.results.measured import EXACT, Numerics
+from npucompose.schema.experiment import Mode, Shapes
 
 ONE = torch.tensor([1.0, 2.0])
 NEAR, FAR = ONE * (1 + 1e-6), ONE * 2
@@ -36,7 +35,7 @@ def session(traced: Any = None, passed_on: Any = None, **more: Any) -> Any:
     } | more  # fmt: skip
     return SimpleNamespace(
         promises_bits=given["promises_bits"], declared=given["declared"], records=given["records"],
-        experiment=SimpleNamespace(mode=SimpleNamespace(name=given["mode"])),
+        experiment=SimpleNamespace(mode=Mode(name=given["mode"])),
         checked=SimpleNamespace(passes=given["passes"]), materialised=SimpleNamespace(genuine=given["genuine"]),
         steadiness=Steadiness(words=given["words"], repeats=given["repeats"]), results={False: traced, True: passed_on},
     )  # fmt: skip
@@ -278,7 +277,7 @@ def test_numbers_can_become_symbols_and_truth_cannot() -> None:
 
 def test_what_was_asked_of_a_call() -> None:
     policy = Shapes(mark_static=("c*",))
-    experiment = SimpleNamespace(shapes=policy, mode=SimpleNamespace(name="eager"))
+    experiment = SimpleNamespace(shapes=policy, mode=Mode(name="eager"))
     asked = _asked(SimpleNamespace(experiment=experiment), {"x": ONE, "cache": ONE, "n": 3})
     assert attrs.asdict(asked, recurse=False) == {
         "shapes": policy, "mode": "eager", "static": frozenset({"cache"}), "numbers": frozenset({"n"}),
@@ -399,7 +398,7 @@ def test_the_reasons_of_graph_breaks_are_told_with_their_explanation() -> None:
 
 def test_the_question_of_sinking_is_what_the_experiment_and_its_inputs_say(monkeypatch: pytest.MonkeyPatch) -> None:
     from npucompose.compose import sinking
-    from npucompose.schema.compiler import CompilerOptions
+    from npucompose.vendor.compiler import CompilerOptions
 
     monkeypatch.setattr(sinking, "_breaks", lambda: ["broke"])
     options = CompilerOptions(values={sinking.TILING_SINK: True, sinking.LOWER_LIMIT: 5})
@@ -407,7 +406,7 @@ def test_the_question_of_sinking_is_what_the_experiment_and_its_inputs_say(monke
     held = of_calls(({}, {"n": 9}))
     held.built.inputs = lambda at: {"x": torch.ones(2), "cache": [torch.ones(1)], "n": 5}
     held.experiment = SimpleNamespace(
-        mode=SimpleNamespace(name="max-autotune"),
+        mode=Mode(name="max-autotune"),
         shapes=policy,
         compile=SimpleNamespace(fullgraph=False),
         compiler=options,

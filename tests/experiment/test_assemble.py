@@ -30,19 +30,18 @@ from npucompose.experiment.assemble import (
 )
 from npucompose.experiment.job import Job
 from npucompose.experiment.stages.facts.streams import stream_facts, timelines
-from npucompose.schema.facts import facts_of
-from npucompose.schema.record import (
+from npucompose.results.measured import Memory, Numerics
+from npucompose.results.record import (
     BenchmarkFacts,
     CompileTimes,
     Environment,
     Expectation,
     GraphFacts,
-    Memory,
-    Numerics,
     Recompile,
     StreamFacts,
 )
-from npucompose.schema.sinking import Failure, SinkingFacts
+from npucompose.results.sinking import Failure, SinkingFacts
+from npucompose.table.plain import facts_of
 
 PASSED = {"reference": "eager", "max_abs_err": 0.0, "bitwise": True, "passed": True, "compared": 1, "note": "first"}
 PLAN = StreamFacts(streams=3, events=2, nodes={"mm": "default", "add": "s1"}, predicted_us=1500.0, serial_us=2000.0)

@@ -28,7 +28,7 @@ from npucompose.experiment.orchestrator import default_store, worker_environment
 from npucompose.experiment.sweep import command
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.experiment.verify import compared
-from npucompose.schema.sinking import Explanation, SinkingFacts
+from npucompose.results.sinking import Explanation, SinkingFacts
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +347,7 @@ def recorded(**parts: Any) -> Any:
 
 
 def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.schema.partition.named", lambda outside: f"named {outside}")
+    monkeypatch.setattr("npucompose.results.graphs.named", lambda outside: f"named {outside}")
 
     def graph(name: str, outside: Any) -> Any:
         planned = None if outside is None else SimpleNamespace(outside=outside, words="in two")
@@ -399,9 +399,7 @@ def test_a_dry_run_runs_the_passes_before_the_rules_and_no_other(monkeypatch: py
     monkeypatch.setattr(explain_adapt, "session_of", lambda payload: Stand(Passes(passes)))
     monkeypatch.setattr(explain_adapt, "facts_of", lambda found: found)
     monkeypatch.setattr(explain_adapt, "_seen", lambda session, written: made.append((session, written)) or "seen")
-    monkeypatch.setattr(
-        "npucompose.passes.adapt.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts)
-    )
+    monkeypatch.setattr("npucompose.passes.adapt.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts))
     assert explain_adapt.work({}, lambda event: None) == "seen"
     ((session, written),) = made
     assert [(label, found.name) for label, found in session.checked.passes] == [("a", "cse"), ("r", "dry")]

@@ -14,10 +14,10 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
+from npucompose.results.graphs import RuleFacts
+from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
+from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
 from npucompose.schema.experiment import Expect
-from npucompose.schema.passes import RuleFacts
-from npucompose.schema.record import CallFacts, Expectation, Report, SequenceFacts
-from npucompose.schema.sinking import Blame, SinkingFacts, Step, Verdict
 
 SINKING = SinkingFacts.of(
     fx_graph=Verdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),

@@ -25,7 +25,7 @@ from npucompose.experiment.lock import EXCLUDED, Locked, read
 from npucompose.experiment.lock_text import described, judged
 from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
 from npucompose.experiment.verify import compared, job_of
-from npucompose.schema.facts import of_facts
+from npucompose.table.plain import of_facts
 from npucompose.untrusted import load_yaml
 
 

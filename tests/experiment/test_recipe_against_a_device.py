@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from npucompose.cli import main
-from npucompose.schema.premises import SCHEMA
+from npucompose.results.premises import SCHEMA
 
 ON = {"soc": "Ascend910B4", "torch_npu": "2.13.0", "torch": "2.13.0", "cann": "8.5.0"}
 

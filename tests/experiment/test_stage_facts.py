@@ -15,9 +15,9 @@ from npucompose.experiment.stages.capture import Capture, _named, _shared, _summ
 from npucompose.experiment.stages.facts import comparison, graphs
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
-from npucompose.schema.ablation import ALL, Variant
-from npucompose.schema.facts import facts_of
-from npucompose.schema.record import CaptureFacts, Memory, Numerics
+from npucompose.results.measured import ALL, Memory, Numerics, Variant
+from npucompose.results.record import CaptureFacts
+from npucompose.table.plain import facts_of
 
 # capture
 

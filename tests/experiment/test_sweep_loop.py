@@ -35,9 +35,9 @@ from npucompose.experiment.sweep.point_run import PointFolder
 from npucompose.experiment.sweep.run import exit_status, kept, membership, run_sweep
 from npucompose.experiment.sweep.search.run import _Trials
 from npucompose.report import json as report_json
-from npucompose.schema.figures import Figures
-from npucompose.schema.record import Report
-from npucompose.schema.tracker import Tracker
+from npucompose.results.figures import Figures
+from npucompose.results.record import Report
+from npucompose.schema.execution import Tracker
 
 
 @pytest.fixture(scope="module")

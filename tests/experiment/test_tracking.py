@@ -16,8 +16,8 @@ from npucompose.experiment.tracking.process import Order, handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.exports import Tracked
-from npucompose.schema.record import Report
-from npucompose.schema.tracker import Tracker
+from npucompose.results.record import Report
+from npucompose.schema.execution import Tracker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_examples import CRASHED, FULL, WRONG

@@ -28,8 +28,8 @@ from npucompose.experiment.sweep.run import exit_status
 from npucompose.experiment.sweep.search.command import MOST_SHOWN, best_lines
 from npucompose.experiment.sweep.view import LAST_SHOWN, SweepView
 from npucompose.experiment.verify import Difference, Verdict
-from npucompose.schema.figures import Figures
-from npucompose.schema.record import Status
+from npucompose.results.figures import Figures
+from npucompose.results.record import Status
 
 # A recipe.
 

@@ -19,7 +19,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import wanted
 from npucompose.experiment.stages.modes import ROUNDS, check, contest, in_mode
 from npucompose.measure.timing import Samples
-from npucompose.schema.modes import ModeFacts, ModeTime
+from npucompose.results.measured import ModeFacts, ModeTime
 
 ROOT = Path(__file__).resolve().parents[2]
 AGAINST = "benchmark.against=[max-autotune]"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.measure.numerics import combined, compare, same_bits
-from npucompose.schema.record import Numerics, Share
-from npucompose.schema.tolerance import EXACT, TOLERANCES, Tolerance
+from npucompose.results.measured import EXACT, TOLERANCES, Numerics, Share, Tolerance
 
 NAN = float("nan")
 
@@ -155,8 +155,8 @@ def test_what_is_allowed_is_counted_from_the_reference(a: Any, b: Any) -> None:
 
 
 def test_numbers_of_python_are_compared_as_the_widest_of_their_kind() -> None:
-    assert compare(1.0, 1.0).tolerance == {"float64": TOLERANCES["float64"].as_dict()}
-    assert compare(1 + 0j, 1 + 0j).tolerance == {"complex128": TOLERANCES["complex128"].as_dict()}
+    assert compare(1.0, 1.0).tolerance == {"float64": asdict(TOLERANCES["float64"])}
+    assert compare(1 + 0j, 1 + 0j).tolerance == {"complex128": asdict(TOLERANCES["complex128"])}
     assert compare(2 + 1j, 2 - 1j).max_abs_err == 2.0
     assert compare(3, 3).tolerance == {}
 
@@ -324,7 +324,7 @@ def test_where_eager_differs_from_itself_its_problems_stand_alone_and_what_the_m
 
 
 def test_what_is_declared_widens_and_what_must_be_exact_stays_so() -> None:
-    assert compare(torch.tensor([1]), torch.tensor([2]), declared=TWICE).tolerance == {"int64": EXACT.as_dict()}
+    assert compare(torch.tensor([1]), torch.tensor([2]), declared=TWICE).tolerance == {"int64": asdict(EXACT)}
     wide = compare(torch.tensor([1.0]), torch.tensor([1.5]), declared=TWICE)
     assert wide.tolerance == {"float32": {"rtol": 1.0, "atol": 1e-5}}
     assert wide.passed

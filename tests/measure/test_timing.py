@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from npucompose.measure import timing
 from npucompose.measure.timing import Samples, interleaved, paired, paired_ratio
-from npucompose.schema.timing import Timing
+from npucompose.results.measured import Timing
 
 
 class Clock:

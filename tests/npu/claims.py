@@ -16,10 +16,10 @@ from attrs import frozen
 
 from npucompose import api
 from npucompose.recipe import eject
-from npucompose.schema.leaf import GE, NPUGRAPH_EX
-from npucompose.schema.versions import assumed, genuine_tree
+from npucompose.table.modes import GE, NPUGRAPH_EX
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.option_trees import read_tree
+from npucompose.vendor.versions import assumed, genuine_tree
 from tests.npu.features import FEATURES
 from tests.npu.place import Place
 from tests.recipe.experiments import EXPERIMENTS

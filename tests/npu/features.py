@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from tests.npu.place import Place
 
 PLAN = "streams=mm_abs_sub"

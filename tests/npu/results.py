@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_free.files import write_atomically
-from npucompose.schema.premises import SCHEMA
+from npucompose.results.premises import SCHEMA
 from npucompose.version import __version__
 from tests.npu.place import ROOT, Where, printed, process
 
@@ -87,7 +87,7 @@ def device(target: Where) -> dict[str, Any]:
 def result(target: Where, found: Mapping[str, Mapping[str, Any]], on: Mapping[str, Any]) -> dict[str, Any]:
     """The whole file: claims in the order of the list, and which of them are missing."""
     from npucompose.measure.environment import environment
-    from npucompose.schema.facts import facts_of
+    from npucompose.table.plain import facts_of
     from tests.npu.claims import CLAIMS
 
     says = {claim.name: claim.says for claim in CLAIMS}
@@ -112,7 +112,7 @@ def result(target: Where, found: Mapping[str, Mapping[str, Any]], on: Mapping[st
 
 
 def _with_verdict(name: str, says: str, found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """proven, refuted or not run, as npucompose.schema.premises reads it."""
+    """proven, refuted or not run, as npucompose.results.premises reads it."""
     if found is None:
         return {"name": name, "says": says, "verdict": "not run"}
     return {**found, "verdict": "proven" if found["passed"] else "refuted"}

@@ -16,11 +16,12 @@ from npucompose.api import checked
 from npucompose.errors import ConfigError
 from npucompose.passes import PASSES
 from npucompose.passes.pipeline import build
+from npucompose.results.streams import Event
 from npucompose.schema.experiment import Choice
-from npucompose.schema.options import set_by_engine
-from npucompose.schema.streams import Event, Streams
-from npucompose.schema.structure import structure
+from npucompose.schema.streams import Streams
 from npucompose.streams import plan
+from npucompose.table.options import set_by_engine
+from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -16,8 +16,8 @@ from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.remove_noop import RemoveNoop
 from npucompose.passes.stream_plan import StreamPlan
 from npucompose.schema.streams import Streams
-from npucompose.schema.structure import structure
 from npucompose.streams import plan_of, validate
+from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, bits
 
 STEP = torch.zeros(1, 8, dtype=torch.long)

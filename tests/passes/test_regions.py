@@ -19,8 +19,7 @@ from npucompose.graphs.scopes import Scope, control
 from npucompose.passes.base import Pass
 from npucompose.passes.core_limit import CoreLimit
 from npucompose.passes.super_kernel import SuperKernel
-from npucompose.schema.regions import CoreRegion, SuperKernelRegion
-from npucompose.schema.streams import Match, PlanEntry, Streams
+from npucompose.schema.streams import CoreRegion, Match, PlanEntry, Streams, SuperKernelRegion
 from npucompose.streams import apply
 from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, mm_abs_sub, names, traced

@@ -18,10 +18,10 @@ from typing import Any
 
 from npucompose.recipe import of_config
 from npucompose.recipe.genuine import Package, attributes, patterns_of
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.versions import tree_of
 from npucompose.targets.npu_offline.option_trees import load_configs
 from npucompose.targets.torchair.config import write
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.versions import tree_of
 
 POOL = (0, 1)
 

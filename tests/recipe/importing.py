@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from npucompose import api
 from npucompose.recipe import Imported, import_script
-from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.experiment import CompileKeywords, Experiment, Mode, Shapes
-from npucompose.schema.leaf import Leaf
+from npucompose.vendor.compiler import LEAVES, CompilerOptions
+from npucompose.vendor.leaf import Leaf
 
 
 def read(script: str) -> Imported:

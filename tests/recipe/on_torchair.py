@@ -54,7 +54,8 @@ def _said_by(config: Any) -> dict[str, Any]:
 def _ge_graphs(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
-    from npucompose.schema.facts import facts_of
+
+    from npucompose.table.plain import facts_of
     from npucompose.targets.torchair import ge_graphs
     from npucompose.targets.torchair.ge_graphs import facts
 

@@ -30,9 +30,9 @@ from npucompose.recipe.ejected import CARRIED, options_of
 from npucompose.recipe.freeze import freeze, freezing_session
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
-from npucompose.schema.versions import genuine_tree
 from npucompose.targets.null_device import NullDevice
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.versions import genuine_tree
 from npucompose.version import __version__
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
 from tests.recipe.fakes import executed, installed

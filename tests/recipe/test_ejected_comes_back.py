@@ -15,8 +15,8 @@ from npucompose.errors import ConfigError
 from npucompose.recipe import eject, header, import_script
 from npucompose.recipe.ejected import Parts
 from npucompose.recipe.script import text
-from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.experiment import Experiment, Shapes
+from npucompose.vendor.compiler import LEAVES, CompilerOptions
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
 from tests.recipe.importing import compiler, experiment_of, experiments
 

@@ -19,10 +19,10 @@ from npucompose.recipe import eject
 from npucompose.recipe.ejected import Parts
 from npucompose.recipe.genuine import Package, attributes
 from npucompose.recipe.script import text
-from npucompose.schema.compiler import LEAVES, CompilerOptions
 from npucompose.schema.experiment import Experiment, Mode, ModeName
-from npucompose.schema.leaf import Leaf
 from npucompose.targets.npu_offline.fetch import fetch, pinned
+from npucompose.vendor.compiler import LEAVES, CompilerOptions
+from npucompose.vendor.leaf import Leaf
 from tests.recipe.experiments import OTHER_VERSIONS
 from tests.recipe.wheel import torch_npu_tree
 

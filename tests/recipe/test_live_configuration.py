@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from npucompose.errors import ConfigError
 from npucompose.recipe import of_config
 from npucompose.recipe.genuine import Unread
-from npucompose.schema.compiler import LEAVES
 from npucompose.schema.experiment import Experiment
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.compiler import LEAVES
 from tests.recipe.fakes import FakeConfig
 from tests.recipe.importing import experiments
 

@@ -12,7 +12,7 @@ from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.recipe import command as migrate
 from npucompose.recipe.command import migration
-from npucompose.schema.versions import tree_of
+from npucompose.vendor.versions import tree_of
 
 NESTED = {"npugraph_ex": {"debug": {"aclgraph": {"clone_input": False}}}, "torch_npu_version": "2.8.0"}
 

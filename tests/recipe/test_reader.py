@@ -13,7 +13,7 @@ from npucompose.recipe.expressions import computed
 from npucompose.recipe.genuine import filter_source
 from npucompose.recipe.reader import MOST_STEPS, Reader, read
 from npucompose.recipe.values import MOST_ITEMS, Config, Const, Facts, TooLong, Unknown, size
-from npucompose.schema.versions import REFERENCE
+from npucompose.vendor.versions import REFERENCE
 from tests.recipe.scripts import CONFIG, SCRIPTS
 
 

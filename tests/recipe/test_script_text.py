@@ -32,8 +32,8 @@ from npucompose.recipe.python_text import (
     written,
 )
 from npucompose.recipe.script import text
-from npucompose.schema.compiler import CompilerOptions
 from npucompose.schema.experiment import CompileKeywords, Experiment, Logs, Mode, Shapes
+from npucompose.vendor.compiler import CompilerOptions
 from npucompose.version import __version__
 
 

@@ -10,7 +10,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.recipe import export
 from npucompose.recipe.ascend_dialects import FIXED, MODES, OPTIONS
-from npucompose.schema.compiler import LEAVES
+from npucompose.vendor.compiler import LEAVES
 
 FIXED_AS_THERE = [
     "compiler.npugraph_ex.force_eager=true",

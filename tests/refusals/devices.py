@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.schema import premises
+from npucompose.results import premises
 from tests.refusals.case import Case
 
-PREMISES = "npucompose.schema.premises"
+PREMISES = "npucompose.results.premises"
 WHOLE: dict[str, Any] = {"schema": premises.SCHEMA, "device": {}, "claims": []}
 
 

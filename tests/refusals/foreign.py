@@ -12,7 +12,7 @@ from npucompose.compose.foreign import read_foreign
 from npucompose.compose.references import resolved
 from npucompose.compose.sources import loader_of
 from npucompose.compose.tree import Composed, compose
-from npucompose.schema.flat import flat
+from npucompose.table.plain import flat
 from tests.refusals.case import Case
 
 GROUPS = ("model", "mode", "experiment", "passes")
@@ -68,7 +68,7 @@ def checked(**sections: Any) -> Callable[[Path], Any]:
 
 FOREIGN, SOURCES = "npucompose.compose.foreign", "npucompose.compose.sources"
 REFERENCES, STRANGERS, CHECK = (f"npucompose.compose.{name}" for name in ("references", "strangers", "check"))
-EXECUTOR = "npucompose.schema.executor"
+EXECUTOR = "npucompose.schema.execution"
 HYDRA = "a file may not hold hydra.*"
 LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}

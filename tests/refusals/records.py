@@ -18,10 +18,10 @@ from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.report import json as report_json
-from npucompose.schema import versions
-from npucompose.schema.facts import of_facts
-from npucompose.schema.figures import Figures
-from npucompose.schema.record import Report
+from npucompose.results.figures import Figures
+from npucompose.results.record import Report
+from npucompose.table.plain import of_facts
+from npucompose.vendor import versions
 from tests.refusals.case import ACCEPTED, Case, Unread
 
 EXPERIMENT = {"seed": 1}
@@ -126,9 +126,9 @@ LOCK, LEDGER, GATHER, STORE = (
 )
 REPORTS, RECORDS, FACTS, VERSIONS = (
     "npucompose.report.json",
-    "npucompose.schema.record",
-    "npucompose.schema.facts",
-    "npucompose.schema.versions",
+    "npucompose.results.record",
+    "npucompose.table.plain",
+    "npucompose.vendor.versions",
 )
 
 

@@ -27,8 +27,8 @@ READS = re.compile(
     r"(?<!_)json\.loads?\(|yaml\.safe_load|yaml\.parse|\.read_(text|bytes)\(|\bread_text\(|sqlite3\.connect|ast\.parse"
 )
 NO_STRANGERS = {
-    "npucompose.schema.inductor_source": "the installed torch",
-    "npucompose.schema.versions": "the package's own table",
+    "npucompose.vendor.inductor_source": "the installed torch",
+    "npucompose.vendor.versions": "the package's own table",
     "npucompose.report.html": "our own templates",
     "npucompose.report.doctor": "what our own process answers",
     "npucompose.recipe.script": "what is written, and not read",
@@ -45,7 +45,7 @@ NO_STRANGERS = {
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.memory": "the kernel's files",
-    "npucompose.schema.soc": "the package's own table",
+    "npucompose.vendor.soc": "the package's own table",
     "npucompose.sinking.table": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.cgroup": "the kernel's files",

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.interface import LowerRequest
-from npucompose.schema.compiler import CompilerOptions
+from npucompose.vendor.compiler import CompilerOptions
 
 
 def traced(function: Callable[..., Any], *inputs: Any) -> fx.GraphModule:

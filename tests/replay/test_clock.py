@@ -12,7 +12,7 @@ from npucompose.errors import CaptureError
 from npucompose.replay.executor import timing
 from npucompose.replay.plan import Step
 from npucompose.replay.threads import Threads, Workers
-from npucompose.schema.streams import StreamTimes
+from npucompose.results.streams import StreamTimes
 from npucompose.targets.cpu import linears
 from npucompose.targets.cpu.linears import Linear
 

@@ -13,7 +13,7 @@ from torch import fx
 from npucompose.replay.executor import timing
 from npucompose.replay.executor.timing import PlanTrial, Way, _quantile, _Race, _untriable
 from npucompose.replay.plan import Layout, Plan, Root, Slot, Step
-from npucompose.schema.streams import Trial
+from npucompose.results.streams import Trial
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten

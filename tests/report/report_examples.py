@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from npucompose.schema.modes import Behind, ModeFacts, ModeTime
-from npucompose.schema.overwrites import Overwrites
-from npucompose.schema.partition import Outside, Partition
-from npucompose.schema.record import (
+from npucompose.results.graphs import Outside, Partition
+from npucompose.results.measured import Behind, Memory, ModeFacts, ModeTime, Numerics, Overwrites, Share
+from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
     CompileTimes,
@@ -15,20 +14,17 @@ from npucompose.schema.record import (
     Environment,
     Expectation,
     GraphFacts,
-    Memory,
-    Numerics,
     PassFacts,
     Recompile,
     ReplayFacts,
     Report,
-    Share,
     StageRun,
     Stages,
     StreamFacts,
     Timing,
 )
-from npucompose.schema.sinking import Blame, SinkingFacts, Step, Verdict
-from npucompose.schema.streams import Timeline
+from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.streams import Timeline
 
 
 def timing(microseconds: float) -> Timing:

@@ -16,8 +16,8 @@ from npucompose.report.compare import (
     as_table,
     columns,
 )
-from npucompose.schema.figures import CHOICES, MEASURED, Figures
-from npucompose.schema.record import Report
+from npucompose.results.figures import CHOICES, MEASURED, Figures
+from npucompose.results.record import Report
 
 
 def line(name: str, report: Report) -> Line:

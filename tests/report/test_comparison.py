@@ -14,8 +14,9 @@ from npucompose.report.compare import Line
 from npucompose.report.comparison import Compared, render
 from npucompose.report.differences import ABSENT, differences
 from npucompose.report.pareto import with_front
-from npucompose.schema.figures import Figures
-from npucompose.schema.record import Memory, Report
+from npucompose.results.figures import Figures
+from npucompose.results.measured import Memory
+from npucompose.results.record import Report
 from tools.chromium import Chromium
 
 

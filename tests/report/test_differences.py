@@ -16,7 +16,7 @@ from npucompose.report.differences import (
     difference_text,
     differences,
 )
-from npucompose.schema.record import Environment
+from npucompose.results.record import Environment
 
 
 def test_two_equal_runs_differ_in_nothing() -> None:

@@ -14,8 +14,8 @@ from hostile import HOSTILE, filled
 from report_examples import CUT_RUN, EXAMPLES, FULL, INDUCTOR, REPEATED_RUN, TIMELINES, WRONG
 
 from npucompose.report.html import environment, render, write
-from npucompose.schema.record import GraphFacts, Report
-from npucompose.schema.streams import Timeline
+from npucompose.results.record import GraphFacts, Report
+from npucompose.results.streams import Timeline
 from tools.chromium import Chromium
 
 OURS = {

@@ -13,8 +13,8 @@ from report_examples import EXAMPLES, FULL
 
 from npucompose.errors import ConfigError
 from npucompose.report import json as report_json
-from npucompose.schema.record import EXIT_STATUS, STATUSES, Report
-from npucompose.schema.timing import Timing
+from npucompose.results.measured import Timing
+from npucompose.results.record import EXIT_STATUS, STATUSES, Report
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
 

@@ -11,8 +11,7 @@ from report_examples import CONTEST, CONTESTED, timing
 from npucompose.report import html
 from npucompose.report import json as report_json
 from npucompose.report.sections import sentence
-from npucompose.schema.modes import Behind, ModeFacts, ModeTime
-from npucompose.schema.timing import Timing
+from npucompose.results.measured import Behind, ModeFacts, ModeTime, Timing
 from tests.report.test_terminal import shown
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from npucompose.report.compare import Line
 from npucompose.report.pareto import front, rounded, with_front
-from npucompose.schema.figures import Figures
+from npucompose.results.figures import Figures
 
 SMALL = st.integers(0, 4).map(float)
 

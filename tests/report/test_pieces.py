@@ -21,10 +21,10 @@ from airflow_free.files import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.report import differences, html, keys, listing, sections
 from npucompose.report import json as report_json
-from npucompose.schema.compiler import LEAVES
-from npucompose.schema.modes import Behind, ModeFacts, ModeTime
-from npucompose.schema.record import Environment, Numerics, Report
-from npucompose.schema.versions import tree_of
+from npucompose.results.measured import Behind, ModeFacts, ModeTime, Numerics
+from npucompose.results.record import Environment, Report
+from npucompose.vendor.compiler import LEAVES
+from npucompose.vendor.versions import tree_of
 
 # Files.
 

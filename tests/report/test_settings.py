@@ -10,8 +10,7 @@ from rich.console import Console
 
 from npucompose.errors import ConfigError
 from npucompose.report.explain import render_settings, settings_json
-from npucompose.schema.effective import Effective
-from npucompose.schema.setting import Setting, origin, settings
+from npucompose.results.effective import Effective, Setting, origin, settings
 
 VALUES = {
     "seed": 7,

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from npucompose.report import html
 from npucompose.report.terminal import render
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.record import STATUSES, CallFacts, CaptureFacts, Memory, Report, SequenceFacts
+from npucompose.results.measured import CallStatistics, Memory
+from npucompose.results.record import STATUSES, CallFacts, CaptureFacts, Report, SequenceFacts
 
 
 def shown(report: Report, width: int = 80, path: str | None = "outputs/2026-11-20/10-00-00/report.json") -> str:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import Any
 
 from npucompose.report.exports import trace_text
-from npucompose.schema.facts import facts_of, of_facts
-from npucompose.schema.streams import Timeline
+from npucompose.results.streams import Timeline
+from npucompose.table.plain import facts_of, of_facts
 
 LINE = Timeline(
     source="predicted",

@@ -47,10 +47,8 @@ from npucompose.report.pictures import Axis, timeline_drawings
 from npucompose.report.words import (
     as_time,
 )
-from npucompose.schema.figures import Figures
-from npucompose.schema.record import (
-    Report,
-)
+from npucompose.results.figures import Figures
+from npucompose.results.record import Report
 
 
 @pytest.mark.parametrize("name", WHOLE)

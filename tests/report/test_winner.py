@@ -9,7 +9,8 @@ from attrs import evolve
 from report_examples import CRASHED, FULL, WRONG
 
 from npucompose.report.differences import verdict
-from npucompose.schema.record import Numerics, Report
+from npucompose.results.measured import Numerics
+from npucompose.results.record import Report
 
 
 def run(mode: str, speedup: float, spread: float = 0.0, **changes: Any) -> Report:

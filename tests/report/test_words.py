@@ -38,15 +38,12 @@ from npucompose.report.words import (
     trial_words,
     why_untimed,
 )
-from npucompose.schema.adapted import Adaptation, DryRun
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.record import (
-    Numerics,
-    StreamFacts,
-)
-from npucompose.schema.setting import Setting
-from npucompose.schema.sinking import Explanation
-from npucompose.schema.streams import Verdict as Weighed
+from npucompose.results.effective import Setting
+from npucompose.results.graphs import Adaptation, DryRun
+from npucompose.results.measured import CallStatistics, Numerics
+from npucompose.results.record import StreamFacts
+from npucompose.results.sinking import Explanation
+from npucompose.results.streams import Verdict as Weighed
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,13 @@ from report_examples import CONTEST, CUT, EXAMPLES, FULL, INDUCTOR, OVERWRITES, 
 from rich.console import Console
 
 from npucompose.console import console
-from npucompose.schema.ablation import AblationFacts, Variant
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.partition import Outside
-from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
-from npucompose.schema.record import (
-    CallFacts,
-    GeGraph,
-    GraphFacts,
-    Memory,
-    NpuFacts,
-    Numerics,
-    PassFacts,
-    Report,
-    SequenceFacts,
-    Share,
-)
-from npucompose.schema.sinking import Blame, SinkingFacts, Step, Verdict
-from npucompose.schema.streams import Timeline
-from npucompose.schema.streams import Verdict as Weighed
+from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, RuleFacts
+from npucompose.results.measured import AblationFacts, CallStatistics, Memory, Numerics, Share, Variant
+from npucompose.results.npu import GeGraph, NpuFacts
+from npucompose.results.record import CallFacts, GraphFacts, PassFacts, Report, SequenceFacts
+from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.streams import Timeline
+from npucompose.results.streams import Verdict as Weighed
 
 ADAPT = PassFacts(
     name="adapt",

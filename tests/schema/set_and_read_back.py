@@ -20,11 +20,12 @@ from npucompose import ops
 from npucompose.compose.check import check
 from npucompose.compose.engine import materialize
 from npucompose.compose.tree import compose
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.leaf import NPUGRAPH_EX, Leaf
-from npucompose.schema.versions import REFERENCE, tree_of
+from npucompose.table.modes import NPUGRAPH_EX
 from npucompose.targets.npu_offline.option_trees import load_configs
 from npucompose.targets.torchair.config import PREFIX, read, write
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.versions import REFERENCE, tree_of
 
 POOL = (0, 1)
 """What stands for a handle: the name of a pool becomes one, which only a device gives."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pytest
@@ -24,11 +24,11 @@ from npucompose.schema.adapt import (
     When,
     references,
 )
-from npucompose.schema.executor import PARAMETERS, Local, Ray, Slurm
+from npucompose.schema.execution import PARAMETERS, Local, Ray, Slurm
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.options import option, set_by_engine
 from npucompose.schema.search import Dimension, NoSearch, Optuna
-from npucompose.schema.structure import structure
+from npucompose.table.options import choices_of_field, option, set_by_engine
+from npucompose.table.structure import structure
 
 # Searches.
 
@@ -144,15 +144,18 @@ def test_an_option_is_checked_as_it_was_declared() -> None:
         maybe: int | None = option(None, ge=1, optional=True)
         fresh: list[int] = option(factory=list)
         seed: int = option(0, from_experiment="seed")
+        kind: Literal["a", "b"] | None = option("a", optional=True)
+        one_of: int = option(1, choices=(1, 2))
 
     assert Made(free="x", above=2).free == "x"
     assert Made().fresh is not Made().fresh
-    for wrong in ({"above": 0}, {"above": 2.1}, {"maybe": 0}):
+    for wrong in ({"above": 0}, {"above": 2.1}, {"maybe": 0}, {"kind": "c"}, {"one_of": 3}):
         with pytest.raises(ValueError, match="must be"):
             Made(**wrong)
     assert set_by_engine(Made) == {"seed": "seed"}
-    assert attrs.fields(Made).free.validator is None
-    assert attrs.fields(Made).above.metadata["choices"] is None
+    assert choices_of_field(Made, attrs.fields(Made).above) is None
+    assert choices_of_field(Made, attrs.fields(Made).kind) == ("a", "b")
+    assert choices_of_field(Made, attrs.fields(Made).one_of) == (1, 2)
     with pytest.raises(TypeError):
         attrs.make_class("Needed", {"one": option(doc="needed")})()
 

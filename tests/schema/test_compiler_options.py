@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import LEAVES, CompilerOptions
-from npucompose.schema.leaf import ELSEWHERE, Leaf
-from npucompose.schema.npugraph_ex_options import NPUGRAPH_EX_LEAVES
-from npucompose.schema.torchair_options import TORCHAIR
+from npucompose.vendor.compiler import LEAVES, CompilerOptions
+from npucompose.vendor.leaf import ELSEWHERE, Leaf
+from npucompose.vendor.versions import NPUGRAPH_EX_LEAVES, TORCHAIR
 
 LETTERS = string.ascii_letters + string.digits + string.punctuation + " "
 TEXT = st.text(LETTERS)
@@ -264,7 +263,7 @@ def test_settable_dump_paths_keep_the_genuine_attribute_name():
 
 def test_the_schema_loads_no_torch():
     code = (
-        "import sys, npucompose.schema.compiler, npucompose.schema.legality\n"
+        "import sys, npucompose.vendor.compiler, npucompose.vendor.legality\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.errors import ConfigCompositionException
-from omegaconf import OmegaConf
 
-from npucompose.schema.compiler import CompilerOptions
-
-CONF = Path(__file__).parents[2] / "conf"
+from npucompose.compose.tree import compose
+from npucompose.vendor.compiler import CompilerOptions
 
 
 def composed(*overrides: str) -> CompilerOptions:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(overrides=["+compiler=default", *overrides])
-    tree: Any = OmegaConf.to_container(config.compiler, resolve=True)
-    return CompilerOptions.of_tree(tree)
+    found = compose(overrides)
+    assert found.problems == ()
+    return CompilerOptions.of_tree(found.tree["compiler"])
 
 
 @pytest.mark.parametrize(
@@ -50,8 +44,10 @@ def test_the_default_choice_asks_for_nothing():
     assert composed() == CompilerOptions()
 
 
-def test_the_npugraph_ex_choice_has_no_torchair_options():
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert compose(overrides=["+compiler=npugraph_ex"]).compiler.npugraph_ex.clone_input is True
-        with pytest.raises(ConfigCompositionException):
-            compose(overrides=["+compiler=npugraph_ex", "compiler.ge_config.oo_level=O1"])
+def test_the_npugraph_ex_choice_asks_for_nothing_and_takes_options_of_both_packages():
+    assert composed("compiler=npugraph_ex") == CompilerOptions()
+    both = ["compiler.ge_config.oo_level=O1", "+compiler.npugraph_ex.clone_input=false"]
+    assert composed("compiler=npugraph_ex", *both).changed() == {
+        "ge_config.oo_level": "O1",
+        "npugraph_ex.clone_input": False,
+    }

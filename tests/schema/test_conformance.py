@@ -15,15 +15,15 @@ import pytest
 from nursery import command
 
 from npucompose.compose.tree import compose
-from npucompose.schema.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.schema.genuine import GenuineLeaf, differences, stored_path
-from npucompose.schema.leaf import INT64_MAX, Leaf
-from npucompose.schema.legality import illegal_in_mode
-from npucompose.schema.versions import genuine_tree, known, tree_of, versions
 from npucompose.targets.npu_offline.fetch import fetch, pinned
 from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
 from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
+from npucompose.vendor.genuine import GenuineLeaf, differences, stored_path
+from npucompose.vendor.leaf import INT64_MAX, Leaf
+from npucompose.vendor.legality import illegal_in_mode
+from npucompose.vendor.versions import genuine_tree, known, tree_of, versions
 
 OURS = tuple(LEAVES.values())
 GENUINE_DUMP_STEP = r"^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$"

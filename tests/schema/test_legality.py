@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from npucompose.compose import legality as rules
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import LEAVES, CompilerOptions
-from npucompose.schema.effective import Effective
-from npucompose.schema.leaf import Leaf
-from npucompose.schema.legality import illegal_in_mode, legality, not_on_target, twins, waiting
+from npucompose.results.effective import Effective
+from npucompose.schema.experiment import Choice, Experiment, Mode
+from npucompose.vendor.compiler import LEAVES, CompilerOptions
+from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.legality import idle_options, illegal_in_mode, twins, waiting
 
 COMPILING = ("max-autotune", "reduce-overhead", "npugraph_ex")
 NOTHING: frozenset[str] = frozenset()
@@ -19,6 +22,15 @@ NOTHING: frozenset[str] = frozenset()
 def asking(**values: Any) -> CompilerOptions:
     """`asking(ge_config__oo_level="O1")`: two underscores are the dot."""
     return CompilerOptions(values={path.replace("__", "."): value for path, value in values.items()})
+
+
+def legality(
+    options: CompilerOptions, *, mode: Any, target: str, honoured: frozenset[str], strict: Any = "mode"
+) -> Any:
+    """What is made of the compiler's options on a target that honours these."""
+    asked = Experiment(mode=Mode(name=mode), target=Choice(name=target), compiler=options, strict=strict)
+    device: Any = SimpleNamespace(name=target, honours=lambda mode: honoured)
+    return list(rules.judged((rules._compiler,), rules.Asked(experiment=asked, target=device)))
 
 
 def another_value(leaf: Leaf) -> Any:
@@ -113,7 +125,8 @@ def test_an_option_that_the_target_honours_is_not_listed():
 
 def test_what_is_illegal_in_the_mode_is_not_also_a_matter_of_the_target():
     ask = asking(ge_config__oo_level="O1", debug__aclgraph__clone_input=False)
-    assert set(not_on_target(ask, "reduce-overhead", "cpu", NOTHING)) == {"debug.aclgraph.clone_input"}
+    found = {path: refused_by for path, _, refused_by in idle_options(ask, "reduce-overhead", "cpu", NOTHING)}
+    assert found == {"ge_config.oo_level": ("mode", "all"), "debug.aclgraph.clone_input": ("all",)}
 
 
 def test_all_illegal_options_are_refused_at_once():

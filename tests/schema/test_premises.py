@@ -11,7 +11,7 @@ from attrs import evolve
 
 from npucompose import api
 from npucompose.errors import ConfigError
-from npucompose.schema import premises
+from npucompose.results import premises
 from tests.npu.claims import CLAIMS
 from tests.recipe.experiments import EXPERIMENTS
 
@@ -73,7 +73,7 @@ def test_an_experiment_rests_on_the_claims_about_what_it_uses(overrides: list[st
 def test_every_claim_is_one_that_experiments_can_rest_on() -> None:
     modes = ("max-autotune", "reduce-overhead", "npugraph_ex")
     base = experiment("mode=max-autotune")
-    known = {name for mode in modes for name in premises._premises(evolve(base.mode, name=mode).name)}
+    known = {name for mode in modes for name in premises._premises(evolve(base.mode, name=mode).spec)}
     claims = {claim.name for claim in CLAIMS if not claim.name.startswith(OFF_RECIPES)}
     assert claims == known
     assert EXPERIMENTS

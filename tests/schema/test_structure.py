@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
-from npucompose.schema.options import option
-from npucompose.schema.structure import classes_of, shown, structure
+from npucompose.table.options import option
+from npucompose.table.structure import classes_of, shown, structure
 
 
 @frozen(kw_only=True)
@@ -154,7 +154,7 @@ def test_mistakes_in_different_fields_never_hide_each_other() -> None:
 
 
 def test_reading_a_tree_loads_no_torch() -> None:
-    code = "import sys, npucompose.schema.structure, npucompose.schema.experiment; sys.exit('torch' in sys.modules)"
+    code = "import sys, npucompose.table.structure, npucompose.schema.experiment; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -8,25 +8,31 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import attrs
 
 import npucompose.models
+import npucompose.results
 import npucompose.schema
+import npucompose.table
+import npucompose.vendor
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
-from npucompose.schema.leaf import Leaf, shown
-from npucompose.schema.versions import every_leaf
+from npucompose.table.options import _in_literal, choices_of_field
 from npucompose.targets import TARGETS
+from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]
+PACKAGES = (npucompose.table, npucompose.vendor, npucompose.schema, npucompose.results)
 
 
 def classes() -> Iterator[type[Any]]:
     """Every attrs class of the schema, then the models', passes' and targets' own."""
-    for found in sorted(module.name for module in pkgutil.iter_modules(npucompose.schema.__path__)):
-        module = importlib.import_module(f"npucompose.schema.{found}")
+    for found in (f"{p.__name__}.{one.name}" for p in PACKAGES for one in pkgutil.iter_modules(p.__path__)):
+        module = importlib.import_module(found)
         yield from (
             value
             for value in vars(module).values()
@@ -64,9 +70,13 @@ def check_of(validator: Any) -> str:
     return f"like {cells['pattern'].pattern}"
 
 
-def line(field: attrs.Attribute[Any]) -> str:
+def line(cls: type[Any], field: attrs.Attribute[Any]) -> str:
     parts = [f"{field.name}: {default_of(field)}"]
-    if check := check_of(field.validator):
+    if field.validator is _in_literal:
+        if choices := choices_of_field(cls, field):
+            null = NoneType in get_args(get_type_hints(cls)[field.name])
+            parts.append(f"(one of {choices} or null)" if null else f"one of {choices}")
+    elif check := check_of(field.validator):
         parts.append(check)
     if source := field.metadata.get("from_experiment"):
         parts.append(f"from the experiment's {source}")
@@ -79,7 +89,7 @@ def test_every_option_has_the_default_and_the_bounds_that_were_reviewed(golden: 
     lines = []
     for cls in classes():
         lines.append(f"{cls.__module__.removeprefix('npucompose.')}.{cls.__qualname__}")
-        lines += [line(field) for field in attrs.fields(cls)]
+        lines += [line(cls, field) for field in attrs.fields(cls)]
     golden("schema/options.txt", "\n".join(lines) + "\n")
 
 

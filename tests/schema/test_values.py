@@ -8,34 +8,32 @@ import attrs
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.schema.adapted import Adaptation, DryRun
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.capabilities import Clocked
-from npucompose.schema.device_model import ATLAS_A2, Calibration, DeviceModel, cpu
-from npucompose.schema.effective import Effective
-from npucompose.schema.facts import facts_of, of_facts
-from npucompose.schema.figures import CHOICES, MEASURED, Figures, figure_stage
-from npucompose.schema.flat import flat
-from npucompose.schema.overwrites import Overwrites
-from npucompose.schema.partition import Outside, Partition, counted, named, npu_words, refused_on_npu
-from npucompose.schema.passes import PassRecord, RuleFacts, rules_together
-from npucompose.schema.patterns import fits
-from npucompose.schema.record import (
-    EXIT_STATUS,
-    STATUSES,
-    BenchmarkFacts,
-    CompileTimes,
-    Memory,
-    Report,
-    Stages,
-    StreamFacts,
+from npucompose.results.effective import DEFAULT, Effective, origin, settings
+from npucompose.results.figures import CHOICES, MEASURED, Figures, figure_stage
+from npucompose.results.graphs import (
+    Adaptation,
+    DryRun,
+    Outside,
+    Partition,
+    PassRecord,
+    RuleFacts,
+    counted,
+    named,
+    npu_words,
+    refused_on_npu,
+    rules_together,
 )
-from npucompose.schema.sequence import dimension_of, told
-from npucompose.schema.setting import DEFAULT, origin, settings
-from npucompose.schema.sinking import KINDS, PATHS, STEP_IDS, UNKNOWN, Blame, Operator, SinkingFacts, Step, Verdict
-from npucompose.schema.tolerance import EXACT, TOLERANCES, Tolerance, tolerance_of
-from npucompose.schema.tracker import PACKAGES
-from npucompose.schema.verified import torch_warning
+from npucompose.results.measured import EXACT, TOLERANCES, CallStatistics, Memory, Overwrites, Tolerance, tolerance_of
+from npucompose.results.record import EXIT_STATUS, STATUSES, BenchmarkFacts, CompileTimes, Report, Stages, StreamFacts
+from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, SinkingFacts, Step, Verdict
+from npucompose.schema.capabilities import Clocked
+from npucompose.schema.execution import PACKAGES
+from npucompose.schema.experiment import dimension_of, told
+from npucompose.schema.sinking import PATHS, Operator
+from npucompose.schema.streams import fits
+from npucompose.table.plain import facts_of, flat, of_facts
+from npucompose.vendor.device_model import ATLAS_A2, Calibration, DeviceModel, cpu
+from npucompose.version import torch_warning
 
 # Calls.
 
@@ -120,7 +118,7 @@ def test_the_record_of_a_pass_is_plain() -> None:
         exact=True,
         rules=(rule("a", matches=1),),
     )
-    assert record.as_dict()["rules"][0]["rule"] == "a"
+    assert facts_of(record)["rules"][0]["rule"] == "a"
 
 
 # Tolerances.
@@ -128,7 +126,7 @@ def test_the_record_of_a_pass_is_plain() -> None:
 
 def test_the_tolerances_are_those_of_the_table() -> None:
     """The table stands in the module's own words: they are the contract."""
-    from npucompose.schema import tolerance
+    from npucompose.results import measured as tolerance
 
     rows = [line.split() for line in (tolerance.__doc__ or "").splitlines() if "e-" in line]
     written = {name.removesuffix("_*"): Tolerance(float(rtol), float(atol)) for name, rtol, atol in rows}
@@ -146,7 +144,7 @@ def test_a_dtype_s_tolerance_is_found_by_its_name() -> None:
 def test_a_tolerance_is_widened_by_what_allows_more_and_what_is_exact_stays_so() -> None:
     assert Tolerance(0.1, 2.0).widened(Tolerance(1.0, 0.2)) == Tolerance(1.0, 2.0)
     assert EXACT.widened(Tolerance(1.0, 1.0)) == EXACT
-    assert Tolerance(0.1, 2.0).as_dict() == {"rtol": 0.1, "atol": 2.0}
+    assert facts_of(Tolerance(0.1, 2.0)) == {"rtol": 0.1, "atol": 2.0}
 
 
 # Options and who set them.

@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-import npucompose.schema.versions as versions_module
+import npucompose.vendor.versions as versions_module
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.schema.genuine import GenuineLeaf, kind_of, stored_path
-from npucompose.schema.leaf import Leaf
-from npucompose.schema.versions import (
+from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
+from npucompose.vendor.genuine import GenuineLeaf, kind_of, stored_path
+from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.versions import (
     Span,
     _covers,
     _described,
@@ -206,7 +206,7 @@ TABLE = [leaf for path, leaf in LEAVES.items() if path.split(".")[0] in ("debug"
 
 
 def test_a_leaf_that_is_in_no_table_takes_what_its_class_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.schema.versions.having", lambda path: ("1.0", "2.0"))
+    monkeypatch.setattr("npucompose.vendor.versions.having", lambda path: ("1.0", "2.0"))
     new = described("debug.brand_new", kind="IntRangeValue", default=3, least=2)
     assert (new.kind, new.default, new.least, new.choices, new.modes) == (
         "int",
@@ -233,7 +233,7 @@ def test_a_leaf_that_is_in_no_table_takes_what_its_class_takes(monkeypatch: pyte
 def test_a_leaf_of_a_known_name_is_described_as_torchairs_and_acts_in_its_own_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("npucompose.schema.versions.having", lambda path: ("2.0",))
+    monkeypatch.setattr("npucompose.vendor.versions.having", lambda path: ("2.0",))
     like = LEAVES["debug.graph_dump.type"]
     ex = described("npugraph_ex.debug.graph_dump.type", allowed=("py",))
     assert (ex.doc, ex.kind, ex.modes, ex.choices, ex.choices_in) == (like.doc, "str", ("npugraph_ex",), ("py",), {})

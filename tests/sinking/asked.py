@@ -10,7 +10,7 @@ from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.experiment.explain import explained
-from npucompose.schema.sinking import SinkingFacts, Step
+from npucompose.results.sinking import SinkingFacts, Step
 
 ON_CPU = ("target=cpu", "target.soc=ascend910b", "mode=max-autotune")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from npucompose.schema.sinking import Failure
+from npucompose.results.sinking import Failure
 from npucompose.sinking import Change, GeFacts
 from npucompose.sinking.facts import Argument
 from tests.sinking.made import Asked, about, graph, number, op, own, tensor

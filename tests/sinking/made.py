@@ -6,7 +6,8 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
-from npucompose.schema.sinking import Operator, SinkingFacts
+from npucompose.results.sinking import SinkingFacts
+from npucompose.schema.sinking import Operator
 from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question
 from npucompose.sinking.facts import Argument, Input, Op
 from npucompose.sinking.table import Product

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch._dynamo.convert_frame
 
-from npucompose.schema.experiment import Shapes
-from npucompose.schema.sequence import Call
+from npucompose.schema.experiment import Call, Shapes
 from npucompose.sinking.recompiles import Again, Asked, explained, watched
 
 TELLER: Any = torch._dynamo.convert_frame

@@ -9,7 +9,8 @@ import pytest
 from attrs import evolve
 
 from npucompose.errors import ConfigError
-from npucompose.schema.sinking import Blame, Operator, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.schema.sinking import Operator
 from npucompose.sinking import OperatorTable, diagnose, not_compiled, with_artefacts
 from npucompose.sinking.facts import Op
 from npucompose.sinking.steps import TITLES

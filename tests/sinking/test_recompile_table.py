@@ -18,9 +18,8 @@ from attrs import evolve, field, frozen
 from npucompose.compose import sequence, shapes
 from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.errors import CompileError
-from npucompose.schema.experiment import Shapes
-from npucompose.schema.record import Recompile
-from npucompose.schema.sequence import Call
+from npucompose.results.record import Recompile
+from npucompose.schema.experiment import Call, Shapes
 from npucompose.sinking.recompiles import Again, Asked, explained, watched
 
 

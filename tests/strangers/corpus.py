@@ -301,7 +301,7 @@ def _artefacts() -> Iterator[Case]:
 
 @cache
 def report() -> dict[str, Any]:
-    from npucompose.schema.record import Report
+    from npucompose.results.record import Report
     from tests.report.hostile import filled
 
     return json.loads(json.dumps(filled(Report).as_dict()))

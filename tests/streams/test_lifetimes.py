@@ -14,8 +14,8 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, allocations
 from npucompose.graphs.effects import written_by
 from npucompose.schema.streams import Streams
-from npucompose.schema.structure import structure
 from npucompose.streams import apply, lifetime, validate
+from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, Program, node, traced
 from tests.streams.random_in_place import in_place_program, random_streams, uncovered
 

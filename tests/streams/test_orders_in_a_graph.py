@@ -12,7 +12,8 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
-from npucompose.schema.streams import DEFAULT_STREAM, Event, Streams
+from npucompose.results.streams import Event
+from npucompose.schema.streams import DEFAULT_STREAM, Streams
 from npucompose.streams import apply, decision_of, limits, plan_of, race, validate
 from npucompose.streams import emit as emitting
 from npucompose.streams.emit import strip

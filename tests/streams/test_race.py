@@ -13,11 +13,11 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.schema.streams import Streams
-from npucompose.schema.structure import structure
 from npucompose.streams import apply, race, validate
 from npucompose.streams.execute import Inputs, on_the_side
 from npucompose.streams.issue import issued_before
 from npucompose.streams.race import find_races
+from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, Program, aten, run, seeded_program, traced
 from tests.streams.test_validate import drop_event
 

@@ -9,13 +9,13 @@ from itertools import permutations, product
 import attrs
 import pytest
 
-from npucompose.schema.device_model import ATLAS_A2, Calibration, DeviceModel
 from npucompose.streams import auto, dag
 from npucompose.streams.chains import Shape, fewest_syncs, laid_on
 from npucompose.streams.order import fewest_events, in_runs
 from npucompose.streams.schedule import by_urgency
 from npucompose.streams.simulate import Simulation, simulate
 from npucompose.streams.work import Work
+from npucompose.vendor.device_model import ATLAS_A2, Calibration, DeviceModel
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs
 

@@ -13,7 +13,8 @@ import npucompose
 from npucompose import scope
 from npucompose.errors import PlanError
 from npucompose.graphs import fingerprint, printed
-from npucompose.schema.streams import Event, Plan, Streams
+from npucompose.results.streams import Event, Plan
+from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.race import find_races
 from tests.sample_graphs import CAN, run, seeded_program, traced

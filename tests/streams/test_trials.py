@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import fx
 
+from npucompose.results.streams import Trial
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.device_model import cpu
-from npucompose.schema.streams import Match, PlanEntry, Streams, Trial
+from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of
+from npucompose.vendor.device_model import cpu
 from tests.sample_graphs import CAN, traced
 
 TRIES = attrs.evolve(CAN, tries_plans=True, device_model=cpu(2))

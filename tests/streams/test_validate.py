@@ -17,8 +17,8 @@ from npucompose.graphs.effects import is_collective
 from npucompose.graphs.scopes import control, core_scope
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Cores, Streams
-from npucompose.schema.structure import structure
 from npucompose.streams import apply, plan_of, validate
+from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, happens_before, mm_abs_sub, seeded_program, traced
 
 BY_SHAPE = Streams(objective="events", cost="none")

@@ -10,10 +10,10 @@ import pytest
 
 from npucompose.compose.conf import choices_of
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import EVERY_LEAF
-from npucompose.schema.experiment import MODES
+from npucompose.table.modes import MODES
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
+from npucompose.vendor.compiler import EVERY_LEAF
 
 
 class TargetSuite:

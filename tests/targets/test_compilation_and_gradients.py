@@ -17,11 +17,9 @@ from npucompose import ops
 from npucompose.errors import CaptureError, CompileError
 from npucompose.graphs import Snapshot
 from npucompose.replay.interface import LowerRequest
-from npucompose.schema.calls import CallStatistics
+from npucompose.results.graphs import Partition
+from npucompose.results.measured import CallStatistics
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.inductor import InductorOptions
-from npucompose.schema.partition import Partition
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets import aot, compilation
@@ -30,6 +28,8 @@ from npucompose.targets.base import ModeSupport, Target
 from npucompose.targets.compilation import Backend, Compilation, Notices, is_parameter_or_buffer
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.frozen_weights import FrozenWeights
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.inductor import InductorOptions
 from tests.replay.capturing import traced
 from tests.sample_graphs import mm_abs_sub
 

@@ -13,7 +13,7 @@ import torch
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu
 from npucompose.targets.npu import CANN_VARIABLES, NpuTarget
 from npucompose.targets.torchair.target import TorchairTarget

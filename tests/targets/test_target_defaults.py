@@ -12,10 +12,10 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import LowerRequest
-from npucompose.schema.compiler import CompilerOptions
 from npucompose.targets import aot, optional
 from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, ModeSupport, Target, VendorCompiler, check_stages
 from npucompose.targets.null_device import NullDevice, Tape
+from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import built, request, traced
 
 

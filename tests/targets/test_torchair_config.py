@@ -12,13 +12,13 @@ import torch._dynamo.variables.streams
 import torch.distributed
 
 from npucompose.errors import ConfigError
+from npucompose.results.graphs import Outside
 from npucompose.schema.adapt import Compose, FillArgs
-from npucompose.schema.compiler import LEAVES
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.schema.partition import Outside
 from npucompose.sinking import table as converters
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.torchair import config, failures, workarounds
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.compiler import LEAVES
 from tests.passes.adapted_samples import rules_of
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Packages, Tree
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from npucompose.errors import ConfigError
-from npucompose.schema.leaf import NPUGRAPH_EX
+from npucompose.table.modes import NPUGRAPH_EX
 from npucompose.targets.torchair import features
 from npucompose.targets.torchair.hooks import PassHooks
 from tests.targets.torchair_fakes import Backend, Packages, Pipeline

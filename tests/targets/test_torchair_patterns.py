@@ -13,7 +13,7 @@ from attrs import evolve
 
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Pattern, Replace
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.torchair import config, features, ge_graphs, hooks
 from npucompose.targets.torchair.features import facts
 from tests.sample_graphs import CAN

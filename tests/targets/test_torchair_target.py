@@ -14,14 +14,14 @@ import torch
 from torch import fx
 
 from npucompose.errors import CompileError, ConfigError
-from npucompose.schema.compiler import EVERY_LEAF, LEAVES
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.schema.record import Memory
+from npucompose.results.measured import Memory
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
 from npucompose.targets.optional import device_memory
 from npucompose.targets.torchair import config, features, ge_graphs
 from npucompose.targets.torchair import target as of_target
+from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
 
 # The target.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 
 MODES = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
 

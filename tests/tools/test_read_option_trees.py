@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from npucompose.errors import FetchError
-from npucompose.schema.genuine import GenuineLeaf
-from npucompose.schema.versions import DATA, genuine_tree, versions
+from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.versions import DATA, genuine_tree, versions
 from tools.read_option_trees import declared, folded, in_order, wheel_in, written
 
 

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from npucompose.compose.overrides import for_hydra, in_our_words
+from npucompose.compose.overrides import in_our_words
 from npucompose.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _follow(hydra: Hydra, arguments: argparse.Namespace, name: str, task: Callable[[Any], None]) -> None:
     from hydra._internal.utils import get_args_parser
 
-    overrides = arguments.overrides = for_hydra(arguments.overrides)
+    overrides = arguments.overrides
     if arguments.help:
         hydra.app_help(config_name=name, args_parser=get_args_parser(), args=arguments)
     elif arguments.hydra_help:

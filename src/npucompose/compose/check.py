@@ -22,15 +22,14 @@ from npucompose.models.base import Model
 from npucompose.passes.base import Pass
 from npucompose.passes.pipeline import build
 from npucompose.registry import Registry
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.effective import Effective
+from npucompose.results.effective import Effective, origin
 from npucompose.schema.experiment import Choice, Experiment
-from npucompose.schema.inductor import InductorOptions
-from npucompose.schema.setting import origin
-from npucompose.schema.structure import classes_of, structure
 from npucompose.sinking import OperatorTable
+from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.inductor import InductorOptions
 
 T = TypeVar("T")
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
@@ -99,9 +98,12 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     problems += path_problems(experiment.compiler, said_by)
     experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
-    torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu))
+    of_target: list[str] = []
+    target = _gather(of_target, lambda: _made(TARGETS, experiment.target, "target"))
+    runs = target is not None and target.capabilities(experiment.mode.name).vendor_compiler
+    torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu, runs=runs))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
-    target = _gather(problems, lambda: _made(TARGETS, experiment.target, "target"))
+    problems += of_target
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
     if model is not None:
         _model_problems(model, experiment, problems)

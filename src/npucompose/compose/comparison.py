@@ -13,8 +13,9 @@ from npucompose.compose.judgement import judged, left
 from npucompose.compose.session import Session
 from npucompose.compose.steadiness import unsteady_result
 from npucompose.errors import SignatureError
-from npucompose.schema.record import Numerics, Recompile
-from npucompose.schema.sequence import Call, told
+from npucompose.results.measured import Numerics
+from npucompose.results.record import Recompile
+from npucompose.schema.experiment import Call, told
 from npucompose.sinking.recompiles import Asked, explained, watched
 
 

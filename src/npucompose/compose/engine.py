@@ -10,12 +10,12 @@ from attrs import frozen
 from npucompose.compose.check import Checked
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.effective import Effective
+from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiler
 from npucompose.targets.compilation import Backend
 from npucompose.targets.optional import VendorCompiled
+from npucompose.vendor.compiler import CompilerOptions
 
 
 @frozen(kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from torch import nn
 from npucompose.compose.traced import Traced
 from npucompose.errors import NpuComposeError
 from npucompose.measure.numerics import compare
-from npucompose.schema.record import Cause, Numerics, Share
+from npucompose.results.measured import Cause, Numerics, Share
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -35,7 +35,7 @@ def judged(session: Session, expected: Left, got: Left) -> Numerics:
     """The verdict on the last of `session.made`."""
     exact, declared = session.promises_bits, session.declared
     whole = evolve(compare(expected, got, exact=exact, declared=declared), model=session.steadiness.words)
-    compiles = session.experiment.mode.name != "eager"
+    compiles = session.experiment.mode.spec.compiles
     if whole.bitwise or not compiles or (whole.passed and not session.records):
         return whole
     try:

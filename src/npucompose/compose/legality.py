@@ -1,78 +1,325 @@
-"""Which requests do not take effect, and whether that is an error: strict off | mode | all."""
+"""Which requests do not take effect, and whether that is an error: strict off | mode | all.
+
+- strict=off: everything runs; what has no effect is listed.
+- strict=mode: what the *mode* cannot honour is an error; what has no meaning on the *target*, or waits for a switch
+  that is off, is listed, so that one YAML serves the laptop and the NPU.
+- strict=all: what would only be listed is an error too.
+In a mode that compiles nothing options are listed and not refused: it is the baseline of experiments that do set them.
+
+An option's own `Acts` says where it acts; the rules below say what goes with what.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from attrs import asdict
+import attrs
+from attrs import asdict, frozen
 
-from npucompose.compose.legality_compile import compile_keys
-from npucompose.compose.legality_device import device_limits
-from npucompose.compose.legality_ge import ge_streams
-from npucompose.compose.legality_inductor import inductor_options
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
-from npucompose.schema.effective import Effective
+from npucompose.passes.core_limit import CoreLimit
+from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.legality import legality
+from npucompose.table.modes import GE, ModeSpec, modes_that
+from npucompose.table.options import Acts
 from npucompose.targets.base import Target
 from npucompose.targets.optional import VendorCompiled
+from npucompose.vendor import inductor, soc
+from npucompose.vendor.leaf import shown
+from npucompose.vendor.legality import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
+from npucompose.vendor.soc import soc_of
+
+NEVER, STRICTEST, STRICT = (), ("all",), ("mode", "all")
+"""Which `strict` refuses a request."""
+
+AICORE_NUM = "ge_config.aicore_num"
+EXPORT = "export.export_mode"
+FROZEN = "experimental_config.frozen_parameter"
+GEARS_MERGED = "inference_config.dynamic_gears_merge_policy"
+JOINT = "experimental_config.aot_config_enable_joint_graph"
+TILING_SINK = "experimental_config.tiling_schedule_optimize"
+
+
+@frozen(kw_only=True, eq=False)
+class Asked:
+    """An experiment with the objects that its choices name."""
+
+    experiment: Experiment
+    target: Target
+    passes: Sequence[tuple[str, Pass]] = ()
+
+    @property
+    def mode(self) -> ModeSpec:
+        return self.experiment.mode.spec
+
+    def can(self, ability: str) -> bool:
+        """Whether the target has it in this mode: of what it supports, or of its capabilities."""
+        support = self.target.support(self.mode.name)
+        told = support if hasattr(support, ability) else self.target.capabilities(self.mode.name)
+        return bool(getattr(told, ability))
+
+
+class Findings:
+    """What takes no effect, and what is refused, in the order in which the rules find it."""
+
+    def __init__(self, strict: str) -> None:
+        self.strict = strict
+        self.idle: list[Effective] = []
+        self.problems: list[str] = []
+
+    def add(
+        self,
+        option: str,
+        requested: Any,
+        why: str,
+        refused_by: Sequence[str],
+        *,
+        effective: Any = None,
+        sentence: str = "",
+    ) -> None:
+        """A request that is idle, which some values of `strict` refuse with `sentence`."""
+        if self.strict in refused_by:
+            self.problems.append(sentence or f"{option}: {why}.")
+        self.idle.append(Effective(option=option, requested=requested, effective=effective, why=why))
+
+
+Rule = Callable[[Asked, Findings], None]
 
 
 def effective_options(
     experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]
 ) -> tuple[Effective, ...]:
     """Every request that does not take effect as asked, with the reason; ConfigError where `strict` refuses it."""
-    mode = experiment.mode.name
-    compiler = legality(
-        experiment.compiler,
-        mode=mode,
-        target=target.name,
-        honoured=target.support(mode).options,
-        strict=experiment.strict,
-    )
-    forced = target.overrides(mode, experiment.compiler) if isinstance(target, VendorCompiled) else ()
-    return (
-        *compiler,
-        *forced,
-        *_gears(experiment),
-        *_cores(experiment, target),
-        *_eager(experiment, passes),
-        *_fused(experiment, target, passes),
-        *_idle(experiment, target, passes),
-        *device_limits(experiment, target, passes),
-        *ge_streams(experiment),
-        *compile_keys(experiment, target),
-        *inductor_options(experiment, target),
-    )
+    return judged(RULES, Asked(experiment=experiment, target=target, passes=passes))
 
 
-def _gears(experiment: Experiment) -> list[Effective]:
-    """Gears are GE's: an error in a mode that captures, listed on a device without GE."""
-    gears, mode, target = experiment.shapes.gears, experiment.mode.name, experiment.target.name
+def judged(rules: Sequence[Rule], asked: Asked) -> tuple[Effective, ...]:
+    """What these rules find; ConfigError with everything that is refused."""
+    found = Findings(asked.experiment.strict)
+    for rule in rules:
+        rule(asked, found)
+    if found.problems:
+        raise ConfigError(*found.problems)
+    return tuple(found.idle)
+
+
+# Where an option acts, as its field says.
+
+
+def _acting(section: str) -> Rule:
+    """The rule for every option of a section that says where it acts."""
+
+    def rule(asked: Asked, found: Findings) -> None:
+        holder = getattr(asked.experiment, section)
+        for field in attrs.fields(type(holder)):
+            acts, value = field.metadata.get("acts"), getattr(holder, field.name)
+            if acts is None or not value:
+                continue
+            option = f"{section}.{field.name}"
+            why, refused_by = why_idle(acts, option, asked)
+            if why:
+                whole = isinstance(value, Mapping)
+                given, instead = (dict(value), None) if whole else (value, False)
+                sentence = f"{option}: {why}." if whole or not asked.mode.compiles else f"{why}."
+                found.add(option, given, why, refused_by, effective=instead, sentence=sentence)
+
+    return rule
+
+
+def why_idle(acts: Acts, option: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
+    """(why an option does nothing here, which `strict` refuses it); an empty text where it acts."""
+    mode, target = asked.mode, asked.target.name
+    if asked.can(acts.can) or (acts.without_compiling and not mode.compiles):
+        return "", NEVER
+    words, verb, has, they = (
+        (acts.words, "do", "have", "they act") if acts.words else (option, "does", "has", "it acts")
+    )
+    if acts.mode == "compiles":
+        if not mode.compiles:
+            return f"mode={mode.name} compiles nothing", NEVER
+        own = asked.target.why_idle(option, mode.name)
+        return own or f"{words} {has} no meaning on target={target} in mode={mode.name}", STRICTEST
+    if not getattr(mode, acts.mode):
+        why = f"{words} {verb} not act in mode={mode.name}{acts.aside}; {they} in: {listed(modes_that(acts.mode))}"
+        return why, STRICT if mode.compiles else STRICTEST
+    return f"{words} {has} no meaning on target={target}", STRICTEST
+
+
+# Options of the compilers.
+
+
+def _compiler(asked: Asked, found: Findings) -> None:
+    """TorchAir's options, whose table says where each acts."""
+    experiment, mode = asked.experiment, asked.mode.name
+    honoured = asked.target.support(asked.mode.name).options
+    for path, why, refused_by in idle_options(experiment.compiler, mode, asked.target.name, honoured):
+        sentence = f"{why} (strict=all)" if refused_by == STRICTEST else why
+        default = experiment.compiler.default(path)
+        found.add(f"compiler.{path}", experiment.compiler[path], why, refused_by, effective=default, sentence=sentence)
+
+
+def _overridden(asked: Asked, found: Findings) -> None:
+    if isinstance(asked.target, VendorCompiled):
+        found.idle += asked.target.overrides(asked.mode.name, asked.experiment.compiler)
+
+
+DEVICE_OF: Mapping[str, str] = {
+    "triton": "cuda", "cutlass": "cuda", "cuda": "cuda", "rocm": "another GPU", "xpu": "another GPU",
+    "mtia": "another device", "halide": "another compiler",
+}  # fmt: skip
+"""{group of Inductor's options: where it acts}; all others act on the CPU, and on a GPU for what runs on the host."""
+FREEZING = ("freezing", "frozen_weights", "cpp.weight_prepack")
+
+
+def _inductor(asked: Asked, found: Findings) -> None:
+    for path, value in asked.experiment.inductor.changed().items():
+        why, refused_by = _why_not_inductor(path, asked)
+        if why:
+            option = f"{inductor.WHERE}.{path}"
+            found.add(option, value, why, refused_by, sentence=f"{option}={shown(value)} {why}.")
+
+
+def _why_not_inductor(path: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
+    mode, target = asked.mode, asked.target.name
+    if not mode.compiles:
+        return f"is not acting: {mode.name} compiles nothing", NEVER
+    if not mode.fuses:
+        where = listed(modes_that("fuses"))
+        return f"does not act in mode={mode.name}, which does not use Inductor; it acts in: {where}", STRICT
+    if not asked.can("fuses"):
+        return f"has no meaning on target={target}, whose compiler is not Inductor", STRICTEST
+    elsewhere = DEVICE_OF.get(path.partition(".")[0])
+    if elsewhere not in (None, target):
+        return f"has no meaning on target={target}; it acts on {elsewhere}", STRICTEST
+    if path in FREEZING and asked.experiment.compile.training:
+        return "is not acting: weights that are trained cannot be constants", STRICTEST
+    if path == "frozen_weights" and not asked.experiment.inductor.settings().get("freezing"):
+        return "is not acting: inductor.freezing is off, and no weight is frozen", STRICT
+    return "", NEVER
+
+
+# Passes and plans.
+
+
+def _passes(asked: Asked, found: Findings) -> None:
+    """Passes that need what the mode has not (an error) or the device has not (listed)."""
+    mode = asked.mode.name
+    for label, p in asked.passes:
+        why, refused_by = "", STRICTEST
+        if not asked.mode.compiles:
+            why, refused_by = f"mode={mode} compiles nothing", NEVER
+        elif p.acts_in is not None and mode not in p.acts_in:
+            instead = f"; {p.elsewhere}" if p.elsewhere else ""
+            why = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in)}{instead}"
+            refused_by = STRICT
+        elif p.uses is not None and not getattr(asked.target.capabilities(mode), p.uses):
+            why = f"it has no meaning on target={asked.target.name} in mode={mode}"
+        if why:
+            found.add(f"passes.{label}", p.name, why, refused_by)
+
+
+def _stripped_plans(asked: Asked, found: Findings) -> None:
+    """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
+    why = "the plan was validated and its scopes stripped: Inductor schedules the fused graph by itself"
+    for label, p in asked.passes if asked.can("fuses") else ():
+        if p.name == "stream_plan":
+            streams = f"streams={asked.experiment.streams.name}"
+            found.add(f"passes.{label}", streams, why, NEVER, effective="one stream")
+
+
+CORES = Acts(can="core_limits", words="limits of cores")
+
+
+def _core_limits(asked: Asked, found: Findings) -> None:
+    """Limits of a plan's streams on a device that has none."""
+    if not asked.mode.compiles:
+        return
+    for at, entry in enumerate(asked.experiment.streams.plan):
+        option = f"streams.plan[{at}].cores"
+        why, refused_by = why_idle(CORES, option, asked) if entry.cores else ("", NEVER)
+        if why and entry.cores:
+            found.add(option, asdict(entry.cores), why, refused_by)
+
+
+def _ge_streams(asked: Asked, found: Findings) -> None:
+    """What depends on GE's version, which only the host knows, and what `streams.objective=ge` has of what GE does."""
+    if not asked.mode.ge:
+        return
+    value = asked.experiment.compiler[GE_STREAMS]
+    option = f"compiler.{GE_STREAMS}"
+    if value == BARE_STRATEGY:
+        why = (
+            "GE up to CANN 9.1 takes it without a number and chooses one; since 2026-08 GE refuses it: write "
+            f"{BARE_STRATEGY}:N, N from 1 to 64"
+        )
+        found.add(option, value, why, STRICTEST, sentence=f"{option}={value}: {why}.")
+    if asked.experiment.streams.objective == "ge":
+        found.add("streams.objective", "ge", beside_ge(value), NEVER, effective="paths, merged by score")
+
+
+# What the device that `target.soc` names has not. Asks no driver.
+
+
+def _device(asked: Asked, found: Findings) -> None:
+    """Cores that are not there are errors everywhere, a capture on what captures nothing where the vendor's compiler
+    runs; on other targets, which only ask about the device, that is listed, and so is tiling that stays on the host.
+    """
+    device = soc_of(asked.target.soc)
+    if device is None:
+        return
+    mode, product, title = asked.mode, device.product, f"{device.name} ({device.product.title})"
+    for where, aicore, vectorcore in _cores_asked_for(asked):
+        if lacks := device.model().lacks(aicore, vectorcore):
+            named = f"{lacks.replace(', nominal', '')} ({soc.WHERE}={asked.experiment.target.options.get('soc')})"
+            found.problems.append(f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
+    if mode.captures and product.captures is False:
+        why = (
+            f"{title} captures no graphs: aclmdlRICaptureBegin is not supported there; modes that run on it: "
+            f"{GE}, eager"
+        )
+        refused_by = STRICT if asked.can("vendor_compiler") else STRICTEST
+        found.add("mode", mode.name, why, refused_by, sentence=f"mode={mode.name}: {why}.")
+    if mode.ge and asked.experiment.compiler[TILING_SINK] and product.sinks is False:
+        option = f"compiler.{TILING_SINK}"
+        why = f"{title} computes no tiling on the device: {product.source}"
+        found.add(option, True, why, STRICTEST, effective=False, sentence=f"{option}=true: {why}.")
+
+
+def _cores_asked_for(asked: Asked) -> Iterator[tuple[str, int, int]]:
+    """(where, cube cores, vector cores) of every limit that the configuration names, however it is said."""
+    for label, one in asked.passes:
+        for at, region in enumerate(one.regions if isinstance(one, CoreLimit) else ()):
+            yield f"passes.{label}.regions[{at}]", region.aicore, region.vectorcore
+    for at, entry in enumerate(asked.experiment.streams.plan):
+        if entry.cores is not None:
+            yield f"streams.plan[{at}].cores", entry.cores.aicore, entry.cores.vectorcore
+    whole = asked.experiment.compiler[AICORE_NUM]
+    if whole is not None:
+        aicore, _, vectorcore = str(whole).partition("|")
+        yield f"compiler.{AICORE_NUM}", int(aicore), int(vectorcore)
+
+
+# What goes with what, wherever it runs: errors whatever `strict` says.
+
+
+def _gears(asked: Asked, found: Findings) -> None:
+    gears = asked.experiment.shapes.gears
     if not gears:
-        return []
-    problems = [
+        return
+    found.problems += [
         f"shapes.gears '{key}' takes 2 to 100 sizes of at least 2 (torch makes 0 and 1 constants); "
         f"given {list(sizes)}{_other_gears(sizes)}"
         for key, sizes in gears.items()
         if not 2 <= len(sizes) <= 100 or min(sizes) < 2
     ]
-    problems += _merged(experiment)
-    if experiment.shapes.dynamic is not True:
-        problems.append("shapes.gears needs dynamic shapes: write shapes=dynamic.")
-    if not experiment.compile.fullgraph:
-        problems.append("shapes.gears needs one whole graph: write compile.fullgraph=true.")
-    why = f"gears do not act in mode={mode}; they act in: max-autotune"
-    if mode == "max-autotune":
-        why = "" if target in ("npu", "npu_offline") else f"gears have no meaning on target={target}"
-    refuses = ("all",) if mode in ("max-autotune", "eager") else ("mode", "all")
-    if why and experiment.strict in refuses:
-        problems.append(f"shapes.gears: {why}.")
-    if problems:
-        raise ConfigError(*problems)
-    return [Effective(option="shapes.gears", requested=dict(gears), effective=None, why=why)] if why else []
+    found.problems += _merged_gears(asked)
+    if asked.experiment.shapes.dynamic is not True:
+        found.problems.append("shapes.gears needs dynamic shapes: write shapes=dynamic.")
+    if not asked.experiment.compile.fullgraph:
+        found.problems.append("shapes.gears needs one whole graph: write compile.fullgraph=true.")
 
 
 def _other_gears(sizes: Sequence[int]) -> str:
@@ -81,79 +328,75 @@ def _other_gears(sizes: Sequence[int]) -> str:
     return f": write {possible}." if 2 <= len(possible) <= 100 else "."
 
 
-def _merged(experiment: Experiment) -> list[str]:
+def _merged_gears(asked: Asked) -> list[str]:
     """TorchAir pairs the gears of several dimensions (zip) or crosses them (product): at most 100 come out."""
-    gears = experiment.shapes.gears
-    counts = [len(sizes) for sizes in gears.values()]
-    where = "compiler.inference_config.dynamic_gears_merge_policy"
-    if experiment.compiler["inference_config.dynamic_gears_merge_policy"] == "product":
-        if math.prod(counts) > 100:
-            return [
-                f"shapes.gears makes {math.prod(counts)} combinations with {where}=product; at most 100 are possible."
-            ]
+    counts = [len(sizes) for sizes in asked.experiment.shapes.gears.values()]
+    where = f"compiler.{GEARS_MERGED}"
+    if asked.experiment.compiler[GEARS_MERGED] == "product":
+        if (made := math.prod(counts)) > 100:
+            return [f"shapes.gears makes {made} combinations with {where}=product; at most 100 are possible."]
     elif len(set(counts)) > 1:
         return [f"shapes.gears gives {counts} sizes, and {where}=zip pairs them: give each dimension as many."]
     return []
 
 
-def _eager(experiment: Experiment, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
-    """The baseline compiles nothing, so that a sweep over modes may carry the same passes and plan."""
-    if experiment.mode.name != "eager":
-        return []
-    return [
-        Effective(option=f"passes.{label}", requested=p.name, effective=None, why="mode=eager compiles nothing")
-        for label, p in passes
-    ]
+CONFLICTS: tuple[tuple[Callable[[Asked], Any], str], ...] = (
+    (
+        lambda a: not a.experiment.compile.training and a.experiment.compiler[JOINT] and a.mode.package == "torchair",
+        f"compiler.{JOINT}=true compiles forward and backward as one: write compile.training=true.",
+    ),
+    (
+        lambda a: (
+            a.experiment.compile.training and {"benchmark", "ablation", "modes"} & {*a.experiment.pipeline.stages}
+        ),
+        "compile.training=true is compared with eager and not measured: write pipeline=check.",
+    ),
+    (
+        lambda a: a.experiment.compile.cache and a.experiment.compile.training,
+        "compile.cache=true has no backward: TorchAir caches graphs for inference. Remove one.",
+    ),
+    (
+        lambda a: a.experiment.compile.cache and not a.experiment.compile.fullgraph,
+        "compile.cache=true caches one whole graph: write compile.fullgraph=true.",
+    ),
+    (
+        lambda a: a.experiment.compile.cache and a.experiment.compiler[EXPORT],
+        f"compile.cache=true and compiler.{EXPORT}=true: a graph is run or exported. Remove one.",
+    ),
+    (
+        lambda a: _exports(a) and a.experiment.compile.training,
+        f"compiler.{EXPORT}=true exports graphs for inference: remove compile.training=true.",
+    ),
+    (
+        lambda a: _exports(a) and a.experiment.compiler[FROZEN],
+        f"compiler.{FROZEN}=true cannot be exported: an exported graph has no addresses. Remove it.",
+    ),
+    (
+        lambda a: _exports(a) and getattr(a.target, "decompose", ()),
+        "target.decompose has no place in an export: dynamo_export takes no decompositions. Remove it.",
+    ),
+)
+"""(whether two requests are at odds, what is said then)."""
 
 
-def _fused(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
-    """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
-    if not target.support(experiment.mode.name).fuses:
-        return []
-    return [
-        Effective(
-            option=f"passes.{label}",
-            requested=f"streams={experiment.streams.name}",
-            effective="one stream",
-            why="the plan was validated and its scopes stripped: Inductor schedules the fused graph by itself",
+def _exports(asked: Asked) -> bool:
+    """Where no graph is exported the option itself is illegal or listed."""
+    return bool(asked.experiment.compiler[EXPORT]) and asked.can("exports")
+
+
+def _conflicts(asked: Asked, found: Findings) -> None:
+    found.problems += [sentence for at_odds, sentence in CONFLICTS if at_odds(asked)]
+    beyond = [stage for stage in asked.experiment.pipeline.stages if stage != "compile"]
+    if beyond and _exports(asked):
+        found.problems.append(
+            f"compiler.{EXPORT}=true writes the graph and runs nothing: {', '.join(beyond)} cannot follow. "
+            "Write pipeline=export."
         )
-        for label, p in passes
-        if p.name == "stream_plan"
-    ]
 
 
-def _cores(experiment: Experiment, target: Target) -> list[Effective]:
-    """Limits of a plan's streams on a device that has none."""
-    streams, mode = experiment.streams, experiment.mode.name
-    if mode == "eager" or target.capabilities(mode).core_limits:
-        return []
-    why = f"limits of cores have no meaning on target={target.name} in mode={mode}"
-    limited = [(f"streams.plan[{at}].cores", entry.cores) for at, entry in enumerate(streams.plan) if entry.cores]
-    if limited and experiment.strict == "all":
-        raise ConfigError(*(f"{option}: {why}." for option, _ in limited))
-    return [Effective(option=option, requested=asdict(cores), effective=None, why=why) for option, cores in limited]
-
-
-def _idle(experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]) -> list[Effective]:
-    """Passes that need what the mode has not (an error) or the device has not (listed)."""
-    mode = experiment.mode.name
-    if mode == "eager":
-        return []
-    can = target.capabilities(mode)
-    problems: list[str] = []
-    found: list[Effective] = []
-    for label, p in passes:
-        illegal = p.acts_in is not None and mode not in p.acts_in
-        if illegal:
-            instead = f"; {p.elsewhere}" if p.elsewhere else ""
-            why = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in or ())}{instead}"
-        elif p.uses is not None and not getattr(can, p.uses):
-            why = f"it has no meaning on target={target.name} in mode={mode}"
-        else:
-            continue
-        if experiment.strict == "all" or (illegal and experiment.strict == "mode"):
-            problems.append(f"passes.{label}: {why}.")
-        found.append(Effective(option=f"passes.{label}", requested=p.name, effective=None, why=why))
-    if problems:
-        raise ConfigError(*problems)
-    return found
+COMPILE_RULES: tuple[Rule, ...] = (_conflicts, _acting("compile"))
+GEAR_RULES: tuple[Rule, ...] = (_gears, _acting("shapes"))
+RULES: tuple[Rule, ...] = (
+    _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, *COMPILE_RULES,
+    _inductor,
+)  # fmt: skip

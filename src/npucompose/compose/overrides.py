@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.types import Override
 
+    from npucompose.compose.merge import Keys
+
 SINGULAR = {"passes": "pass"}
-OPEN = ("model.config", "shapes.mark_dynamic", "shapes.gears")
-"""Mappings whose keys are another's: a library's, or the arguments of a model. An override sets any key of them."""
 LONGEST_KEY = 500
 REFUSED_OF_HYDRA = {
     "hydra.searchpath": "add a folder of choices with --config-dir",
@@ -102,57 +102,33 @@ def named_twice(group: str, name: str, where: str) -> str:
     return f"'{name}' is named twice @ {where}. A mapping holds a name once.{advice}"
 
 
-def value_problem(base: Any, o: Override) -> str | None:
-    """Why Hydra would refuse `o`: its key is not there. Keys added with `+` are the schema's business."""
+def value_problem(base: Mapping[str, Any], keys: Keys, o: Override) -> str | None:
+    """Why `o` is refused: the option table has no such key. Keys added with `+` are the schema's business."""
     if o.is_add() or o.is_force_add() or o.is_hydra_override():
         return None
     if o.is_sweep_override():
         return needs_multirun(o)
-    from omegaconf import DictConfig, ListConfig
-
-    node, walked = base, []
-    for part in o.key_or_group.split("."):
-        if isinstance(node, ListConfig):
-            return None
-        if not isinstance(node, DictConfig):
-            return f"'{'.'.join(walked)}' is a value and has no keys @ {o.input_line}."
-        if ".".join(walked) in OPEN:
-            return None
-        if part not in list(node.keys()):  # `in` is false for a key whose value is ???
-            if other := _of_another_version(o.key_or_group, str(o.input_line)):
-                return other
-            return _unknown_key(part, [str(k) for k in node if k != "hydra"], walked, str(o.input_line))
-        walked.append(part)
-        node = node._get_node(part)
-    return None
+    parts = keys.split(o.key_or_group)
+    return _no_place(base, keys, parts, o.value(), [], str(o.input_line))
 
 
-def for_hydra(argv: Sequence[str]) -> list[str]:
-    """Arguments as Hydra's own composition takes them, which adds a key to an open mapping by `++` alone.
-
-    `["model.config.n_embd=64", "mode=eager"]` gives `["++model.config.n_embd=64", "mode=eager"]`.
-    """
-
-    def opened(text: str) -> bool:
-        key, sets, _ = text.partition("=")
-        return bool(sets) and any(key == path or key.startswith(f"{path}.") for path in OPEN)
-
-    return [f"++{text}" if opened(text) else text for text in argv]
-
-
-def _of_another_version(key: str, text: str) -> str | None:
-    """conf/compiler spells out the options of torch_npu 2.13.0; those of other versions are added to it."""
-    from npucompose.schema.genuine import stored_path
-    from npucompose.schema.versions import every_leaf, having
-
-    leaf = every_leaf().get(key.removeprefix("compiler."))
-    if leaf is None or not key.startswith("compiler.") or leaf.set_by != "compiler":
+def _no_place(node: Any, keys: Keys, parts: list[str], value: Any, walked: list[str], text: str) -> str | None:
+    """Of what is left of a key below `node`, then of the keys of a mapping that goes there."""
+    here = ".".join(walked)
+    if isinstance(node, list) or here in keys.free:
         return None
-    have = having(stored_path(leaf))
-    return (
-        f"'{text}' is an option of torch_npu {listed(have)} and not in the YAML that was chosen: write +{text}, "
-        f"and compiler.torch_npu_version={have[-1]} if no such torch_npu is installed here."
-    )
+    if not parts:
+        inside = value.items() if isinstance(value, Mapping) and isinstance(node, Mapping) else ()
+        found = (_no_place(node, keys, [str(key)], inner, walked, text) for key, inner in inside)
+        return next((problem for problem in found if problem), None)
+    if not isinstance(node, Mapping):
+        return f"'{here}' is a value and has no keys @ {text}."
+    first, *rest = parts
+    if first in node:
+        return _no_place(node[first], keys, rest, value, [*walked, first], text)
+    if keys.takes([*walked, *parts], value):
+        return None
+    return _unknown_key(first, list(map(str, node)), walked, text)
 
 
 def _unknown_key(part: str, keys: list[str], walked: list[str], text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, listed, unknown
 from npucompose.models.nested import tensors_of
-from npucompose.schema.sequence import WORDS, Call, Change, dimension_of
+from npucompose.schema.experiment import WORDS, Call, Change, dimension_of
 
 if TYPE_CHECKING:
     import torch

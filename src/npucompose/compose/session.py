@@ -15,8 +15,8 @@ from npucompose.compose.dynamo_errors import in_our_words
 from npucompose.compose.engine import Materialised, materialize
 from npucompose.errors import CaptureError, ConfigError, unknown
 from npucompose.models.binding import Bound, bind
-from npucompose.schema.overwrites import Overwrites
-from npucompose.schema.sequence import Call, told
+from npucompose.results.measured import Overwrites
+from npucompose.schema.experiment import Call, told
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 from npucompose.targets.optional import CachesGraphs, ExportsGraphs, TakesGears
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from npucompose.compose.traced import Traced
     from npucompose.models.base import Built
     from npucompose.replay.front.detached import DetachedHandle
-    from npucompose.schema.passes import PassRecord
-    from npucompose.schema.tolerance import Tolerance
+    from npucompose.results.graphs import PassRecord
+    from npucompose.results.measured import Tolerance
 
 
 GRAPH_ONLY = "only support in max-autotune"
@@ -75,8 +75,9 @@ class Session:
         self.checked = checked
         self.experiment = checked.experiment
         self.folders = folders
-        mode = checked.experiment.mode.name
-        self.trains = checked.experiment.compile.training and (mode == "eager" or checked.target.support(mode).trains)
+        mode = checked.experiment.mode.spec
+        able = not mode.compiles or checked.target.support(mode.name).trains
+        self.trains = checked.experiment.compile.training and able
         """Calls are made with gradients, and return them."""
         self.overwrites: Mapping[str, Overwrites] = {}
         """{graph: its runs in the first call}, of graphs whose runs overwrite one another's results."""
@@ -105,6 +106,10 @@ class Session:
         for name, level in logs.levels.items():
             logging.getLogger(name).setLevel(level)
 
+    def materialise(self) -> Materialised:
+        """Make what compiles, once."""
+        return self.materialised
+
     @cached_property
     def materialised(self) -> Materialised:
         made = materialize(self.checked, self.folders)
@@ -118,7 +123,7 @@ class Session:
         model = self.checked.model
         if model is None:
             raise ConfigError("this experiment names no model of its own.")
-        self.materialised  # noqa: B018  defines the operators that a model may call
+        self.materialise()  # defines the operators that a model may call
         built = model.build(self.experiment.seed)
         bind(built.module, built.inputs(0), f"model={model.name}")
         if self.trains:
@@ -151,6 +156,10 @@ class Session:
 
         return State(self.built.module)
 
+    def make_reference(self) -> nn.Module:
+        """Copy the eager model, once, before anything of the model is compiled."""
+        return self.reference
+
     @cached_property
     def reference(self) -> nn.Module:
         """The eager model: the same parameters, all else its own."""
@@ -174,7 +183,7 @@ class Session:
 
     def of(self, checked: Checked) -> Session:
         """The same model, inputs and reference, compiled as another experiment says."""
-        self.reference  # noqa: B018  made before anything of the model is compiled
+        self.make_reference()
         other = Session(checked, self.folders)
         other.built, other.state, other.reference, other.traced = self.built, self.state, self.reference, self.traced
         if "steadiness" in self.__dict__:
@@ -225,6 +234,10 @@ class Session:
     @property
     def compiled(self) -> Callable[..., Any]:
         """The compiled model, its first call done; `first_call` has its times."""
+        return self.compile()
+
+    def compile(self) -> Callable[..., Any]:
+        """Compile by making the first call, once."""
         return self._first[0]
 
     @property
@@ -239,12 +252,12 @@ class Session:
 
         from npucompose.targets.compiled_calls import Repeated
 
-        self.reference  # noqa: B018  made before anything of the model is compiled
+        self.make_reference()
         self._try_calls_in_eager()
         self.rewind()
         module = self.built.module
         self._entered_first = 0
-        if self.experiment.mode.name == "eager":
+        if not self.experiment.mode.spec.compiles:
             return module, FirstCall(dynamo_s=0, aot_s=0, passes_s=0, backend_s=0, total_s=0)
         torch._dynamo.reset()
         counters["graph_break"].clear()
@@ -289,13 +302,13 @@ class Session:
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:
-        self.compiled  # noqa: B018  makes them
+        self.compile()
         return tuple(self.materialised.backend.compilations)
 
     @property
     def compiled_once(self) -> bool:
         """Nothing was compiled since the first call."""
-        self.compiled  # noqa: B018  makes the first call
+        self.compile()
         return len(self.materialised.backend.entered_at) == self._entered_first
 
     @property
@@ -308,12 +321,12 @@ class Session:
     @property
     def records(self) -> bool:
         """The mode calls the kernels that eager calls, and makes none of its own."""
-        return self.experiment.mode.name != "max-autotune"
+        return not self.experiment.mode.spec.fuses
 
     @property
     def declared(self) -> Tolerance:
         """What the contracts of the passes allow the results to be off by: the sum over all that were not exact."""
-        from npucompose.schema.tolerance import Tolerance
+        from npucompose.results.measured import Tolerance
 
         records = self._pass_records
         return Tolerance(sum(record.rtol for record in records), sum(record.atol for record in records))
@@ -326,7 +339,7 @@ class Session:
     def detached(self) -> DetachedHandle | None:
         """The handle that skips torch.compile's guards; None where nothing is captured, `why_attached` says why."""
         self.why_attached = ""
-        self.compiled  # noqa: B018  the call that is detached is one that only replays
+        self.compile()  # so that the call that is detached only replays
         if not self.materialised.pre.can.captures:
             self.why_attached = f"mode={self.experiment.mode.name} records nothing"
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npucompose.errors import ConfigError, did_you_mean, listed
 from npucompose.models.nested import tensors_of
 from npucompose.schema.experiment import Shapes
-from npucompose.schema.patterns import fits
+from npucompose.schema.streams import fits
 
 if TYPE_CHECKING:
     import torch

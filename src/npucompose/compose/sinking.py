@@ -12,8 +12,8 @@ from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.shapes import is_static
 from npucompose.errors import NpuComposeError
 from npucompose.models.nested import tensors_of
-from npucompose.schema.sequence import Call
-from npucompose.schema.sinking import Failure, SinkingFacts
+from npucompose.results.sinking import Failure, SinkingFacts
+from npucompose.schema.experiment import Call
 from npucompose.sinking import Change, Question, diagnose, not_compiled
 from npucompose.targets.optional import SeesGeGraphs
 

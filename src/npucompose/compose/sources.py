@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.compose.conf import conf_dir
 from npucompose.compose.foreign import read_foreign
+from npucompose.compose.merge import Keys, completed, with_overrides
+from npucompose.compose.overrides import parsed_overrides
 from npucompose.compose.references import escaped, resolved
 from npucompose.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.types import Override
 
 MOST_FILES = 1_000
 """Of one defaults list, a file counted each time that it is named."""
@@ -40,9 +43,16 @@ def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
             from_shell: bool = True,
             validate_sweep_overrides: bool = True,
         ) -> Any:
-            config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
-            _finish(config, follow=run_mode is RunMode.RUN)
+            said = parsed_overrides(overrides)
+            values = [o for o in said if not (o.is_hydra_override() or o.is_sweep_override() or self.chooses(o))]
+            rest = [str(o.input_line) for o in said if o not in values]
+            config = super().load_configuration(config_name, rest, run_mode, from_shell, validate_sweep_overrides)
+            _finish(config, values, follow=run_mode is RunMode.RUN)
+            _record(config, [o for o in said if not o.is_hydra_override()])
             return config
+
+        def chooses(self, o: Override) -> bool:
+            return self.repository.group_exists(o.key_or_group)
 
     version.setbase("1.3")
     search_path = create_config_search_path(str(conf_dir()))
@@ -64,16 +74,30 @@ def plain(config: Any, *, but: str = "") -> dict[str, Any]:
     }
 
 
-def _finish(config: Any, *, follow: bool) -> None:
-    """Our values in the place of what OmegaConf would resolve. The base of a sweep lacks what its points say, which may
+def _finish(config: Any, values: Sequence[Override], *, follow: bool) -> None:
+    """Our tree in the place of what OmegaConf would resolve. The base of a sweep lacks what its points say, which may
     be what is referred to: there the references stay, as text."""
     from omegaconf import flag_override
 
-    tree = plain(config, but="hydra")
+    base = completed(plain(config, but="hydra"))
+    tree = with_overrides(base, values, Keys.of(base))
     tree = escaped(resolved(tree) if follow else tree)
     with flag_override(config, ["struct", "readonly"], [False, False]):
+        for key in [key for key in config if key != "hydra" and key not in tree]:
+            del config[key]
         for key, value in tree.items():
             config[key] = value
+
+
+def _record(config: Any, overrides: Sequence[Override]) -> None:
+    """What Hydra writes down of the overrides, those among them that it was not given."""
+    from hydra._internal.config_loader_impl import get_overrides_dirname
+
+    job, how = config.hydra.job, config.hydra.job.config.override_dirname
+    config.hydra.overrides.task = [str(o.input_line) for o in overrides]
+    job.override_dirname = get_overrides_dirname(
+        overrides=list(overrides), kv_sep=how.kv_sep, item_sep=how.item_sep, exclude_keys=how.exclude_keys
+    )
 
 
 def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:

@@ -21,7 +21,7 @@ from npucompose.models.nested import mapped
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
-    from npucompose.schema.record import Numerics
+    from npucompose.results.measured import Numerics
 
 SHOWN = 3
 """Attributes that a sentence names."""
@@ -117,7 +117,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def unsteady_result(found: Steadiness) -> Numerics | None:
     """The verdict on a model that no comparison can say anything of; None where one can."""
-    from npucompose.schema.record import Numerics
+    from npucompose.results.measured import Numerics
 
     if found.within:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
-from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.schema.executor import Executor, Ray
-from npucompose.schema.setting import COMMAND_LINE
+from npucompose.results.effective import COMMAND_LINE
+from npucompose.schema.execution import Executor, Ray
+from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
 
 WRITTEN = ("path", "dir")
 """Kinds of leaves that name a folder which is written to."""

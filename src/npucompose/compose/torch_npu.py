@@ -8,16 +8,14 @@ from contextlib import suppress
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.schema.compiler import VERSION, CompilerOptions
-from npucompose.schema.effective import Effective
+from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.versions import REFERENCE, Doubt, assumed, doubted, known, learn, mode_refused, refused
 from npucompose.targets.npu_offline.option_trees import live_tree
 from npucompose.targets.npu_offline.wheel import Found, find
+from npucompose.vendor.compiler import VERSION, CompilerOptions
+from npucompose.vendor.versions import REFERENCE, Doubt, assumed, doubted, known, learn, mode_refused, refused
 
 KEY = f"compiler.{VERSION}"
-RUN_THE_GENUINE = ("npu", "npu_offline")
-"""Targets on which the torch_npu that is found is the one that runs, whatever the YAML says."""
 
 
 def found_here() -> Found | None:
@@ -62,15 +60,15 @@ class TorchNpu:
         )
 
 
-def torch_npu_of(experiment: Experiment, finder: Callable[[], Found | None]) -> TorchNpu:
+def torch_npu_of(experiment: Experiment, finder: Callable[[], Found | None], *, runs: bool = False) -> TorchNpu:
     """The version whose tree is taken; ConfigError with every option of the experiment that it has not.
 
     `compiler.torch_npu_version` says it; else it is the torch_npu that is found here, whose tree is read from its
     files; else 2.13.0. Of a version that is not known and is not here, the tree of the next older one is assumed.
-    `finder` looks for it.
+    `finder` looks for it; `runs` says that what it finds is what compiles.
     """
     asked, found = experiment.compiler.torch_npu_version, finder()
-    if asked is not None and found is not None and experiment.target.name in RUN_THE_GENUINE:
+    if asked is not None and found is not None and runs:
         _same(asked, found, experiment.target.name)
     chosen = TorchNpu(version=asked, by=KEY) if asked is not None else _of(found)
     problems = list(refused(experiment.compiler.changed(), chosen.version, chosen.by))

@@ -15,7 +15,7 @@ from torch import nn
 
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
-from npucompose.schema.sequence import Call
+from npucompose.schema.experiment import Call
 from npucompose.targets.compilation import Backend
 from npucompose.targets.optional import decompositions
 

@@ -16,19 +16,15 @@ from npucompose.compose.check import Checked
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
-from npucompose.schema.ablation import AblationFacts
-from npucompose.schema.facts import of_facts
-from npucompose.schema.modes import ModeFacts
-from npucompose.schema.partition import refused_on_npu
-from npucompose.schema.record import (
+from npucompose.results.graphs import refused_on_npu
+from npucompose.results.measured import AblationFacts, Memory, ModeFacts, Numerics
+from npucompose.results.npu import NpuFacts
+from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
     CompileTimes,
     Environment,
     GraphFacts,
-    Memory,
-    NpuFacts,
-    Numerics,
     PassFacts,
     Recompile,
     ReplayFacts,
@@ -39,8 +35,10 @@ from npucompose.schema.record import (
     Status,
     StreamFacts,
 )
-from npucompose.schema.sinking import SinkingFacts
-from npucompose.schema.streams import DEFAULT_STREAM, Verdict
+from npucompose.results.sinking import SinkingFacts
+from npucompose.results.streams import Verdict
+from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.table.plain import of_facts
 from npucompose.visible import visible
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.run import run_experiment
-from npucompose.schema.record import Report
+from npucompose.results.record import Report
 
 NO_RULES = {"name": "none", "rules": []}
 

@@ -78,7 +78,7 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
 def _read(words: Sequence[str], out: str | None) -> int:
     from npucompose.experiment.device_verdicts import folder_of
     from npucompose.recipe.device_kit import Read, device_name, kept
-    from npucompose.schema import premises
+    from npucompose.results import premises
     from npucompose.untrusted import read_text
 
     if len(words) != 1:

@@ -14,9 +14,9 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, listed
 from npucompose.report.words import part_words
+from npucompose.results.record import Expectation, Recompile, Report
+from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
-from npucompose.schema.record import Expectation, Recompile, Report
-from npucompose.schema.sinking import SinkingFacts
 
 EVIDENCE_KEPT = 5
 """Sentences of evidence for one expectation; the report holds the rest in its own fields."""

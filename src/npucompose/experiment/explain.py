@@ -19,8 +19,8 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError
 from npucompose.experiment.job import LOG, worker_task
-from npucompose.schema.facts import facts_of, of_facts
-from npucompose.schema.sinking import Explanation, SinkingFacts
+from npucompose.results.sinking import Explanation, SinkingFacts
+from npucompose.table.plain import facts_of, of_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -65,7 +65,7 @@ def session_of(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.compose.implied import implied_by
+    from npucompose.vendor.legality import implied_by
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
     facts, compile_s, diagnosis_s = _explained(session)
@@ -74,7 +74,7 @@ def explained(session: Session) -> Explanation:
         sinking=facts,
         compile_s=compile_s,
         diagnosis_s=diagnosis_s,
-        implied=implied_by(session.experiment),
+        implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
         recording=tuple(_recording(session)),
         notes=tuple(found.words(graph) for graph, found in session.overwrites.items()),
     )
@@ -82,7 +82,7 @@ def explained(session: Session) -> Explanation:
 
 def _recording(session: Session) -> Iterator[str]:
     """How each graph would be cut, and what would be refused."""
-    from npucompose.schema.partition import named
+    from npucompose.results.graphs import named
 
     backend = session.materialised.backend
     for one in backend.compilations:

@@ -12,8 +12,8 @@ from npucompose.compose.check import Checked
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.explain import asked_of, in_worker, session_of
-from npucompose.schema.adapted import DryRun
-from npucompose.schema.facts import facts_of, of_facts
+from npucompose.results.graphs import DryRun
+from npucompose.table.plain import facts_of, of_facts
 
 if TYPE_CHECKING:
     from npucompose.passes.adapt import Written

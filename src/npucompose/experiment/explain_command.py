@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npucompose.errors import CompileError, ConfigError, RejectedError
-from npucompose.schema.sinking import Explanation
+from npucompose.results.sinking import Explanation
 
 if TYPE_CHECKING:
     from rich.console import Console

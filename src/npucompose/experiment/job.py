@@ -23,15 +23,16 @@ from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.modes import Modes
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
-from npucompose.schema.flat import flat
-from npucompose.schema.setting import Setting, settings
-from npucompose.schema.verified import torch_warning
+from npucompose.results.effective import Setting, settings
+from npucompose.table.plain import flat
 from npucompose.targets.base import Target
+from npucompose.version import torch_warning
 
 LOG = "run.log"
 RESULT_PACKAGES = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
-    "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.passes.base",
+    "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.table",
+    "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.matching",
     "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
     "npucompose.models.pretrained", "npucompose.models.small_configs", "npucompose.experiment.stages",
@@ -124,7 +125,8 @@ def _job(composed: Composed, context: PlanContext) -> Job:
         device=context.device(target),
         code=_code(checked, context.code),
     )
-    device_verdicts.check(experiment, ingredients.values)
+    if target.capabilities(experiment.mode.name).vendor_compiler:
+        device_verdicts.check(experiment, ingredients.values)
     return Job(
         composed=composed,
         checked=checked,

@@ -16,8 +16,9 @@ from airflow_free.files import write_atomically
 from airflow_free.keys import Ingredients, digest
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import translate_errors
-from npucompose.schema.facts import facts_of, of_facts
-from npucompose.schema.record import BenchmarkFacts, GraphFacts, Numerics, Report
+from npucompose.results.measured import Numerics
+from npucompose.results.record import BenchmarkFacts, GraphFacts, Report
+from npucompose.table.plain import facts_of, of_facts
 from npucompose.untrusted import load_yaml
 
 SCHEMA = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from npucompose.experiment.lock import Locked
 from npucompose.experiment.verify import DECIDING, Verdict
-from npucompose.schema.record import Numerics
+from npucompose.results.measured import Numerics
 from npucompose.visible import visible
 
 CHOICES = ("mode", "shapes", "tiling", "streams", "target", "model")

@@ -75,7 +75,7 @@ def _lock(arguments: argparse.Namespace) -> int:
     from npucompose.experiment.job import Job
     from npucompose.experiment.orchestrator import default_store
     from npucompose.experiment.verify import lock
-    from npucompose.schema.record import EXIT_STATUS
+    from npucompose.results.record import EXIT_STATUS
 
     locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=default_store())
     try:
@@ -98,7 +98,7 @@ def _against_a_device(locked: Any, file: Path, *, trust: bool) -> int:
     """Exit status 2 with every refuted claim that the recipe rests on; else what was proven, and 0."""
     from npucompose.experiment.device_verdicts import own_claims, recipe_key
     from npucompose.experiment.verify import job_of
-    from npucompose.schema import premises
+    from npucompose.results import premises
     from npucompose.untrusted import read_text
 
     results = premises.read(file, read_text(file))

@@ -15,8 +15,8 @@ from npucompose.errors import NpuComposeError
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked
 from npucompose.experiment.run import LOCKED, run_experiment
-from npucompose.schema.facts import facts_of
-from npucompose.schema.leaf import shown
+from npucompose.table.plain import facts_of
+from npucompose.vendor.leaf import shown
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""

@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from npucompose.graphs.effects import is_host, nodes_in, tensors_in
 from npucompose.graphs.source import model_line
-from npucompose.schema.partition import Outside
+from npucompose.results.graphs import Outside
 
 HIGHER_ORDER = "it is a higher-order operator (control flow or a nested graph), not a kernel."
 TO_PYTHON = "it turns data into a Python value, so the graph's control depends on the data."

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from npucompose.machine import cpu_model, installed_version, thread_settings, usable_cores
-from npucompose.schema.record import Environment
+from npucompose.results.record import Environment
 from npucompose.version import __version__
 
 DISTRIBUTIONS: tuple[str, ...] = (

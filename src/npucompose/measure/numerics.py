@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from npucompose.models.nested import opened
-from npucompose.schema.record import Cause, Numerics, Share
-from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
+from npucompose.results.measured import EXACT, Cause, Numerics, Share, Tolerance, tolerance_of
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +60,7 @@ def compare(
         reference=name,
         max_abs_err=_largest(leaf.error for leaf in leaves.values()),
         bitwise=all(leaf.bitwise for leaf in leaves.values()),
-        tolerance={leaf.dtype: leaf.tolerance.as_dict() for leaf in leaves.values() if leaf.dtype is not None},
+        tolerance={leaf.dtype: asdict(leaf.tolerance) for leaf in leaves.values() if leaf.dtype is not None},
         passed=all(leaf.passed for leaf in leaves.values()),
         compared=len(leaves),
         stride_mismatches=tuple(where for where, leaf in leaves.items() if leaf.strides_differ),

@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import field, frozen, validators
 
-from npucompose.schema.timing import Timing
+from npucompose.results.measured import Timing
 
 Progress = Callable[[float], None]
 

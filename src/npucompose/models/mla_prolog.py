@@ -8,7 +8,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Inputs, Network
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import Generator, nn

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Inputs, Network
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     import torch
@@ -29,9 +29,9 @@ class Paddle(Network):
     size: int = option(32, "pooling: height and width of an image", ge=4)
     channels: int = option(8, "pooling: channels", ge=1)
     layers: int = option(1, "pool2d: operators one after the other, a relu between them", ge=1)
-    data_format: Literal["NCHW", "NHWC"] = option("NHWC", "pooling: order of dimensions", choices=("NCHW", "NHWC"))
+    data_format: Literal["NCHW", "NHWC"] = option("NHWC", "pooling: order of dimensions")
     pooling_type: Literal["max", "avg", "both"] = option(
-        "max", "pooling: which; both does the one and the other and adds them", choices=("max", "avg", "both")
+        "max", "pooling: which; both does the one and the other and adds them"
     )
     ceil_mode: bool = option(False, "pooling: a window may reach over the edge")
 

@@ -10,8 +10,8 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra, did_you_mean
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
-from npucompose.schema.names import CLASS, foreign_config_problems
-from npucompose.schema.options import option
+from npucompose.table.names import CLASS, foreign_config_problems
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,8 +37,8 @@ class Transformers(Model):
     )
     config: Mapping[str, Any] = option(factory=dict, doc="keys of the configuration: {n_embd: 64, n_layer: 3}")
     small: bool = option(True, "what config does not name: small sizes, or false: the class's own")
-    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs", choices=DTYPES)
-    outputs: Literal["first", "all"] = option("first", "the first tensor, or every one", choices=("first", "all"))
+    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs")
+    outputs: Literal["first", "all"] = option("first", "the first tensor, or every one")
     batch: int = option(1, "texts, images or recordings", ge=1)
     tokens: int = option(16, "tokens of a text", ge=1)
     frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import field, frozen
 
+from npucompose.results.graphs import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
-from npucompose.schema.passes import FoldFacts, MoveFacts, RuleFacts
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ class Pass(ABC):
     freezes: ClassVar[bool] = False
     """What is written into parameters after the compilation is not seen: so no training, and no cache for others."""
 
-    stage: Stage = option("pre", "before or after the backend's own passes", choices=STAGES)
+    stage: Stage = option("pre", "before or after the backend's own passes")
 
     def check(self) -> None:
         """Raise ConfigError when this machine cannot run it. Loads no torch."""

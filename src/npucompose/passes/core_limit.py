@@ -10,9 +10,9 @@ from npucompose.errors import PlanError
 from npucompose.passes.base import Pass
 from npucompose.passes.regions import OnNoMatch, Run, enclose, runs
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.schema.options import option
-from npucompose.schema.regions import CoreRegion
+from npucompose.schema.streams import CoreRegion
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import fx

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.passes.base import Constant, Constants, Outcome, Pass, Request
+from npucompose.results.graphs import FoldFacts
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
-from npucompose.schema.passes import FoldFacts
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     import torch

@@ -16,11 +16,11 @@ from npucompose import garbage
 from npucompose.errors import ConfigError, PassError, RejectedError
 from npucompose.passes import PASSES
 from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
+from npucompose.results.graphs import PassRecord
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
-from npucompose.schema.names import LONGEST, is_name
-from npucompose.schema.passes import PassRecord
-from npucompose.schema.structure import structure
+from npucompose.table.names import LONGEST, is_name
+from npucompose.table.structure import structure
 
 if TYPE_CHECKING:
     from torch import fx

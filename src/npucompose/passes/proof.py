@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.errors import PassError
 from npucompose.graphs import fingerprint
 from npucompose.graphs.effects import leaves_in
-from npucompose.schema.tolerance import EXACT, Tolerance, tolerance_of
+from npucompose.results.measured import EXACT, Tolerance, tolerance_of
 
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 0.0, 3e38, 1e300, 1e-40)
 NARROW_EDGES = tuple(edge for edge in EDGES if not 3.5e38 < abs(edge) < float("inf"))

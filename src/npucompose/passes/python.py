@@ -8,7 +8,7 @@ from attrs import frozen
 
 from npucompose.passes.base import Pass, Request
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
+from npucompose.table.options import option
 from npucompose.user_code import UserFunction
 
 if TYPE_CHECKING:

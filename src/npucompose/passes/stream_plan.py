@@ -8,8 +8,8 @@ from attrs import frozen
 
 from npucompose.passes.base import Pass
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
 from npucompose.schema.streams import Streams
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import fx

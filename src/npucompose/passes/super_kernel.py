@@ -9,9 +9,9 @@ from attrs import frozen
 from npucompose.passes.base import Pass
 from npucompose.passes.regions import OnNoMatch, Run, enclose, runs
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.leaf import GE
-from npucompose.schema.options import option
-from npucompose.schema.regions import SuperKernelRegion
+from npucompose.schema.streams import SuperKernelRegion
+from npucompose.table.modes import GE
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import fx

@@ -24,7 +24,8 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.recipe.dialects import Dialect, Exported, Settings
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.leaf import ACLGRAPH, shown
+from npucompose.table.modes import ACLGRAPH
+from npucompose.vendor.leaf import shown
 
 STABLE = "StableRDFS"
 CANN_IN_MODELS: Mapping[str, str] = {

@@ -17,12 +17,12 @@ from typing import Any, cast
 from attrs import frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema.compiler import VERSION, CompilerOptions
-from npucompose.schema.genuine import stored_path
-from npucompose.schema.leaf import Leaf, shown
-from npucompose.schema.versions import REFERENCE, assumed, doubted, known, mode_refused, refused, tree_of
 from npucompose.targets.npu_offline.claims import executed
 from npucompose.untrusted import load_yaml
+from npucompose.vendor.compiler import VERSION, CompilerOptions
+from npucompose.vendor.genuine import stored_path
+from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.versions import REFERENCE, assumed, doubted, known, mode_refused, refused, tree_of
 
 
 def eject(arguments: argparse.Namespace) -> int:

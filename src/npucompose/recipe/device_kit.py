@@ -18,9 +18,9 @@ from attrs import frozen
 from npucompose.compose.check import Checked
 from npucompose.compose.tree import Composed
 from npucompose.recipe.ejected import script_of
-from npucompose.schema import premises
-from npucompose.schema.compiler import EVERY_LEAF
-from npucompose.schema.leaf import GE
+from npucompose.results import premises
+from npucompose.table.modes import GE
+from npucompose.vendor.compiler import EVERY_LEAF
 from npucompose.version import __version__
 
 FILES = ("README.txt", "my_model.py", "run_kit.py", "observe.py")

@@ -14,10 +14,10 @@ from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
-from npucompose.schema.compiler import EVERY_LEAF
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
-from npucompose.schema.leaf import GE, NPUGRAPH_EX
-from npucompose.schema.versions import REFERENCE
+from npucompose.table.modes import GE, NPUGRAPH_EX
+from npucompose.vendor.compiler import EVERY_LEAF
+from npucompose.vendor.versions import REFERENCE
 
 if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph

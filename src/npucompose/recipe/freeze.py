@@ -29,7 +29,7 @@ from npucompose.passes.pipeline import Labelled, PassPipeline
 from npucompose.recipe.carried import GraphEdit, graph_fingerprint
 from npucompose.recipe.python_text import call, dotted, item, literal
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.leaf import GE
+from npucompose.table.modes import GE
 from npucompose.targets.compilation import Backend, Compilation
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.null_device import NullDevice

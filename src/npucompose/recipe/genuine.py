@@ -12,11 +12,11 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError, did_you_mean
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.leaf import ELSEWHERE, Leaf, shown
-from npucompose.schema.legality import twins
-from npucompose.schema.versions import REFERENCE, known, tree_of
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.leaf import ELSEWHERE, Leaf, shown
+from npucompose.vendor.legality import twins
+from npucompose.vendor.versions import REFERENCE, known, tree_of
 
 Package = Literal["torchair", "npugraph_ex"]
 HOOKS = {"post_grad_custom_pre_pass": "pre", "post_grad_custom_post_pass": "post"}

@@ -19,13 +19,14 @@ from npucompose.recipe import dialects, header
 from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import read
 from npucompose.recipe.values import Compile, Config, Facts, TooLong
-from npucompose.schema.compiler import EVERY_LEAF, VERSION, CompilerOptions
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
-from npucompose.schema.leaf import GE, shown
-from npucompose.schema.legality import illegal_in_mode, waiting
-from npucompose.schema.structure import structure
-from npucompose.schema.versions import REFERENCE, known
+from npucompose.table.modes import GE
+from npucompose.table.structure import structure
 from npucompose.untrusted import plain_yaml, read_text
+from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions
+from npucompose.vendor.leaf import shown
+from npucompose.vendor.legality import illegal_in_mode, waiting
+from npucompose.vendor.versions import REFERENCE, known
 
 MOST_BYTES = 2 * 2**20
 """Of a script."""

@@ -38,7 +38,7 @@ from npucompose.recipe.values import (
     plain,
     rounds_of,
 )
-from npucompose.schema.versions import REFERENCE
+from npucompose.vendor.versions import REFERENCE
 
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
 """Modules whose settings decide what is compiled: an assignment to one is never passed over."""

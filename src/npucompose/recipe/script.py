@@ -30,17 +30,16 @@ from npucompose.recipe.python_text import (
     said_alone,
     written,
 )
-from npucompose.schema.compiler import EVERY_LEAF, LEAVES
-from npucompose.schema.genuine import PREFIX
-from npucompose.schema.leaf import NPUGRAPH_EX
-from npucompose.schema.verified import VERIFIED_TORCH_NPU
-from npucompose.schema.versions import tree_of
-from npucompose.version import __version__
+from npucompose.table.modes import NPUGRAPH_EX
+from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
+from npucompose.vendor.genuine import PREFIX
+from npucompose.vendor.versions import tree_of
+from npucompose.version import VERIFIED_TORCH_NPU, __version__
 
 if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
     from npucompose.recipe.genuine import Package
-    from npucompose.schema.leaf import Kind
+    from npucompose.vendor.leaf import Kind
 
 STAGES: Mapping[Stage, str] = {"pre": "before TorchAir's own FX passes", "post": "after TorchAir's own FX passes"}
 HOOKS: Mapping[Stage, str] = {"pre": "post_grad_custom_pre_pass", "post": "post_grad_custom_post_pass"}

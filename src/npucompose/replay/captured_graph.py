@@ -27,8 +27,8 @@ from npucompose.replay.memory.inputs import Inputs, Slots, refusal
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.plan import Layout, Literally, Plan, ViewOfInput, lent_inputs
 from npucompose.replay.threads import Threads, Workers
-from npucompose.schema.facts import facts_of
-from npucompose.schema.streams import Verdict
+from npucompose.results.streams import Verdict
+from npucompose.table.plain import facts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from attrs import define, field, frozen
 
-from npucompose.schema.compiler import CompilerOptions
+from npucompose.results.graphs import Partition
+from npucompose.schema.experiment import Partial
 from npucompose.schema.options import option
-from npucompose.schema.partition import Partial, Partition
+from npucompose.vendor.compiler import CompilerOptions
 
 if TYPE_CHECKING:
     from torch import fx

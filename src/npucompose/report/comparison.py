@@ -17,8 +17,8 @@ from npucompose.report.differences import ABSENT, Difference, Fact, differences,
 from npucompose.report.pareto import by_work, memory_is_pool, objectives, timed
 from npucompose.report.pictures import Dot, scatter
 from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
-from npucompose.schema.figures import CHOICES
-from npucompose.schema.record import Report
+from npucompose.results.figures import CHOICES
+from npucompose.results.record import Report
 
 MOST_PLOTS = 12
 """Kinds of work that are drawn; a sweep over more models is read in its table."""

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from npucompose.report.compare import Line, markdown_table, shown
 from npucompose.report.words import as_time
-from npucompose.schema.facts import facts_of
-from npucompose.schema.figures import MEASURED, Figures
-from npucompose.schema.flat import flat
-from npucompose.schema.record import Numerics, Report
-from npucompose.schema.setting import origin
+from npucompose.results.effective import origin
+from npucompose.results.figures import MEASURED, Figures
+from npucompose.results.measured import Numerics
+from npucompose.results.record import Report
+from npucompose.table.plain import facts_of, flat
 
 CUT = 60
 """Characters of a value that are shown; whole values are compared."""

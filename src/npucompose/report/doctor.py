@@ -20,7 +20,7 @@ from attrs import asdict, field, frozen
 
 from npucompose import private
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
-from npucompose.schema.verified import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
+from npucompose.version import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
 EXTRAS: Mapping[str, tuple[str, ...]] = {

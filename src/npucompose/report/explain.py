@@ -20,10 +20,10 @@ from rich.text import Text
 from npucompose.errors import ConfigError, unknown
 from npucompose.report.differences import written
 from npucompose.report.words import as_count, contract_words
-from npucompose.schema.adapted import Adaptation, DryRun
-from npucompose.schema.facts import facts_of
-from npucompose.schema.setting import COMMAND_LINE, DEFAULT, Setting
-from npucompose.schema.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
+from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
+from npucompose.results.graphs import Adaptation, DryRun
+from npucompose.results.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
+from npucompose.table.plain import facts_of
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STYLES: Mapping[StepStatus, str] = {"ok": "green", "problem": "bold red", "unknown": "yellow", "skipped": "dim"}

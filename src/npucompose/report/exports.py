@@ -16,10 +16,11 @@ import attrs
 from attrs import frozen
 
 from npucompose.report.differences import written
-from npucompose.schema.figures import MEASURED, Figures
-from npucompose.schema.flat import flat
-from npucompose.schema.record import Report, Timing
-from npucompose.schema.streams import Timeline, Timelines
+from npucompose.results.figures import MEASURED, Figures
+from npucompose.results.measured import Timing
+from npucompose.results.record import Report
+from npucompose.results.streams import Timeline, Timelines
+from npucompose.table.plain import flat
 
 Entry = dict[str, Any]
 

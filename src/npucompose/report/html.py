@@ -33,13 +33,12 @@ from npucompose.report.words import (
     stream_words,
     why_untimed,
 )
-from npucompose.schema.facts import facts_of
-from npucompose.schema.figures import Figures
-from npucompose.schema.flat import flat
-from npucompose.schema.passes import rules_together
-from npucompose.schema.record import Report
-from npucompose.schema.setting import COMMAND_LINE, origin
-from npucompose.schema.streams import Timelines
+from npucompose.results.effective import COMMAND_LINE, origin
+from npucompose.results.figures import Figures
+from npucompose.results.graphs import rules_together
+from npucompose.results.record import Report
+from npucompose.results.streams import Timelines
+from npucompose.table.plain import facts_of, flat
 
 FILE_NAME = "report.html"
 CUT = 200

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from airflow_free.files import write_atomically
 from npucompose.errors import ConfigError
-from npucompose.schema.record import Report
+from npucompose.results.record import Report
 from npucompose.untrusted import read_text
 
 FILE_NAME = "report.json"

@@ -12,10 +12,11 @@ from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.leaf import shown
-from npucompose.schema.options import set_by_engine
-from npucompose.schema.structure import classes_of
+from npucompose.table.modes import modes_that
+from npucompose.table.options import choices_of_field, set_by_engine
+from npucompose.table.structure import classes_of
 from npucompose.targets import TARGETS
+from npucompose.vendor.leaf import shown
 
 SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
@@ -24,6 +25,8 @@ WORDS: Mapping[Any, str] = {
 }  # fmt: skip
 
 Row = dict[str, Any]
+MOST_SHOWN = 80
+"""Letters of a default in a table."""
 
 
 def keys() -> tuple[Row, ...]:
@@ -37,6 +40,35 @@ def keys() -> tuple[Row, ...]:
     return tuple(rows)
 
 
+PAGE = """# Every key of the configuration
+
+Written from the option table (`pytest tests/docs/test_keys_page.py --update-golden`); do not edit by hand. A key is
+said in YAML or as `key=value` on the command line, none needs a plus, and `npucompose list keys` prints the same for
+what is installed here. TorchAir's and Inductor's own options are under [Options](options.md). Where nothing is said of
+modes a key acts in every mode that its target runs; what does not act is in the report's `effective`.
+"""
+
+
+def page() -> str:
+    """docs/keys.md: a table for each section."""
+    sections: dict[str, list[str]] = {}
+    for row in keys():
+        section = ".".join(row["key"].split(".")[: 2 if row["key"].startswith("passes.") else 1])
+        named = section if "." in row["key"] else "the experiment itself"
+        of = f" ({', '.join(row['of'])})" if row["of"] else ""
+        acts = f"; acts in {', '.join(row['acts_in'])}" if row["acts_in"] else ""
+        default = "needed" if row["needed"] else f"`{shown(_listed(row['default']))}`"
+        cells = (f"`{row['key']}`{of}", row["takes"], default, f"{row['meaning']}{acts}")
+        sections.setdefault(named, []).append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
+    return PAGE + "".join(f"\n## {name}\n\n{head}" + "\n".join(rows) + "\n" for name, rows in sections.items())
+
+
+def _listed(default: Any) -> Any:
+    """Nested lists as YAML has them, and an empty mapping as `{}`."""
+    return "[…]" if isinstance(default, tuple) and len(str(cast("Any", default))) > MOST_SHOWN else cast("Any", default)
+
+
 def _experiment() -> Iterator[Row]:
     hints = get_type_hints(Experiment)
     for field in attrs.fields(Experiment):
@@ -48,7 +80,7 @@ def _experiment() -> Iterator[Row]:
         elif classes:
             yield from _rows(classes[0], field.name)
         else:
-            yield _row(field.name, hints[field.name], field)
+            yield _row(field.name, hints[field.name], field, choices_of_field(Experiment, field))
 
 
 def _classes(registry: Registry[Any]) -> dict[str, type[Any]]:
@@ -73,11 +105,10 @@ def _rows(cls: type[Any], prefix: str) -> Iterator[Row]:
         if attrs.has(hints[field.name]):
             yield from _rows(hints[field.name], f"{prefix}.{field.name}")
         else:
-            yield _row(f"{prefix}.{field.name}", hints[field.name], field)
+            yield _row(f"{prefix}.{field.name}", hints[field.name], field, choices_of_field(cls, field))
 
 
-def _row(key: str, hint: Any, field: attrs.Attribute[Any]) -> Row:
-    choices: Sequence[Any] | None = field.metadata.get("choices")
+def _row(key: str, hint: Any, field: attrs.Attribute[Any], choices: Sequence[Any] | None) -> Row:
     factory = getattr(field.default, "factory", None)
     default: Any = field.default if factory is None else factory()
     needed = default is attrs.NOTHING
@@ -87,6 +118,7 @@ def _row(key: str, hint: Any, field: attrs.Attribute[Any]) -> Row:
         "default": None if needed else default,
         "needed": needed,
         "meaning": field.metadata.get("doc", ""),
+        "acts_in": list(modes_that(acts.mode)) if (acts := field.metadata.get("acts")) else [],
         "of": [],
     }
 

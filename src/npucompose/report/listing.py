@@ -14,10 +14,10 @@ from npucompose.compose.conf import files_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown
 from npucompose.report.words import as_bytes
-from npucompose.schema import inductor, soc
-from npucompose.schema.compiler import LEAVES, VERSION
-from npucompose.schema.leaf import Leaf, shown
-from npucompose.schema.versions import known, tree_of
+from npucompose.vendor import inductor, soc
+from npucompose.vendor.compiler import LEAVES, VERSION
+from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.versions import known, tree_of
 from npucompose.visible import visible
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _soc_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def yaml_of(under: str = "", version: str | None = None) -> str:
-    """conf/compiler/default.yaml, or with `under="npugraph_ex"` that part of it: every settable leaf at its default."""
+    """A choice of conf/compiler to begin with, or the part of it below `under`: every settable leaf at its default."""
     if under == inductor.WHERE:
         return inductor.yaml_default()
     table = _table(version)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import attrs
 
 from npucompose.report.compare import Line
-from npucompose.schema.record import Status
+from npucompose.results.record import Status
 
 K = TypeVar("K", bound=Hashable)
 Point = tuple[float, float, float]

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.report.words import as_bytes, as_count, as_time
-from npucompose.schema.streams import Timeline, Timelines
+from npucompose.results.streams import Timeline, Timelines
 
 Drawing = dict[str, Any]
 """What one macro draws; boxes are (x, y, width, height, class[, title])."""

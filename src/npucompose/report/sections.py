@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from npucompose.report.words import as_bytes, as_count, as_time, contract_words, is_wrong
-from npucompose.schema.ablation import Variant
-from npucompose.schema.modes import Behind, ModeFacts, ModeTime
-from npucompose.schema.passes import RuleFacts, rules_together
-from npucompose.schema.record import PassFacts, Report
-from npucompose.schema.timing import Candidate
+from npucompose.results.graphs import RuleFacts, rules_together
+from npucompose.results.measured import Behind, Candidate, ModeFacts, ModeTime, Variant
+from npucompose.results.record import PassFacts, Report
 
 Row = tuple[str, Text]
 

@@ -36,9 +36,9 @@ from npucompose.report.words import (
     stream_words,
     why_untimed,
 )
-from npucompose.schema.partition import npu_words
-from npucompose.schema.record import BenchmarkFacts, Memory, Report
-from npucompose.schema.timing import Timing
+from npucompose.results.graphs import npu_words
+from npucompose.results.measured import Memory, Timing
+from npucompose.results.record import BenchmarkFacts, Report
 
 OPTIONS_SHOWN = 4
 BAD = "bold red"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.record import Cause, Numerics, Report, Share, Status, StreamFacts
+from npucompose.results.measured import CallStatistics, Cause, Numerics, Share
+from npucompose.results.record import Report, Status, StreamFacts
 
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",

@@ -13,19 +13,22 @@ from typing import Any, ClassVar, Literal, cast
 from attrs import field, frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema.names import operator_problem
-from npucompose.schema.options import option
-from npucompose.schema.structure import shown, structure
+from npucompose.table.names import operator_problem
+from npucompose.table.options import option
+from npucompose.table.structure import shown, structure
 
 DTYPES = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
     "complex128",
 )  # fmt: skip
+
 DTYPE_CLASSES = ("floating", "integer", "complex")
+
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
     "complex128",
 ]  # fmt: skip
+
 LAYOUTS = ("contiguous", "channels_last")
 
 REFERENCE = re.compile(r"\$(\w+(?:\[\d+\])?)(?:\.(?:(dtype|device|shape|numel|rank)|size\((-?\d+)\)))?")
@@ -162,7 +165,7 @@ class CastAround(Rewriting):
     """A dtype that the operator does not take: cast the inputs, run, cast every result back to what it was."""
 
     kind: ClassVar[str] = "cast_around"
-    compute: Dtype = option(doc="the dtype it computes in", choices=DTYPES)
+    compute: Dtype = option(doc="the dtype it computes in")
     inputs: tuple[str, ...] = option(doc="arguments that are cast")
 
     def __attrs_post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose.schema.device_model import ATLAS_A2, DeviceModel
+from npucompose.vendor.device_model import ATLAS_A2, DeviceModel
 
 
 @frozen(kw_only=True)
@@ -64,6 +64,10 @@ class Capabilities:
     """A graph may hold constants of its own; TorchAir generates code that finds none (2.13.0, `NameError: self`)."""
     core_limits: bool = False
     """Operators can be told on how many cores they may run (TorchAir's limit_core_num)."""
+    gears: bool = False
+    """The compiler takes a list of sizes that a dimension may have (`shapes.gears`)."""
+    vendor_compiler: bool = False
+    """The genuine torch_npu that is found here compiles, whatever version the YAML says."""
     super_kernels: bool = False
     """A scope can say which operators become one kernel (TorchAir's super_kernel, GE only)."""
     device_model: DeviceModel = ATLAS_A2

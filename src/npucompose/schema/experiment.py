@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from attrs import field, frozen
 
 from npucompose.schema.adapt import RuleSet
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.executor import Executor, Local
-from npucompose.schema.inductor import InductorOptions
-from npucompose.schema.names import NAME
-from npucompose.schema.options import option
-from npucompose.schema.partition import PARTIAL, Partial
+from npucompose.schema.execution import Executor, Local, Tracker
 from npucompose.schema.search import NoSearch, Search
 from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
-from npucompose.schema.tracker import Tracker
+from npucompose.table.modes import MODES, ModeSpec
+from npucompose.table.names import NAME
+from npucompose.table.options import Acts, option
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.inductor import InductorOptions
+
+Partial = Literal["cut", "refuse"]
+
+PARTIAL: tuple[Partial, ...] = ("cut", "refuse")
+
+Word = Literal["transposed", "unmarked"]
+
+WORDS: tuple[Word, ...] = get_args(Word)
+
+Change: TypeAlias = int | float | bool | Word | tuple[int, ...]
+
+Call: TypeAlias = Mapping[str, Change]
+"""{input, or input.dimension: its change}."""
+
+
+def dimension_of(key: str) -> tuple[str, int | None]:
+    """`x.0` is ("x", 0), `x` is ("x", None); a name with another ending is a name."""
+    name, _, last = key.rpartition(".")
+    return (name, int(last)) if name and last.isdecimal() else (key, None)
+
+
+def told(call: Call) -> str:
+    """The call as it stands in YAML: `x.0: 6, lens: [513, 301]`; `the example inputs` where it changes nothing."""
+    values = {key: list(change) if isinstance(change, tuple) else change for key, change in call.items()}
+    return ", ".join(f"{key}: {value}" for key, value in values.items()) or "the example inputs"
+
 
 ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
-MODES: tuple[ModeName, ...] = ("max-autotune", "reduce-overhead", "npugraph_ex", "eager")
+
 Strict = Literal["off", "mode", "all"]
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
@@ -35,7 +61,12 @@ class Choice:
 
 @frozen(kw_only=True)
 class Mode:
-    name: ModeName = option(choices=MODES, doc="TorchAir's mode")
+    name: ModeName = option(doc="TorchAir's mode")
+
+    @property
+    def spec(self) -> ModeSpec:
+        """What the mode does."""
+        return MODES[self.name]
 
 
 @frozen(kw_only=True)
@@ -49,26 +80,31 @@ class Shapes:
         factory=dict, doc="{input: dimensions} to pass to torch._dynamo.mark_dynamic"
     )
     gears: Mapping[str, tuple[int, ...]] = option(
-        factory=dict, doc="{input.dimension: sizes} for torchair.inference.set_dim_gears; mode=max-autotune on an NPU"
+        factory=dict,
+        doc="{input.dimension: sizes} for torchair.inference.set_dim_gears; mode=max-autotune on an NPU",
+        acts=Acts(mode="ge", can="gears", words="gears"),
     )
 
 
 @frozen(kw_only=True)
 class Tiling:
-    schedule: Literal["host", "sink"] = option(
-        "host", "where GE computes tiling: `sink` is tiling_schedule_optimize", choices=("host", "sink")
-    )
+    schedule: Literal["host", "sink"] = option("host", "where GE computes tiling: `sink` is tiling_schedule_optimize")
 
 
 @frozen(kw_only=True)
 class CompileKeywords:
     fullgraph: bool = option(True, "torch.compile(fullgraph=...): a graph break is an error")
-    training: bool = option(False, "with gradients: a backward graph is compiled too; compared, not measured")
-    cache: bool = option(False, "TorchAir's cache_compile: a later process loads what this one compiled")
+    training: bool = option(
+        False,
+        "with gradients: a backward graph is compiled too; compared, not measured",
+        acts=Acts(mode="trains", can="trains", without_compiling=True, aside=", whose recordings are for inference"),
+    )
+    cache: bool = option(
+        False, "TorchAir's cache_compile: a later process loads what this one compiled", acts=Acts(can="caches")
+    )
     partial: Partial = option(
         "cut",
         "what cannot be recorded, and calls with gradients: cut runs it beside the recordings, refuse ends the call",
-        choices=PARTIAL,
     )
 
 
@@ -120,15 +156,11 @@ class Benchmark:
 class Expect:
     """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
 
-    fx_graph: Literal["static", "dynamic"] | None = option(
-        None, "the FX graph has symbols or has none", choices=("static", "dynamic"), optional=True
-    )
+    fx_graph: Literal["static", "dynamic"] | None = option(None, "the FX graph has symbols or has none", optional=True)
     ge_graph: Literal["static", "dynamic"] | None = option(
-        None, "the GE graph as TorchAir hands it over", choices=("static", "dynamic"), optional=True
+        None, "the GE graph as TorchAir hands it over", optional=True
     )
-    ge_build: Literal["static", "mixed", "dynamic"] | None = option(
-        None, "the graph as GE builds it", choices=("static", "mixed", "dynamic"), optional=True
-    )
+    ge_build: Literal["static", "mixed", "dynamic"] | None = option(None, "the graph as GE builds it", optional=True)
     path: int | None = option(None, "the compile path of docs/sinking.md", choices=PATHS, optional=True)
     recompiles: int | None = option(None, "at most so many recompilations", ge=0, optional=True)
     captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
@@ -166,16 +198,14 @@ class Experiment:
     logs: Logs = option(factory=Logs)
     seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
     check: Literal["none", "per_pass"] = option(
-        "none", "per_pass runs each graph before and after each pass on made-up inputs", choices=("none", "per_pass")
+        "none", "per_pass runs each graph before and after each pass on made-up inputs"
     )
-    strict: Strict = option("mode", "what is refused: off, mode, all", choices=("off", "mode", "all"))
+    strict: Strict = option("mode", "what is refused: off, mode, all")
     expect: Expect = option(factory=Expect)
     sinking: Sinking = option(factory=Sinking)
     search: Search = option(factory=NoSearch)
     executor: Executor = option(factory=Local)
-    retry: Literal["none", "failed"] = option(
-        "none", "a sweep's points that are run again although they are done", choices=("none", "failed")
-    )
+    retry: Literal["none", "failed"] = option("none", "a sweep's points that are run again although they are done")
     tracker: Tracker = option(factory=Tracker)
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

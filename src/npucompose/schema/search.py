@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 Direction = Literal["minimize", "maximize"]
 
@@ -67,7 +67,7 @@ class Optuna:
         doc="{figure of `npucompose report`: minimize or maximize}; several: a front",
     )
     space: Mapping[str, Dimension] = option(factory=dict, doc="{group or dotted key: what it may be}")
-    sampler: Literal["tpe", "random"] = option("tpe", "who proposes", choices=("tpe", "random"))
+    sampler: Literal["tpe", "random"] = option("tpe", "who proposes")
     seed: int = option(0, "of the sampler", ge=0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from npucompose.schema.sinking import (
+from npucompose.results.sinking import (
     KINDS,
     STEP_IDS,
     Blame,

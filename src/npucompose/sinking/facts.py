@@ -7,7 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from npucompose.schema.sinking import Failure
+from npucompose.results.sinking import Failure
 
 ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]
 

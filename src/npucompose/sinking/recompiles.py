@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from npucompose.schema.experiment import ModeName, Shapes
-from npucompose.schema.record import Recompile
-from npucompose.schema.sequence import WORDS, Call, dimension_of
+from npucompose.results.record import Recompile
+from npucompose.schema.experiment import WORDS, Call, ModeName, Shapes, dimension_of
 
 Kind = Literal["size", "stride", "dtype", "rank", "value", "length", "least", "equal_sizes", "size_value", "other"]
 

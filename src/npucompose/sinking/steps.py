@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attrs import frozen
 
-from npucompose.schema.sinking import Step, StepId, StepStatus
+from npucompose.results.sinking import Step, StepId, StepStatus
 from npucompose.sinking.facts import Change, Op, Question
 from npucompose.sinking.table import OperatorTable
 from npucompose.sinking.values import Use, geared, sentence, shapes_made_of_values

@@ -13,11 +13,11 @@ import yaml
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema import soc
-from npucompose.schema.options import option
 from npucompose.schema.sinking import Operator
-from npucompose.schema.soc import Product
-from npucompose.schema.structure import structure
+from npucompose.table.options import option
+from npucompose.table.structure import structure
+from npucompose.vendor import soc
+from npucompose.vendor.soc import Product
 
 _NAME = re.compile(r"\w+::\w+")
 FILE = Path(__file__).with_name("operators.yaml")

@@ -7,7 +7,8 @@ from typing import Literal
 
 from attrs import frozen
 
-from npucompose.schema.sinking import Blame, Operator
+from npucompose.results.sinking import Blame
+from npucompose.schema.sinking import Operator
 from npucompose.sinking.facts import FxFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 

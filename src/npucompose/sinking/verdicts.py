@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from npucompose.schema.sinking import Blame, Certainty, Failure, GraphKind, Verdict
+from npucompose.results.sinking import Blame, Certainty, Failure, GraphKind, Verdict
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
 from npucompose.sinking.table import OperatorTable, taken_instead
 from npucompose.sinking.values import Use, dynamic_ops, geared, uses

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.schema.device_model import DeviceModel
 from npucompose.schema.streams import Objective
 from npucompose.streams import chains, dag
 from npucompose.streams.schedule import by_urgency
 from npucompose.streams.work import Work
+from npucompose.vendor.device_model import DeviceModel
 
 
 @frozen(kw_only=True)

@@ -14,8 +14,9 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import tensors_in
 from npucompose.graphs.scopes import LABEL, PRIORITY, control, core_scope
+from npucompose.results.streams import Plan
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Plan
+from npucompose.schema.streams import DEFAULT_STREAM
 
 
 def emit(graph: fx.Graph, plan: Plan, dependence: Dependence, can: Capabilities) -> None:

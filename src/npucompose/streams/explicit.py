@@ -11,9 +11,9 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.schema.device_model import DeviceModel
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, PlanEntry, Streams
 from npucompose.streams.match import find, why_none
+from npucompose.vendor.device_model import DeviceModel
 
 T = TypeVar("T")
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 from torch import fx
 
+from npucompose.results.streams import Decision, Event, Plan, Trial
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Cores, Decision, Event, Plan, Trial
+from npucompose.schema.streams import DEFAULT_STREAM, Cores
 from npucompose.streams.emit import emit
 from npucompose.streams.lifetime import keep_alive
 from npucompose.streams.predict import Drawn, lives_of, predicted

@@ -10,8 +10,7 @@ from pathlib import PurePath
 from torch import fx
 
 from npucompose.graphs.describe import op_name
-from npucompose.schema.patterns import fits
-from npucompose.schema.streams import Match, SourceMatch
+from npucompose.schema.streams import Match, SourceMatch, fits
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")

@@ -6,8 +6,9 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
+from npucompose.results.streams import Decision, Plan, Trial
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Decision, Plan, Streams, Trial
+from npucompose.schema.streams import DEFAULT_STREAM, Streams
 from npucompose.streams import auto, explicit
 from npucompose.streams.emit import strip
 from npucompose.streams.found import Found, named, with_names, write

@@ -8,7 +8,7 @@ from itertools import accumulate
 from attrs import frozen
 
 from npucompose.graphs import allocations
-from npucompose.schema.streams import Prediction, Timeline
+from npucompose.results.streams import Prediction, Timeline
 from npucompose.streams import dag
 from npucompose.streams.order import fewest_events, in_runs
 from npucompose.streams.problem import Problem

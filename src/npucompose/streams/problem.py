@@ -11,12 +11,12 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
 from npucompose.schema.capabilities import Capabilities, Clocked
-from npucompose.schema.device_model import DeviceModel
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.cost import Sizes, roofline
 from npucompose.streams.profile import clocked, measured, work_of
 from npucompose.streams.work import Work
+from npucompose.vendor.device_model import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
 """(first, then)."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from npucompose.schema.device_model import DeviceModel
 from npucompose.streams import dag
 from npucompose.streams.work import Work
+from npucompose.vendor.device_model import DeviceModel
 
 
 def by_urgency(

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
-from npucompose.schema.device_model import DeviceModel
 from npucompose.streams.work import Work
+from npucompose.vendor.device_model import DeviceModel
 
 _SOON = 1e-9
 """Microseconds that count as none: kernels that end together up to rounding."""

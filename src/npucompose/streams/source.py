@@ -6,8 +6,9 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs.scopes import priorities, stream_labels
+from npucompose.results.streams import Decision
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Decision
+from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.streams import explicit
 from npucompose.streams.emit import strip
 from npucompose.streams.found import Found, named, write

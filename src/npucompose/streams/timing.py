@@ -11,7 +11,8 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import LABEL, Scope, control, tag_of, tagged_streams
-from npucompose.schema.streams import DEFAULT_STREAM, Event
+from npucompose.results.streams import Event
+from npucompose.schema.streams import DEFAULT_STREAM
 
 
 @frozen

@@ -8,8 +8,9 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
 from npucompose.graphs.effects import is_collective
 from npucompose.graphs.scopes import priorities, stream_labels
+from npucompose.results.streams import Event, Plan
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM, Event, Plan
+from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.streams.issue import issued_before
 from npucompose.streams.lifetime import check_lifetimes
 from npucompose.streams.limits import check_budget, check_gangs, check_operators

@@ -12,9 +12,9 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.device_model import ATLAS_A2, DeviceModel
-from npucompose.schema.options import option
-from npucompose.schema.soc import soc_of
+from npucompose.table.options import option
+from npucompose.vendor.device_model import ATLAS_A2, DeviceModel
+from npucompose.vendor.soc import soc_of
 
 if TYPE_CHECKING:
     from torch import fx
@@ -144,6 +144,10 @@ class Target(ABC):
 
     def prepare(self, mode: str) -> None:
         """Load what the device needs in this process; called before anything else that needs torch."""
+
+    def why_idle(self, option: str, mode: str) -> str | None:
+        """Why an option does not act here, where there is more to say than that this target has no such thing."""
+        return None
 
     def place(self, built: Built) -> Built:
         """The model and its inputs on this device."""

@@ -20,19 +20,18 @@ from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
 from npucompose.replay.interface import Partitioned
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.effective import Effective
-from npucompose.schema.experiment import Strict
-from npucompose.schema.inductor import InductorOptions
-from npucompose.schema.partition import Outside, Partial, Partition, npu_words, refused_on_npu
-from npucompose.schema.passes import PassRecord
-from npucompose.schema.record import CacheUse
-from npucompose.schema.sinking import Failure
-from npucompose.schema.streams import Decision, Plan
+from npucompose.results.effective import Effective
+from npucompose.results.graphs import Outside, Partition, PassRecord, npu_words, refused_on_npu
+from npucompose.results.measured import CallStatistics
+from npucompose.results.npu import CacheUse
+from npucompose.results.sinking import Failure
+from npucompose.results.streams import Decision, Plan
+from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.optional import SharesMemory
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.vendor.inductor import InductorOptions
 
 if TYPE_CHECKING:
     from torch import fx

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.schema.options import option
+from npucompose.table.options import option
 from npucompose.targets.base import placed_on
 from npucompose.targets.torchair.target import TorchairTarget
 

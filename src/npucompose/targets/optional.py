@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.models.binding import Bound
-    from npucompose.schema.compiler import CompilerOptions
-    from npucompose.schema.effective import Effective
-    from npucompose.schema.partition import Partition
-    from npucompose.schema.record import NpuFacts
-    from npucompose.schema.streams import StreamTimes
+    from npucompose.results.effective import Effective
+    from npucompose.results.graphs import Partition
+    from npucompose.results.npu import NpuFacts
+    from npucompose.results.streams import StreamTimes
     from npucompose.sinking import GeFacts
     from npucompose.targets.base import Target, VendorCompiler
     from npucompose.targets.compilation import Backend
+    from npucompose.vendor.compiler import CompilerOptions
 
 
 @runtime_checkable

@@ -16,7 +16,8 @@ from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build, timing
 from npucompose.replay.executor.timing import PlanTrial, Way
 from npucompose.replay.threads import Workers
-from npucompose.schema.streams import Streams, Trial, Verdict
+from npucompose.results.streams import Trial, Verdict
+from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
 from npucompose.streams.plan import DECISION
 from npucompose.targets.cpu import CpuTarget

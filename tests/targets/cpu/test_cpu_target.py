@@ -18,11 +18,11 @@ from npucompose.replay.executor import build
 from npucompose.replay.interface import LowerRequest
 from npucompose.replay.memory.arena import Arena
 from npucompose.replay.threads import Workers
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.partition import Partition
+from npucompose.results.graphs import Partition
+from npucompose.results.measured import CallStatistics
 from npucompose.targets import cpu
 from npucompose.targets.cpu import CpuTarget
+from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import built, request, traced
 
 aten = torch.ops.aten

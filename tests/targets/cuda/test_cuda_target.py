@@ -17,11 +17,11 @@ from npucompose.replay.cache.segments import Segmented
 from npucompose.replay.cuda.device import Cuda, SharedPool
 from npucompose.replay.cuda.recording import CudaCache
 from npucompose.replay.interface import CACHE_OPTIONS, LowerRequest
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.verified import CUDA_UNPROVEN
 from npucompose.targets import aot, cuda, inductor
 from npucompose.targets.base import TORCH_COMPILE
 from npucompose.targets.cuda import CudaTarget
+from npucompose.vendor.compiler import CompilerOptions
+from npucompose.version import CUDA_UNPROVEN
 from tests.replay.capturing import request, traced
 
 CAPTURED = "reduce-overhead"

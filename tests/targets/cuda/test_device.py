@@ -15,7 +15,7 @@ import torch
 
 from airflow_free.files import write_atomically
 from npucompose.measure.environment import environment
-from npucompose.schema.record import facts_of
+from npucompose.results.record import facts_of
 from npucompose.targets.cuda import CudaTarget
 from tests.targets.cuda import claims
 

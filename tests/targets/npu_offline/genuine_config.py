@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 import npucompose
-from npucompose.schema.compiler import LEAVES
 from npucompose.targets.torchair.config import package, read
+from npucompose.vendor.compiler import LEAVES
 
 ASKED = {
     "max-autotune": {

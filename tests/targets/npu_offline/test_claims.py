@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.schema.versions import genuine_tree
 from npucompose.targets.npu_offline import claims
+from npucompose.vendor.versions import genuine_tree
 
 
 @pytest.mark.parametrize(("version", "said"), [("2.13.0", claims.SET_AND_READ), ("9.9.9", "not tried on this version")])

@@ -13,13 +13,13 @@ import torch
 from attrs import evolve
 
 from npucompose.errors import CompileError
-from npucompose.schema.soc import device_of
 from npucompose.targets.npu_offline.simulator import graphs, streams
 from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device
 from npucompose.targets.npu_offline.simulator.graphs import GraphBase, TaskGroups
 from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
 from npucompose.targets.npu_offline.simulator.recording import Recording, owner_of
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, EventBase, StreamBase
+from npucompose.vendor.soc import device_of
 
 aten = torch.ops.aten
 

@@ -13,12 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import ConfigError
-from npucompose.schema.soc import device_of
 from npucompose.targets.npu_offline import placement, simulator
 from npucompose.targets.npu_offline.simulator import compiled, ge_session, graphs, modules, operators, streams
 from npucompose.targets.npu_offline.simulator.device import Device, Ledger
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.targets.npu_offline.simulator.recording import Recording
+from npucompose.vendor.soc import device_of
 
 # Installed.
 

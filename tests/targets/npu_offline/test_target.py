@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu_offline
 from npucompose.targets.npu_offline import NpuOfflineTarget, placement, wheel
 from npucompose.targets.npu_offline.simulator.device import Ledger

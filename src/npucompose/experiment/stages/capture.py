@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_free.stage import Facts, Stage
-from npucompose.schema.facts import facts_of
-from npucompose.schema.record import CaptureFacts, Memory
+from npucompose.results.measured import Memory
+from npucompose.results.record import CaptureFacts
+from npucompose.table.plain import facts_of
 from npucompose.targets.optional import device_memory, recording_facts
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from airflow_free.stage import Facts, Stage
 from npucompose.compose.legality import effective_options
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages.side_by_side import candidate, compared, in_one_process
+from npucompose.results.measured import Behind, ModeFacts, ModeTime
 from npucompose.schema.experiment import Mode, ModeName
-from npucompose.schema.facts import facts_of
-from npucompose.schema.modes import Behind, ModeFacts, ModeTime
+from npucompose.table.plain import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked

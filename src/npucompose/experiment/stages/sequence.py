@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts.comparison import comparison_account
 from npucompose.experiment.stages.facts.graphs import graphs_account
-from npucompose.schema.facts import facts_of
-from npucompose.schema.record import CallFacts, SequenceFacts
-from npucompose.schema.sequence import Call, told
+from npucompose.results.record import CallFacts, SequenceFacts
+from npucompose.schema.experiment import Call, told
+from npucompose.table.plain import facts_of
 from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:

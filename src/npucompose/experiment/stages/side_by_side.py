@@ -12,8 +12,7 @@ from npucompose.experiment.stages.benchmark import bound, in_turns
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
     from npucompose.measure.timing import Samples
-    from npucompose.schema.record import Numerics
-    from npucompose.schema.timing import Candidate
+    from npucompose.results.measured import Candidate, Numerics
 
 
 class Tried(Protocol):

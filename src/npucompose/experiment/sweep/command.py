@@ -18,9 +18,9 @@ from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan, Point, expanded
 from npucompose.experiment.sweep.run import Name, exit_status, run_sweep
 from npucompose.experiment.sweep.view import SweepView
+from npucompose.schema.execution import Tracker
 from npucompose.schema.search import NoSearch, Search
-from npucompose.schema.structure import structure
-from npucompose.schema.tracker import Tracker
+from npucompose.table.structure import structure
 
 
 class Task(ABC):

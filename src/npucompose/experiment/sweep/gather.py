@@ -19,9 +19,9 @@ from npucompose.report import json as report_json
 from npucompose.report.compare import Line
 from npucompose.report.comparison import Compared
 from npucompose.report.pareto import RIGHT, Timed, best, with_front
-from npucompose.schema.figures import Figures
-from npucompose.schema.flat import flat
-from npucompose.schema.record import Report
+from npucompose.results.figures import Figures
+from npucompose.results.record import Report
+from npucompose.table.plain import flat
 from npucompose.untrusted import read_text
 
 

@@ -19,7 +19,7 @@ from npucompose.compose.overrides import in_our_words, parsed_overrides
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.errors import ConfigError, MissingExtra, listed
 from npucompose.experiment.job import NOT_IN_A_KEY, Job, PlanContext
-from npucompose.schema.executor import Executor, Local
+from npucompose.schema.execution import Executor, Local
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

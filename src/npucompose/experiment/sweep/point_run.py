@@ -18,7 +18,7 @@ from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Point
 from npucompose.report import json as report_json
-from npucompose.schema.figures import Figures
+from npucompose.results.figures import Figures
 from npucompose.visible import visible
 
 SUBFOLDER = ".hydra"

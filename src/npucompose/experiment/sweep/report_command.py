@@ -13,7 +13,7 @@ from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
 from npucompose.report import compare, comparison, differences
 from npucompose.report import json as report_json
 from npucompose.report.words import STATUS_WORDS
-from npucompose.schema.figures import MEASURED
+from npucompose.results.figures import MEASURED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

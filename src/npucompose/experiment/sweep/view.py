@@ -16,7 +16,7 @@ from airflow_free.sweep import SweepEvent
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Point
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
-from npucompose.schema.record import Status
+from npucompose.results.record import Status
 
 LAST_SHOWN = 8
 REFRESH_S = 0.25

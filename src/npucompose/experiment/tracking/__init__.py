@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npucompose.errors import ConfigError
-from npucompose.schema.names import LONGEST, is_name
-from npucompose.schema.setting import COMMAND_LINE, DEFAULT, origin
-from npucompose.schema.tracker import PACKAGES, Tracker
+from npucompose.results.effective import COMMAND_LINE, DEFAULT, origin
+from npucompose.schema.execution import PACKAGES, Tracker
+from npucompose.table.names import LONGEST, is_name
 
 TIME_LIMIT_S = 60.0
 """For the first run; each further one may take EACH_S more."""

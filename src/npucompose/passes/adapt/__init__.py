@@ -8,10 +8,10 @@ import attrs
 from attrs import field, frozen
 
 from npucompose.passes.base import Outcome, Pass, Request
+from npucompose.results.graphs import Adaptation
 from npucompose.schema.adapt import RuleSet
-from npucompose.schema.adapted import Adaptation
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import fx

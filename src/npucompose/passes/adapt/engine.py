@@ -19,6 +19,7 @@ from npucompose.passes.base import Outcome
 from npucompose.passes.matching import Bound, bound, case_of, matches, operator_of, packet_of
 from npucompose.passes.metadata import value_of
 from npucompose.passes.proof import PartProofs, Promise, part
+from npucompose.results.graphs import RuleFacts
 from npucompose.schema.adapt import (
     REFERENCE,
     CastAround,
@@ -33,7 +34,6 @@ from npucompose.schema.adapt import (
     references,
 )
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.passes import RuleFacts
 
 
 @frozen(kw_only=True, eq=False)

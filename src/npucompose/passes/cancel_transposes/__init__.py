@@ -8,7 +8,7 @@ from attrs import frozen
 
 from npucompose.passes.base import Outcome, Pass
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import fx
@@ -34,9 +34,7 @@ class CancelTransposes(Pass):
     name: ClassVar[str] = "cancel_moves"
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
-    contract: Literal["exact", "relaxed"] = option(
-        "exact", "exact keeps every bit, relaxed the value but for rounding", choices=("exact", "relaxed")
-    )
+    contract: Literal["exact", "relaxed"] = option("exact", "exact keeps every bit, relaxed the value but for rounding")
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         from npucompose.graphs import is_planned

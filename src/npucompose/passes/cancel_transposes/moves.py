@@ -15,7 +15,7 @@ from npucompose.graphs import Aliases
 from npucompose.graphs.form import same_form
 from npucompose.passes.metadata import fake_mode_of, fake_result, inherited
 from npucompose.passes.outputs import Visible
-from npucompose.schema.passes import MoveFacts
+from npucompose.results.graphs import MoveFacts
 
 aten = torch.ops.aten
 _MOVES: frozenset[Any] = frozenset(

@@ -11,7 +11,7 @@ from attrs import frozen
 from npucompose.passes.base import Outcome, Pass, Request
 from npucompose.registry import Registry
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,7 @@ class Replace(Pass):
 
     patterns: tuple[str, ...] = option(BUILT_IN, "names of patterns, tried in this order")
     via: Literal["auto", "own"] = option(
-        "auto", "auto: TorchAir's register_replacement, where it does the same; own: this pass", choices=("auto", "own")
+        "auto", "auto: TorchAir's register_replacement, where it does the same; own: this pass"
     )
 
     def check(self) -> None:

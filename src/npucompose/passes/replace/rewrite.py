@@ -18,7 +18,7 @@ from npucompose.passes.matching import Occurrence, Search, occurrence, searches,
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, value_of
 from npucompose.passes.proof import PartProofs, Promise, part
 from npucompose.passes.replace import Pattern
-from npucompose.schema.passes import RuleFacts
+from npucompose.results.graphs import RuleFacts
 
 
 def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = False) -> Outcome:

@@ -24,8 +24,9 @@ from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenF
 from npucompose.replay.memory.arena import Arena, fork_safe_lock
 from npucompose.replay.memory.inputs import signature
 from npucompose.replay.threads import Workers
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.partition import Partial, Partition
+from npucompose.results.graphs import Partition
+from npucompose.results.measured import CallStatistics
+from npucompose.schema.experiment import Partial
 
 
 @define(eq=False)

@@ -27,8 +27,8 @@ from npucompose.replay.capture.ledger import storage_of
 from npucompose.replay.capture.updates import is_functional_call, write_in_place
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, note, watchers
-from npucompose.schema.calls import CallStatistics
-from npucompose.schema.partition import Partition
+from npucompose.results.graphs import Partition
+from npucompose.results.measured import CallStatistics
 
 
 @frozen(kw_only=True, eq=False)

@@ -28,7 +28,7 @@ from npucompose.replay.memory.inputs import refusal, same_number, signature
 from npucompose.replay.memory.results import OVERWRITTEN
 from npucompose.replay.plan import Layout
 from npucompose.replay.traits import traits_of
-from npucompose.schema.partition import Partial
+from npucompose.schema.experiment import Partial
 
 _InferenceMode = torch._C._InferenceMode
 

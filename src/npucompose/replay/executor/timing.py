@@ -39,8 +39,8 @@ from npucompose.replay.memory.buffers import Memory
 from npucompose.replay.plan import Buffer, Plan, Step, copy_of
 from npucompose.replay.threads import Threads, Workers
 from npucompose.replay.traits import traits_of
+from npucompose.results.streams import StreamTimes, Timeline, Trial, Verdict
 from npucompose.schema.capabilities import Clocked
-from npucompose.schema.streams import StreamTimes, Timeline, Trial, Verdict
 from npucompose.streams import decision_of
 
 LEAST_TURNS, MOST_TURNS = 5, 200

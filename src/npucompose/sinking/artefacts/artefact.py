@@ -10,8 +10,8 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from npucompose.schema.record import Recompile
-from npucompose.schema.sinking import UNKNOWN, Blame, GraphKind, SinkingFacts, Step, StepStatus, Verdict
+from npucompose.results.record import Recompile
+from npucompose.results.sinking import UNKNOWN, Blame, GraphKind, SinkingFacts, Step, StepStatus, Verdict
 
 Form = Literal[
     "torchair_verdict", "torchair_options", "torchair_inputs", "ge_plog", "torch_recompiles",

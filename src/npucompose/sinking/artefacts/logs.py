@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, field
 
+from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Shapes
-from npucompose.schema.record import Recompile
 from npucompose.sinking.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
 from npucompose.sinking.artefacts.text import cut_off
 from npucompose.sinking.recompiles import Again, Asked, explained, guard_of

@@ -24,16 +24,16 @@ from npucompose.replay.interface import (
     when_new_option,
 )
 from npucompose.schema.capabilities import Capabilities, Clocked
-from npucompose.schema.device_model import cpu
-from npucompose.schema.options import option
+from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
+from npucompose.vendor.device_model import cpu
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.memory.arena import Arena
-    from npucompose.schema.partition import Partition
-    from npucompose.schema.streams import StreamTimes
+    from npucompose.results.graphs import Partition
+    from npucompose.results.streams import StreamTimes
     from npucompose.targets.compilation import Backend
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]

@@ -20,16 +20,16 @@ from npucompose.replay.interface import (
     when_full_option,
 )
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.options import option
-from npucompose.schema.verified import CUDA_UNPROVEN
+from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target, placed_on
+from npucompose.version import CUDA_UNPROVEN
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built
     from npucompose.replay.cuda.device import SharedPool
-    from npucompose.schema.partition import Partition
+    from npucompose.results.graphs import Partition
     from npucompose.targets.compilation import Backend
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.schema.leaf import GE
+from npucompose.table.modes import GE
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.torchair.config import MODES, TorchairMode
 from npucompose.targets.torchair.target import TorchairTarget
@@ -81,6 +81,14 @@ class NpuOfflineTarget(TorchairTarget):
             from npucompose.targets.npu_offline.placement import place_ge_graphs
 
             place_ge_graphs()
+
+    def why_idle(self, option: str, mode: str) -> str | None:
+        if option != "compile.cache":
+            return None
+        return (
+            f"compile.cache in mode={mode} needs target=npu: a cached GE graph comes without the FX graph that the "
+            "stand-in runs in its place"
+        )
 
     def platform(self) -> str:
         return "stand-in"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from npucompose.errors import ConfigError, listed
-from npucompose.schema.genuine import PREFIX, stored_path
-from npucompose.schema.versions import REFERENCE, every_leaf, genuine_tree, learn, order_of, versions
 from npucompose.targets.npu_offline.option_trees import live_tree
 from npucompose.targets.npu_offline.wheel import torch_wanted
+from npucompose.vendor.genuine import PREFIX, stored_path
+from npucompose.vendor.versions import REFERENCE, every_leaf, genuine_tree, learn, order_of, versions
 
 EXECUTED: Mapping[str, str] = {
     "2.13.0": "every claim of tests/npu on the stand-in, with torch 2.13.0",

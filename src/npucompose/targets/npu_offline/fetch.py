@@ -24,8 +24,8 @@ from attrs import frozen
 from npucompose import private
 from npucompose.errors import ConfigError, FetchError, listed, unknown
 from npucompose.machine import CACHE_VARIABLE, cache_dir
-from npucompose.schema.versions import order_of
 from npucompose.targets.npu_offline.wheel import FETCH, cached_tree, this_architecture, this_python, version
+from npucompose.vendor.versions import order_of
 
 DEFAULT_VERSION = "2.13.0"
 """The version on which execution is proven."""

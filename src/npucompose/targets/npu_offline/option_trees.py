@@ -24,8 +24,8 @@ import attrs
 from npucompose import private
 from npucompose.errors import ConfigError
 from npucompose.machine import cache_dir
-from npucompose.schema.genuine import GenuineLeaf
-from npucompose.schema.versions import genuine_tree, same_sources
+from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.versions import genuine_tree, same_sources
 
 PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}
 """Package under torch_npu/dynamo -> what its paths start with here."""

@@ -11,9 +11,10 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.schema.leaf import ACLGRAPH, GE, NPUGRAPH_EX, Leaf
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport
+from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
+from npucompose.vendor.leaf import Leaf
 
 
 def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:

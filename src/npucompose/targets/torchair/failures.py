@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from npucompose.errors import traced_line
-from npucompose.schema.leaf import GE
-from npucompose.schema.partition import Outside
-from npucompose.schema.sinking import Failure
+from npucompose.results.graphs import Outside
+from npucompose.results.sinking import Failure
 from npucompose.sinking.table import NUMBERS, is_scalar, taken_instead
+from npucompose.table.modes import GE
 
 if TYPE_CHECKING:
     from torch import fx

@@ -7,9 +7,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, listed
-from npucompose.schema.compiler import LEAVES
-from npucompose.schema.record import NpuFacts
+from npucompose.results.npu import NpuFacts
 from npucompose.targets.torchair.config import MODES, package, read
+from npucompose.vendor.compiler import LEAVES
 
 if TYPE_CHECKING:
     from torch import nn

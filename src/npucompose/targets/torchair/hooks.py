@@ -24,8 +24,8 @@ from npucompose.graphs.form import same_form
 from npucompose.passes.metadata import value_of
 from npucompose.passes.replace import PATTERNS, Replace
 from npucompose.passes.replace.rewrite import facts_of
-from npucompose.schema.leaf import ACLGRAPH, NPUGRAPH_EX
-from npucompose.schema.passes import PassRecord
+from npucompose.results.graphs import PassRecord
+from npucompose.table.modes import ACLGRAPH, NPUGRAPH_EX
 from npucompose.targets.torchair.config import MODES, package
 from npucompose.targets.torchair.workarounds import separate_overlaps
 

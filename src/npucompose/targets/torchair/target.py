@@ -16,20 +16,20 @@ from attrs import frozen
 
 from npucompose.errors import CompileError, ConfigError
 from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.results.effective import Effective
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.compiler import CompilerOptions
-from npucompose.schema.effective import Effective
-from npucompose.schema.leaf import ACLGRAPH, GE
-from npucompose.schema.options import option
+from npucompose.table.modes import ACLGRAPH, GE
+from npucompose.table.options import option
 from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model
 from npucompose.targets.torchair.config import MODES, TorchairMode
+from npucompose.vendor.compiler import CompilerOptions
 
 if TYPE_CHECKING:
     from torch import fx, nn
 
     from npucompose.models.binding import Bound
-    from npucompose.schema.partition import Outside
-    from npucompose.schema.record import NpuFacts
+    from npucompose.results.graphs import Outside
+    from npucompose.results.npu import NpuFacts
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend, Compilation
 
@@ -90,6 +90,8 @@ class TorchairTarget(Target):
             frees_early=mine.captures,
             constants=False,
             core_limits=mine.compiles,
+            gears=mine.ge,
+            vendor_compiler=True,
             super_kernels=mine.ge,
             device_model=simulated_model(self.soc),
         )

@@ -24,7 +24,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
-from npucompose.schema.passes import PassRecord
+from npucompose.results.graphs import PassRecord
 
 SEEDLESS = ("seed", "offset", "dropout_mask")
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from npucompose.experiment.stages.facts.graphs import sinking_facts
-from npucompose.schema.facts import facts_of
+from npucompose.table.plain import facts_of
 from npucompose.targets.optional import device_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
     from npucompose.compose.session import Session
-    from npucompose.schema.record import NpuFacts, Numerics
+    from npucompose.results.measured import Numerics
+    from npucompose.results.npu import NpuFacts
 
 UNORDERED_SHOWN = 3
 """Sentences about kernels without order that stand among the problems; the report's `npu` field has all."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npucompose.schema.facts import facts_of
-from npucompose.schema.record import GraphFacts, PassFacts
+from npucompose.results.record import GraphFacts, PassFacts
+from npucompose.table.plain import facts_of
 from npucompose.targets.optional import device_facts, device_texts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
-    from npucompose.schema.overwrites import Overwrites
+    from npucompose.results.measured import Overwrites
     from npucompose.targets.compilation import Compilation
 
 

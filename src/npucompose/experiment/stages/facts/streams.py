@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from npucompose.schema.facts import facts_of
-from npucompose.schema.record import StreamFacts
+from npucompose.results.record import StreamFacts
+from npucompose.table.plain import facts_of
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Compilation

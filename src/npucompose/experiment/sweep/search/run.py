@@ -25,11 +25,11 @@ from npucompose.experiment.sweep.point_run import PointFolder
 from npucompose.experiment.sweep.run import POINTS, Name, beginner, executor_of, kept
 from npucompose.experiment.sweep.search.space import Space, changed_by_nobody_else
 from npucompose.experiment.sweep.search.study import Asked, Study
-from npucompose.schema.executor import Executor
-from npucompose.schema.figures import MEASURED, figure_stage
+from npucompose.results.effective import origin
+from npucompose.results.figures import MEASURED, figure_stage
+from npucompose.schema.execution import Executor
 from npucompose.schema.search import Optuna
-from npucompose.schema.setting import origin
-from npucompose.schema.structure import structure
+from npucompose.table.structure import structure
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,203 @@
+"""What became of a graph: how it was cut, what passes and adaptation rules did with it. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import attrs
+from attrs import field, frozen
+
+from npucompose.results.effective import Effective
+
+SHOWN = 3
+"""Operators that a line of text names; the report has all."""
+
+
+@frozen(kw_only=True)
+class Outside:
+    """An operator that stands outside of all recordings, and why."""
+
+    node: str
+    operator: str
+    reason: str
+    source: str = ""
+    """`model.py:41: y = torch.cond(…)`; empty where nobody knows the line."""
+
+    @property
+    def words(self) -> str:
+        """`cond at model.py:41`."""
+        place = self.source.split(": ", 1)[0].replace("\\", "/").rpartition("/")[2]
+        return f"{self.operator} at {place}" if place else self.operator
+
+
+@frozen(kw_only=True)
+class Partition:
+    """One graph: so many recorded segments, and what runs between them."""
+
+    segments: int = 1
+    outside: tuple[Outside, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """`3 segments, 2 operators outside recordings: cond at model.py:41, nonzero at model.py:50`."""
+        if not self.outside:
+            return counted(self.segments, "segment")
+        count = counted(len(self.outside), "operator")
+        return f"{counted(self.segments, 'segment')}, {count} outside recordings: {named(self.outside)}"
+
+
+def refused_on_npu(target: str, outside: Iterable[Outside]) -> tuple[Effective, ...]:
+    """What a run on this target would not get on an NPU: TorchAir cuts no graph."""
+    found = tuple(outside)
+    if not found:
+        return ()
+    return (Effective(option="target", requested=target, effective=target, why=npu_words(found)),)
+
+
+def npu_words(outside: Iterable[Outside]) -> str:
+    """`target=npu refuses this graph: cond at model.py:41`."""
+    return f"target=npu refuses this graph: {named(outside)}"
+
+
+def named(outside: Iterable[Outside]) -> str:
+    """The first of them by operator and line; one that stands on one line several times is named once."""
+    words = list(dict.fromkeys(one.words for one in outside))
+    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return ", ".join(words[:SHOWN]) + more
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+@frozen(kw_only=True)
+class RuleFacts:
+    """What one adaptation rule did to one graph."""
+
+    rule: str
+    kind: str
+    op: str
+    matches: int
+    casts: int = 0
+    """Casts that it put in."""
+    permutes: int = 0
+    """Permutes that it put in."""
+    unchecked: int = 0
+    """Casts whose range its contract wants checked, in a mode that cannot check at run time."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Its contract; both 0 is bitwise."""
+    max_abs_err: float | None = None
+    """The largest difference of one application, on random inputs (`check=per_pass`); None: nothing was checked."""
+    way: str = ""
+    """Of a pattern: `register_replacement` where TorchAir replaced it; '' where the pass did."""
+
+
+def rules_together(runs: Iterable[tuple[RuleFacts, ...]]) -> tuple[RuleFacts, ...]:
+    """What each rule did to all graphs of a run: counts added, the largest error; in the order first met."""
+    found: dict[str, RuleFacts] = {}
+    for rule in (rule for rules in runs for rule in rules):
+        known = found.get(rule.rule)
+        found[rule.rule] = rule if known is None else _added(known, rule)
+    return tuple(found.values())
+
+
+def _added(one: RuleFacts, other: RuleFacts) -> RuleFacts:
+    errors = [error for error in (one.max_abs_err, other.max_abs_err) if error is not None]
+    return attrs.evolve(
+        one,
+        matches=one.matches + other.matches,
+        casts=one.casts + other.casts,
+        permutes=one.permutes + other.permutes,
+        unchecked=one.unchecked + other.unchecked,
+        max_abs_err=max(errors, default=None),
+    )
+
+
+@frozen(kw_only=True)
+class FoldFacts:
+    """What became constants of the graph."""
+
+    parameters: tuple[str, ...]
+    """Placeholders of the parameters that were folded."""
+    bytes: int
+    """Memory of the constants, beside that of the parameters."""
+
+
+@frozen(kw_only=True)
+class MoveFacts:
+    """Permutes and casts of one graph before and after those that undo each other were taken out."""
+
+    permutes_before: int
+    permutes_after: int
+    casts_before: int
+    casts_after: int
+    bytes_before: int
+    bytes_after: int
+    """Bytes read and written by permutes, copies and casts; symbols count with their hints."""
+
+
+@frozen(kw_only=True)
+class PassRecord:
+    """`PassRecord(name="cse", stage="pre", matches=2, nodes_before=9, nodes_after=7, seconds=0.0004, exact=True)`."""
+
+    name: str
+    """The label in YAML; the pass's own name where the label says nothing else."""
+    stage: Literal["pre", "post"]
+    matches: int
+    nodes_before: int
+    nodes_after: int
+    seconds: float
+    exact: bool
+    """The results of this graph keep their bits."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
+    rules: tuple[RuleFacts, ...] = ()
+    moves: MoveFacts | None = None
+    folds: FoldFacts | None = None
+    max_abs_err: float | None = None
+    """The largest difference that check=per_pass saw; None where nothing was checked."""
+
+
+@frozen(kw_only=True)
+class Adaptation:
+    """One node and the rule that takes it."""
+
+    graph: str
+    rule: str
+    kind: str
+    op: str
+    node: str
+    source: str = ""
+    """The model's line; '' where torch kept none."""
+    before: str
+    """The node as text."""
+    after: tuple[str, ...] = ()
+    """The nodes that take its place; none where it is rejected."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    """The rule's contract; both 0 is bitwise."""
+    range_check: bool = False
+    rejected: str | None = None
+    """Why the node is refused."""
+
+
+@frozen(kw_only=True)
+class DryRun:
+    """What the rules would do; nothing was changed, recorded or run."""
+
+    asked: Mapping[str, str]
+    """{group: choice} of the experiment."""
+    graphs: int = 0
+    adaptations: tuple[Adaptation, ...] = ()
+    """In the order in which the rules are applied: a node that a rule made may be taken by another one."""
+    untouched: tuple[str, ...] = field(factory=tuple)
+    """Nodes of an operator that some rule names, for which no rule holds, as text."""
+    compiler: str | None = None
+    """What the vendor's compiler said of the adapted graph, where it refused it."""
+
+    @property
+    def rejections(self) -> tuple[Adaptation, ...]:
+        return tuple(one for one in self.adaptations if one.rejected is not None)

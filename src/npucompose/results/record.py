@@ -1,0 +1,302 @@
+"""report.json as frozen values: what one run asked for, did and measured. Knows no torch and no disk.
+
+The field names are the contract of docs/report.md, which explains each one; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from attrs import field, frozen
+
+from npucompose.errors import ConfigError, unknown
+from npucompose.results.effective import Effective
+from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, Partition, RuleFacts
+from npucompose.results.measured import (
+    AblationFacts,
+    CallStatistics,
+    Candidate,
+    Memory,
+    ModeFacts,
+    Numerics,
+    Overwrites,
+    Timing,
+)
+from npucompose.results.npu import NpuFacts
+from npucompose.results.sinking import SinkingFacts
+from npucompose.results.streams import Verdict
+from npucompose.table.plain import facts_of, of_facts
+
+SCHEMA = 1
+"""Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
+
+Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "memory_limit", "crashed"]
+
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+EXIT_STATUS: Mapping[Status, int] = {
+    "ok": 0,
+    "expect_failed": 1,
+    "numerics_failed": 1,
+    "illegal": 2,
+    "failed": 3,
+    "timeout": 3,
+    "memory_limit": 3,
+    "crashed": 3,
+}
+"""What the command line ends with."""
+
+
+@frozen(kw_only=True)
+class Environment:
+    """The machine and the software of a run; holds no host name and no path."""
+
+    versions: Mapping[str, str] = field(factory=dict[str, str])
+    platform: str = ""
+    cpu: Mapping[str, Any] = field(factory=dict[str, Any])
+    device: Mapping[str, str] = field(factory=dict[str, str])
+    threads: Mapping[str, int | str] = field(factory=dict[str, int | str])
+    torch_build: Mapping[str, str] = field(factory=dict[str, str])
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+
+
+@frozen(kw_only=True)
+class GraphFacts:
+    """One graph that Dynamo made, before and after the passes."""
+
+    id: str
+    fingerprint: str
+    nodes_before: int
+    nodes_after: int
+    fx: Literal["static", "dynamic"]
+    symbols: tuple[str, ...] = ()
+    partition: Partition | None = None
+    """How it was cut into recordings; None where the mode or the target records nothing of it."""
+    npu_refuses: tuple[Outside, ...] = ()
+    """What an NPU's compiler takes no graph for; told by targets that stand for one."""
+    overwrites: Overwrites | None = None
+    """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
+
+
+@frozen(kw_only=True)
+class PassFacts:
+    """One run of one pass over one graph."""
+
+    name: str
+    stage: Literal["pre", "post"]
+    matches: int
+    nodes_before: int
+    nodes_after: int
+    seconds: float
+    exact: bool = True
+    rules: tuple[RuleFacts, ...] = ()
+    moves: MoveFacts | None = None
+    folds: FoldFacts | None = None
+    max_abs_err: float | None = None
+    graph: str | None = None
+
+
+@frozen(kw_only=True)
+class StreamFacts:
+    """The stream plan of a run."""
+
+    streams: int
+    events: int
+    nodes: Mapping[str, str] = field(factory=dict[str, str])
+    validated: bool = False
+    applied: bool = True
+    why: str = ""
+    """Why it was applied, or was not."""
+    device: str | None = None
+    """The device model that the prediction is for; a prediction compares plans and is no measurement."""
+    cost: Literal["none", "roofline", "measured"] | None = None
+    predicted_us: float | None = None
+    serial_us: float | None = None
+    critical_us: float | None = None
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of predicted_us in which it works}."""
+    peak_bytes: int | None = None
+    serial_peak_bytes: int | None = None
+    trials: tuple[Verdict, ...] = ()
+    """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
+    threads: int | None = None
+    """Threads on which the streams were executed, the calling one included; None where the target does not say."""
+    why_threads: str = ""
+    """Why there was but one."""
+    measured_us: float | None = None
+    """Of a replay on these threads, on a clock that looks at every kernel; several graphs' are added."""
+    measured_serial_us: float | None = None
+    """Of the same kernels on one thread."""
+
+    prediction_error: float | None = None
+    """By how much `predicted_us` is off, as a share of `measured_us`; None below a millisecond, where looking at the
+    clock takes part of the time, and where not every graph was measured."""
+
+
+@frozen(kw_only=True)
+class Recompile:
+    """A call that the compiled code did not fit: the guard that failed, and what would have spared it."""
+
+    compile_id: str
+    reason: str
+    argument: str | None = None
+    """The model's argument that the guard is about; None where it is about none."""
+    call: str | None = None
+    """In which call it happened."""
+    avoid: str | None = None
+    """The YAML or the change that would have avoided it, or that there is none."""
+
+
+@frozen(kw_only=True)
+class CompileTimes:
+    """Seconds until the first call of the compiled model could begin, by who spent them."""
+
+    dynamo_s: float | None = None
+    aot_s: float | None = None
+    passes_s: float | None = None
+    backend_s: float | None = None
+    total_s: float
+
+
+@frozen(kw_only=True)
+class CaptureFacts:
+    seconds: float
+    captures: int = 1
+    kernels: int | None = None
+    """Calls that one replay makes."""
+    executor: str | None = None
+    """Who replays; several recordings may have several."""
+    why_executor: str | None = None
+    """Why it is not the one that was asked for."""
+    detached: bool = True
+    why_attached: str | None = None
+    """Why there is no detached handle."""
+    ran: CallStatistics | None = None
+    """How the calls so far ran; None where the target does not tell."""
+
+
+@frozen(kw_only=True)
+class ReplayFacts:
+    first_us: float
+    replays: int = 1
+    detached_ended: str | None = None
+    """Why the detached handle was compared on fewer steps than the compiled model; None where it was on all."""
+
+
+@frozen(kw_only=True)
+class CallFacts:
+    """One declared call, compared with eager."""
+
+    call: str
+    """What it changes in the inputs; `the example inputs` for the first."""
+    recompiles: int
+    passed: bool
+    max_abs_err: float | None
+
+
+@frozen(kw_only=True)
+class SequenceFacts:
+    """The calls of `model.sequence` after the first, and what they cost all together."""
+
+    calls: tuple[CallFacts, ...]
+    graphs: int
+    """FX graphs that were compiled for all calls."""
+    captures: int
+    """Recordings that were made for all calls."""
+    ran: CallStatistics | None = None
+    """How these calls ran; None where the target does not tell."""
+
+
+@frozen(kw_only=True)
+class BenchmarkFacts(Timing):
+    """The samples are those of `candidate`: the detached handle where there is one, else the compiled model."""
+
+    candidate: Candidate = "replay"
+    baselines: Mapping[str, Timing] = field(factory=dict[str, Timing])
+    speedup: Mapping[str, float] = field(factory=dict[str, float])
+    speedup_compiled: Mapping[str, float] = field(factory=dict[str, float])
+
+
+@frozen(kw_only=True)
+class Stages:
+    """One field for each stage; None for a stage that was not wanted or not reached."""
+
+    compile: CompileTimes | None = None
+    capture: CaptureFacts | None = None
+    replay: ReplayFacts | None = None
+    benchmark: BenchmarkFacts | None = None
+    ablation: AblationFacts | None = None
+    modes: ModeFacts | None = None
+    sequence: SequenceFacts | None = None
+
+
+@frozen(kw_only=True)
+class StageRun:
+    """How a stage's facts came into this report: `reused` ones were read from the store."""
+
+    stage: str
+    key: str
+    reused: bool
+    seconds: float
+
+
+@frozen(kw_only=True)
+class Expectation:
+    """One `expect.x` of the experiment and what came out."""
+
+    name: str
+    wanted: Any
+    got: Any
+    held: bool
+    evidence: tuple[str, ...] = ()
+    """Where `got` comes from: the guard, the step of the diagnosis, the graph, the comparison."""
+
+
+@frozen(kw_only=True)
+class Report:
+    """One run. as_dict is plain JSON and of_dict its inverse (`experiment` and the like are plain JSON already)."""
+
+    schema: int = SCHEMA
+    key: str
+    status: Status
+    error: str | None = None
+    last_lines: tuple[str, ...] = ()
+    log_cut_bytes: int = 0
+    """What the worker printed beyond `pipeline.log_limit_mb`, its last lines excepted: it is not kept."""
+    reused: bool = False
+    experiment: Mapping[str, Any]
+    provenance: Mapping[str, str] = field(factory=dict[str, str])
+    effective: tuple[Effective, ...] = ()
+    environment: Environment | None = None
+    graphs: tuple[GraphFacts, ...] = ()
+    passes: tuple[PassFacts, ...] = ()
+    rejected: tuple[str, ...] = ()
+    """A sentence for each operator that an adaptation rule rejected, which ended the compilation."""
+    streams: StreamFacts | None = None
+    sinking: SinkingFacts | None = None
+    recompiles: tuple[Recompile, ...] = ()
+    stages: Stages = field(factory=Stages)
+    numerics: Numerics | None = None
+    npu: NpuFacts | None = None
+    memory: Memory | None = None
+    expectations: tuple[Expectation, ...] = ()
+    records: tuple[StageRun, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        return EXIT_STATUS[self.status]
+
+    def as_dict(self) -> dict[str, Any]:
+        return facts_of(self)
+
+    @staticmethod
+    def of_dict(data: Mapping[str, Any]) -> Report:
+        """The report in `data`; fields that this version does not know are left out. ConfigError says what is wrong."""
+        version = data.get("schema")
+        if version != SCHEMA:
+            raise ConfigError(f"report: 'schema' is {version!r}; this version of npucompose reads schema {SCHEMA}.")
+        if data.get("status") not in STATUSES:
+            raise ConfigError("report: " + unknown("status", str(data.get("status")), STATUSES))
+        return of_facts(Report, data, where="report")

@@ -1,0 +1,178 @@
+"""A plan of streams, when its kernels ran, what is predicted of it and what a trial found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Cost
+
+
+@frozen(kw_only=True)
+class Event:
+    """`waiter` starts only after `recorder` is done; both are node names on different streams."""
+
+    recorder: str
+    waiter: str
+
+
+@frozen(kw_only=True)
+class Plan:
+    """Streams are chosen, events follow: `nodes` maps every planned node to its stream, in execution order."""
+
+    nodes: Mapping[str, str] = field(factory=dict[str, str])
+    events: tuple[Event, ...] = ()
+    priorities: Mapping[str, int] = field(factory=dict[str, int])
+    """{stream: priority} of the streams that have one other than 0."""
+    cores: Mapping[str, Cores] = field(factory=dict[str, Cores])
+    """{stream: limit} of the streams that have one."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams in use, the default one first when it is used, then in order of appearance."""
+        seen = dict.fromkeys(self.nodes.values())
+        return tuple(sorted(seen, key=lambda s: s != DEFAULT_STREAM))
+
+
+@frozen(kw_only=True)
+class Timeline:
+    """When each kernel ran: as predicted by a simulation, or as measured. Times in microseconds, parallel tuples."""
+
+    source: Literal["predicted", "measured"]
+    nodes: tuple[str, ...]
+    streams: tuple[str, ...]
+    start_us: tuple[float, ...]
+    end_us: tuple[float, ...]
+    events: tuple[tuple[str, str], ...] = ()
+    """(recorder, waiter)."""
+    counters: Mapping[str, tuple[tuple[float, float], ...]] = field(factory=dict[str, tuple[tuple[float, float], ...]])
+    """{name: ((time, value from then on), …)}: cores in use, bytes alive."""
+
+
+Timelines = Sequence[tuple[str, Timeline]]
+"""(name of a graph, timeline); a graph may come twice, predicted and measured."""
+
+
+@frozen(kw_only=True)
+class StreamTimes:
+    """How the streams of one graph really ran: the replay of median length, and the same kernels on one thread."""
+
+    timeline: Timeline
+    plan_us: float
+    serial_us: float
+
+
+@frozen(kw_only=True)
+class Prediction:
+    """What a simulation says of a plan. It compares plans of one graph; it is no measurement."""
+
+    device: str
+    """Name of the device model."""
+    cost: Cost
+    plan_us: float
+    serial_us: float
+    critical_us: float
+    """The heaviest path: no number of streams is faster."""
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of plan_us in which it works}."""
+    peak_bytes: int = 0
+    """Most bytes of intermediate results that live at once."""
+    serial_peak_bytes: int = 0
+
+    @property
+    def gain(self) -> float:
+        """Share of the serial time that the plan saves."""
+        return 1 - self.plan_us / self.serial_us if self.serial_us else 0.0
+
+
+@frozen(kw_only=True)
+class Trial:
+    """What a capture is asked to find out: is the plan that stands in the graph faster here than one stream?"""
+
+    ms: float
+    """At most so long."""
+    min_gain: float
+    """The share of one stream's time that it has to save."""
+    predicted_us: float | None = None
+    """Of the plan; None where nothing is predicted."""
+    predicted_serial_us: float | None = None
+
+    @property
+    def predicted_gain(self) -> float | None:
+        if self.predicted_us is None or not self.predicted_serial_us:
+            return None
+        return 1 - self.predicted_us / self.predicted_serial_us
+
+    @property
+    def is_expected_to_pay(self) -> bool:
+        """What decides where the plan cannot be tried; without a prediction a plan is applied."""
+        gain = self.predicted_gain
+        return gain is None or gain >= self.min_gain
+
+
+@frozen(kw_only=True)
+class Verdict:
+    """What the trial of one recording found; times in microseconds, the 10th and the 90th percentile of `turns`."""
+
+    applied: bool
+    why: str = ""
+    """Why the plan was not tried, or is not kept although it is faster; '' where the times say it all."""
+    turns: int = 0
+    """0 where it was not tried."""
+    plan_us: float | None = None
+    plan_p90_us: float | None = None
+    one_stream_us: float | None = None
+    one_stream_p90_us: float | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """Share of one stream's time that the plan saves."""
+        if self.plan_us is None or not self.one_stream_us:
+            return None
+        return 1 - self.plan_us / self.one_stream_us
+
+
+@frozen(kw_only=True, eq=False)
+class Decision:
+    """What the pass did with a graph, and why."""
+
+    applied: bool
+    why: str
+    validated: bool = True
+    """Every order that the kernels need was proven to be kept."""
+    trial: Trial | None = None
+    """Set where the capture has the last word: `applied` says only that the plan stands in the graph."""
+    tell: Callable[[], tuple[Prediction, Timeline]] | None = None
+    """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is told already: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
+        told = self.told
+        return _decided, (self.applied, self.why, self.validated, self.trial, *told)
+
+    @cached_property
+    def told(self) -> tuple[Prediction | None, Timeline | None]:
+        return self.tell() if self.tell is not None else (None, None)
+
+    @property
+    def prediction(self) -> Prediction | None:
+        return self.told[0]
+
+    @property
+    def timeline(self) -> Timeline | None:
+        return self.told[1]
+
+
+def _decided(
+    applied: bool,
+    why: str,
+    validated: bool,
+    trial: Trial | None,
+    prediction: Prediction | None,
+    timeline: Timeline | None,
+) -> Decision:
+    known = None if prediction is None or timeline is None else (prediction, timeline)
+    return Decision(applied=applied, why=why, validated=validated, trial=trial, tell=known and (lambda: known))

@@ -1,0 +1,178 @@
+"""The option table: each option is a field of an attrs class, and says itself all that is known of it.
+
+Type, default and check are the field's, its documentation and what else it has lie in the field's metadata. From the
+fields come the base tree of the configuration, the check of a tree, `npucompose list keys` and the tables in docs/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import validators
+
+from npucompose.table.names import LONGEST, is_name
+
+
+@attrs.frozen(kw_only=True)
+class Acts:
+    """Where an option does something, as data: `Acts(mode="trains", can="trains")`."""
+
+    mode: str = "compiles"
+    """The trait of a mode (`npucompose.table.modes`); the target is asked where the mode has it."""
+    can: str
+    """What the target has to be able to do in the mode: a method of it, or one of its Capabilities."""
+    without_compiling: bool = False
+    """It acts in modes that compile nothing, too, on every target."""
+    words: str = ""
+    """What it is called in a sentence, in the plural; else by its key."""
+    aside: str = ""
+    """What is said of a mode in which it does not act."""
+
+
+def option(
+    default: Any = attrs.NOTHING,
+    doc: str = "",
+    *,
+    factory: Callable[[], Any] | None = None,
+    choices: Sequence[Any] | None = None,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    optional: bool = False,
+    name: re.Pattern[str] | None = None,
+    from_experiment: str | None = None,
+    acts: Acts | None = None,
+) -> Any:
+    """A field that is an option: `max_streams: int = option(2, "at most so many streams", ge=1)`.
+
+    What a Literal in its type allows needs no `choices`, which are the allowed values of any other type; `ge`, `gt`,
+    `le` bound a number; `name` is what a text, or each of several, has to look like; with `optional` None passes every
+    check.
+    `from_experiment` names the Experiment field that the engine puts there: such a field is not set in YAML.
+    `acts` says where it does something, if that is not everywhere.
+    """
+    checks: list[Any] = []
+    if choices is not None:
+        checks.append(validators.in_(tuple(choices)))
+    if ge is not None:
+        checks.append(validators.ge(ge))
+    if gt is not None:
+        checks.append(validators.gt(gt))
+    if le is not None:
+        checks.append(validators.le(le))
+    if name is not None:
+        checks.append(_named(name))
+    check: Any = validators.and_(*checks) if checks else _in_literal
+    if optional and checks:
+        check = validators.optional(check)
+    metadata = {
+        "doc": doc,
+        "choices": tuple(choices) if choices is not None else None,
+        "from_experiment": from_experiment,
+        "acts": acts,
+    }
+    if factory is not None:
+        return attrs.field(factory=factory, validator=check, metadata=metadata)
+    return attrs.field(default=default, validator=check, metadata=metadata)
+
+
+def _in_literal(made: Any, attribute: Any, value: Any) -> None:
+    """Of an instance that Python makes; YAML is read by its types (`structure`)."""
+    choices = None if made is None else _literals(cast("type[Any]", type(made))).get(attribute.name)
+    if choices is not None and value not in choices:
+        raise ValueError(f"'{attribute.name}' must be in {choices!r} (got {value!r})")
+
+
+@cache
+def _literals(cls: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """{field: what its type allows}, of the fields that are a Literal, or a Literal or null."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, kind in get_type_hints(cls).items():
+        kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+        if all(one is type(None) or get_origin(one) is Literal for one in kinds):
+            found[name] = tuple(v for one in kinds for v in (get_args(one) or (None,)))
+    return found
+
+
+def choices_of_field(cls: type[Any], field: attrs.Attribute[Any]) -> tuple[Any, ...] | None:
+    """The values that a field can have, null apart, where they are a list."""
+    listed = field.metadata.get("choices") or _literals(cls).get(field.name)
+    return None if listed is None else tuple(choice for choice in listed if choice is not None)
+
+
+MISSING = "???"
+"""In YAML: a value that somebody has to give."""
+
+
+@cache
+def base_tree(cls: type[Any]) -> dict[str, Any]:
+    """Every option of a class at its default, as plain data; nobody may change it.
+
+    `base_tree(Tiling)` is `{"schedule": "host"}`. A class with a classmethod `base_tree` knows its own.
+    """
+    own = getattr(cls, "base_tree", None)
+    if own is not None:
+        return own()
+    ours = set_by_engine(cls)
+    return {f.name: _plain_default(f) for f in attrs.fields(cls) if f.name not in ours}
+
+
+def _plain_default(field: attrs.Attribute[Any]) -> Any:
+    made: Any = field.default
+    if made is attrs.NOTHING:
+        return MISSING
+    return _plain(made.factory() if isinstance(made, attrs.Factory) else made)  # pyright: ignore[reportArgumentType]
+
+
+def _plain(value: Any) -> Any:
+    if attrs.has(cls := cast("type[Any]", type(value))):
+        return base_tree(cls)
+    if isinstance(value, (tuple, list)):
+        return [_plain(one) for one in cast("Sequence[Any]", value)]
+    return dict(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else value
+
+
+@cache
+def free_mappings(cls: type[Any]) -> dict[str, bool]:
+    """{dotted path: whether a key of it is one word, dots and all} of the options whose keys are the user's.
+
+    `shapes.gears={x.0: [2, 4]}` and `shapes.gears.x.0=[2,4]` say the same, because no value of it has keys.
+    """
+    found: dict[str, bool] = {}
+    for name, kind in get_type_hints(cls).items():
+        if name in attrs.fields_dict(cls):
+            kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+            for one in kinds:
+                if get_origin(one) is Mapping:
+                    found[name] = not _has_keys(get_args(one)[1])
+                elif attrs.has(one) and not hasattr(one, "of_tree"):
+                    found |= {f"{name}.{path}": whole for path, whole in free_mappings(one).items()}
+    return found
+
+
+def _has_keys(kind: Any) -> bool:
+    if get_origin(kind) in (Union, UnionType):
+        return any(map(_has_keys, get_args(kind)))
+    return kind is Any or attrs.has(kind) or get_origin(kind) is Mapping
+
+
+def _named(pattern: re.Pattern[str]) -> Callable[[Any, Any, Any], None]:
+    def check(_: Any, attribute: Any, value: Any) -> None:
+        for text in cast("tuple[str, ...]", value) if isinstance(value, tuple) else (value,):
+            if not is_name(text, pattern):
+                raise ValueError(
+                    f"'{attribute.name}' must be a plain name of at most {LONGEST} letters: {text[:LONGEST]!r}"
+                )
+
+    return check
+
+
+def set_by_engine(cls: type[Any]) -> dict[str, str]:
+    """{field: experiment field} of the options that the engine fills in and a person must not."""
+    fields = attrs.fields(cls)
+    return {f.name: f.metadata["from_experiment"] for f in fields if f.metadata.get("from_experiment")}

@@ -1,0 +1,357 @@
+"""A plain tree (what YAML gives) becomes a frozen attrs value; every mistake in it is reported at once, with its path.
+
+cattrs does the structuring (unknown keys forbidden, detailed validation); this file adds what people need at a command
+line: strict scalars ("1" is not an integer, true is not an integer, an integer is a number, null stands only where the
+type says None), validators that are asked beside the types and not after them, and words. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
+
+import attrs
+from cattrs import Converter
+from cattrs.errors import (
+    AttributeValidationNote,
+    BaseValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationError,
+    IterableValidationNote,
+)
+from cattrs.gen import make_dict_structure_fn, override
+
+from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.table.names import INT64_MAX
+
+T = TypeVar("T")
+
+_SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda v: isinstance(v, bool)),
+    int: ("an integer", lambda v: isinstance(v, int) and not isinstance(v, bool)),
+    float: ("a number", lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)),
+    str: ("text", lambda v: isinstance(v, str)),
+    type(None): ("null", lambda v: v is None),
+}
+
+_SEQUENCES: tuple[Any, ...] = (tuple, list, Sequence)
+
+_MAPPINGS: tuple[Any, ...] = (dict, Mapping)
+
+
+class _Wrong(ValueError):
+    """A value that does not fit: "must be <expected>: <value>"."""
+
+    def __init__(self, expected: str, value: Any, hint: str = "") -> None:
+        self.expected, self.value, self.hint = expected, value, hint
+        super().__init__(expected)
+
+
+def structure(cls: type[T], tree: Any, path: str = "", engine: Mapping[str, Any] | None = None) -> T:
+    """An instance of the attrs class `cls` from a plain tree, or one ConfigError with every problem in it.
+
+    `structure(Benchmark, {"min_calls": "abc", "warmpu": 3}, "benchmark")` raises a ConfigError whose problems are
+    `'min_calls' must be an integer: 'abc' @ benchmark` and
+    `unknown key 'warmpu' @ benchmark. Did you mean 'warmup'? Choices: …`. `engine` holds {experiment field: value} for
+    the fields declared with `from_experiment`; a tree that sets such a field is refused. A class with a classmethod
+    `of_tree(tree, path)` makes itself; a value that is already a `cls` is returned as it is.
+    """
+    if isinstance(tree, cls):
+        return tree
+    where, _, key = path.rpartition(".")
+    try:
+        value = _strict.structure(tree, cls)
+    except (BaseValidationError, ValueError, TypeError) as error:
+        raise ConfigError(*_problems(error, where, key)) from None
+    given = {f: engine[source] for f, source in _engine_fields(cls).items() if engine and source in engine}
+    return attrs.evolve(cast("Any", value), **given) if given else value
+
+
+def shown(value: Any) -> str:
+    """The value as a person wrote it in YAML, cut to a line: null, true, 'abc', [1, 2]."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int) and abs(value) > INT64_MAX:
+        return f"a number of {value.bit_length():,} bits"  # Python writes no number of more than 4,300 digits
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def classes_of(kind: Any) -> tuple[Any, ...]:
+    """The attrs classes that a field of this type may hold; none where it holds other things too."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    return kinds if all(map(attrs.has, kinds)) else ()
+
+
+# How values are read.
+
+
+def _scalar(kind: Any) -> Callable[[Any, Any], Any]:
+    words, fits = _SCALARS[kind]
+
+    def read(raw: Any, _: Any) -> Any:
+        if not fits(raw):
+            raise _Wrong(words, raw)
+        if kind in (int, float) and not _is_held(raw):
+            raise _Wrong(f"{words} of at most 64 bits, and finite" if kind is float else f"{words} of 64 bits", raw)
+        return float(raw) if kind is float else raw
+
+    return read
+
+
+def _is_held(number: float) -> bool:
+    """torch, SQLite and the clocks take no more."""
+    return -INT64_MAX <= number <= INT64_MAX if isinstance(number, int) else math.isfinite(number)
+
+
+def _literal(raw: Any, kind: Any) -> Any:
+    if not any(type(raw) is type(c) and raw == c for c in get_args(kind)):
+        raise _not_among(get_args(kind), raw)
+    return raw
+
+
+def _union(raw: Any, kind: Any) -> Any:
+    """The first type that takes the value; when none does and only one could be meant, its own complaint."""
+    kinds = get_args(kind)
+    if raw is None and type(None) in kinds:
+        return None
+    real = [k for k in kinds if k is not type(None)]
+    if named := _by_name(real):
+        return _strict.structure(raw, _named(raw, named))
+    for k in real:
+        try:
+            return _strict.structure(raw, k)
+        except (BaseValidationError, ValueError, TypeError):
+            if len(real) == 1 and k not in _SCALARS:
+                raise
+    raise _Wrong(" or ".join(_word(k) for k in kinds), raw)
+
+
+def _by_name(kinds: Sequence[Any]) -> dict[str, Any]:
+    """{name: class} where each of several classes has a field `name` of one possible value; else nothing."""
+    named: dict[str, Any] = {}
+    for kind in kinds if len(kinds) > 1 else ():
+        names = get_args(_types_of(kind).get("name"))
+        if len(names) != 1:
+            return {}
+        named[names[0]] = kind
+    return named
+
+
+def _types_of(kind: Any) -> dict[str, Any]:
+    if not attrs.has(kind):
+        return {}
+    return {f.name: f.type for f in attrs.fields(attrs.resolve_types(kind))}
+
+
+def _named(raw: Any, kinds: Mapping[str, Any]) -> Any:
+    """The class that `name` says, the first one where it says nothing; of a value that is made already, its own."""
+    for kind in kinds.values():
+        if isinstance(raw, kind):
+            return kind
+    if not isinstance(raw, Mapping):
+        raise _Wrong("a mapping", raw)
+    name = cast("Mapping[Any, Any]", raw).get("name", next(iter(kinds)))
+    if name not in kinds:
+        hint = did_you_mean(str(name), kinds).strip()
+        raise _Wrong(f"a mapping whose name is one of {listed(kinds)}", name, hint)
+    return kinds[name]
+
+
+def _sequence(raw: Any, kind: Any) -> Any:
+    if not isinstance(raw, (list, tuple)):
+        raise _Wrong("a list", raw)
+    items = cast("Sequence[Any]", raw)
+    origin: Any = get_origin(kind) or kind
+    args = get_args(kind)
+    kinds: Sequence[Any] = [args[0] if args else Any] * len(items)
+    if origin is tuple and args and not (len(args) == 2 and args[1] is ...):
+        if len(items) != len(args):
+            raise _Wrong(f"a list of {len(args)}", raw)
+        kinds = args
+    values = _all(((i, k, v) for i, (k, v) in enumerate(zip(kinds, items, strict=True))), kind)
+    return values if origin is list else tuple(values)
+
+
+def _mapping(raw: Any, kind: Any) -> Any:
+    if not isinstance(raw, Mapping):
+        raise _Wrong("a mapping", raw)
+    tree = cast("Mapping[Any, Any]", raw)
+    key_kind, value_kind = get_args(kind) or (Any, Any)
+    for key in tree:
+        if key_kind in _SCALARS and not _SCALARS[key_kind][1](key):
+            raise _Wrong(f"a mapping whose keys are each {_SCALARS[key_kind][0]}", key)
+    return dict(zip(tree, _all(((key, value_kind, v) for key, v in tree.items()), kind), strict=True))
+
+
+def _all(entries: Any, kind: Any) -> list[Any]:
+    """Every entry read, so that one wrong element does not hide the next (cattrs's own way to say so)."""
+    values: list[Any] = []
+    errors: list[Exception] = []
+    for index, entry_kind, raw in entries:
+        try:
+            values.append(_strict.structure(raw, entry_kind))
+        except (BaseValidationError, ValueError, TypeError) as error:
+            note = IterableValidationNote("", index, entry_kind)
+            cast("Any", error).__notes__ = [note]  # add_note came with Python 3.11
+            errors.append(error)
+    if errors:
+        raise IterableValidationError("while reading a list or mapping", errors, kind)
+    return values
+
+
+def _class(cls: Any) -> Callable[[Any, Any], Any]:
+    """cattrs's own function for the class, each field read by its type, its choices and its validator."""
+    maker = getattr(cls, "of_tree", None)
+    attrs.resolve_types(cls)
+    engine = _engine_fields(cls)
+    fields = {
+        f.name: override(omit=True) if f.name in engine else override(struct_hook=_field(f)) for f in attrs.fields(cls)
+    }
+    structured = make_dict_structure_fn(
+        cls, _strict, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **cast("Any", fields)
+    )
+
+    def read(tree: Any, _: Any) -> Any:
+        if isinstance(tree, cls):
+            return tree
+        if maker is not None:
+            return _OwnMaking.of(maker, tree)
+        if not isinstance(tree, Mapping):
+            raise _Wrong("a mapping", tree)
+        return structured(cast("Mapping[str, Any]", tree), cls)
+
+    return read
+
+
+def _field(field: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
+    def read(raw: Any, _: Any) -> Any:
+        value = _strict.structure(raw, field.type) if field.type is not None else raw
+        choices = field.metadata.get("choices")
+        if choices is not None and value is not None and value not in choices:
+            raise _not_among(choices, value)
+        if field.validator is not None:
+            field.validator(None, field, value)
+        return value
+
+    return read
+
+
+class _OwnMaking(ValueError):
+    """A class that makes itself is asked where the path is known: when the problems are told."""
+
+    def __init__(self, maker: Callable[[Any, str], Any], tree: Any) -> None:
+        self.maker, self.tree = maker, tree
+        super().__init__("refused")
+
+    @staticmethod
+    def of(maker: Callable[[Any, str], Any], tree: Any) -> Any:
+        try:
+            return maker(tree, "")
+        except ConfigError:
+            raise _OwnMaking(maker, tree) from None
+
+
+def _engine_fields(cls: Any) -> dict[str, str]:
+    if not attrs.has(cls):  # one of several classes
+        return {}
+    return {f.name: s for f in attrs.fields(cls) if (s := f.metadata.get("from_experiment"))}
+
+
+def _not_among(choices: Sequence[Any], raw: Any) -> _Wrong:
+    names = [c if isinstance(c, str) else shown(c) for c in choices]
+    return _Wrong(f"one of {listed(names)}", raw, did_you_mean(str(raw), names).strip())
+
+
+def _word(kind: Any) -> str:
+    if kind in _SCALARS:
+        return _SCALARS[kind][0]
+    origin: Any = get_origin(kind) or kind
+    if origin is Literal:
+        return "one of " + listed(c if isinstance(c, str) else shown(c) for c in get_args(kind))
+    return "a list" if origin in _SEQUENCES else "a mapping"
+
+
+def _made() -> Converter:
+    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
+
+    def origin_in(kinds: tuple[Any, ...]) -> Callable[[Any], bool]:
+        return lambda kind: (get_origin(kind) or kind) in kinds
+
+    for kind in _SCALARS:
+        converter.register_structure_hook(kind, _scalar(kind))
+    converter.register_structure_hook_func(origin_in((Union, types.UnionType)), _union)
+    converter.register_structure_hook_func(origin_in((Literal,)), _literal)
+    converter.register_structure_hook_func(origin_in(_SEQUENCES), _sequence)
+    converter.register_structure_hook_func(origin_in(_MAPPINGS), _mapping)
+    converter.register_structure_hook_factory(attrs.has, _class)
+    return converter
+
+
+# How mistakes are told.
+
+
+def _problems(error: BaseException, where: str, key: str) -> Iterator[str]:
+    """One sentence for each leaf of cattrs's error tree. `where` is the section (`shapes`), `key` what is inside it."""
+    at = f" @ {where}" if where else ""
+    path = ".".join(part for part in (where, key) if part)
+    if isinstance(error, BaseValidationError):
+        for inner in cast("Any", error).exceptions:
+            note = next((n for n in getattr(inner, "__notes__", []) if _is_note(n)), None)
+            if isinstance(note, AttributeValidationNote):
+                yield from _of_field(inner, path, note.name)
+            elif isinstance(note, IterableValidationNote):
+                index = f"[{note.index}]" if isinstance(note.index, int) else f".{note.index}"
+                yield from _problems(inner, where, f"{key}{index}" if key else str(note.index))
+            elif isinstance(inner, ForbiddenExtraKeysError):
+                yield from _extra_keys(inner, path)
+            else:
+                # Every field fits, and the class itself refuses their combination.
+                yield f"{inner}{f' @ {path}' if path else ''}"
+    elif isinstance(error, _Wrong):
+        subject = f"'{key}'" if key else "this"
+        hint = f". {error.hint}" if error.hint else ""
+        yield f"{subject} must be {error.expected}: {shown(error.value)}{at}{hint}"
+    elif isinstance(error, _OwnMaking):
+        yield from _own_problems(error, path)
+    else:
+        text = str(error.args[0]) if error.args else type(error).__name__
+        bare = key.rpartition(".")[2]
+        yield (text if f"'{bare}'" in text or not key else f"'{key}': {text}") + at
+
+
+def _is_note(note: Any) -> bool:
+    return isinstance(note, (AttributeValidationNote, IterableValidationNote))
+
+
+def _of_field(error: BaseException, section: str, name: str) -> Iterator[str]:
+    if isinstance(error, KeyError):
+        yield f"'{name}' is missing{f' @ {section}' if section else ''}: it has no default"
+    else:
+        yield from _problems(error, section, name)
+
+
+def _extra_keys(error: ForbiddenExtraKeysError, section: str) -> Iterator[str]:
+    engine = _engine_fields(error.cl)
+    choices = [f.name for f in attrs.fields(cast("Any", error.cl)) if f.name not in engine]
+    for key in sorted(error.extra_fields, key=str):
+        if key in engine:
+            yield f"'{key}' @ {section} comes from the experiment's '{engine[key]}': set that, not this"
+        else:
+            yield unknown("key", str(key), choices, section)
+
+
+def _own_problems(error: _OwnMaking, path: str) -> Iterator[str]:
+    try:
+        _never(error.maker(error.tree, path))
+    except ConfigError as refused:
+        yield from refused.problems
+
+
+def _never(value: Any) -> NoReturn:
+    raise AssertionError(f"of_tree refused a tree and then made {value!r} of it")
+
+
+_strict = _made()
