@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_free.errors import OrchestratorError, problems_of
 from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError, path_error
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 PREFIX = "npucompose: "
 DEBUG = "--debug"
 """Stands anywhere: an error comes with its traceback. For an experiment it is `debug=true`."""
-FOR_PEOPLE = (NpuComposeError, OrchestratorError)
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """What a shell reports for a command ended by Ctrl-C, and for one whose reader (`… | head`) has enough."""
 
@@ -57,7 +55,7 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
     try:
         status = act()
         sys.stdout.flush()
-    except FOR_PEOPLE as error:
+    except NpuComposeError as error:
         return _told(error, debug=debug)
     except KeyboardInterrupt:
         print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
@@ -283,29 +281,35 @@ def _single(arguments: argparse.Namespace, program: str) -> int:
     job = Job.of(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
-    ends: list[int | NpuComposeError | OrchestratorError] = []
+    ends: list[int | NpuComposeError] = []
     refused = _hydra(arguments, program, composer, lambda _: ends.append(_end_of(lambda: _run_here(job))))
     if not ends:
         return refused
-    if isinstance(ends[0], FOR_PEOPLE):
+    if isinstance(ends[0], NpuComposeError):
         raise ends[0]
     return ends[0]
 
 
-def _end_of(act: Callable[[], int]) -> int | NpuComposeError | OrchestratorError:
+def _end_of(act: Callable[[], int]) -> int | NpuComposeError:
     """The exit status or the error: Hydra would turn an exception that passes through it into a traceback."""
     try:
         return act()
-    except FOR_PEOPLE as error:
+    except NpuComposeError as error:
         return error
     except Exception as error:  # noqa: BLE001  a mistake of ours is told like any other error
         return _bug(error)
 
 
 def _bug(error: Exception) -> NpuComposeError:
-    """What was not foreseen: exit status 3, and never a bare traceback."""
+    """What was not foreseen: exit status 3, and never a bare traceback. The orchestrator's own errors (they carry an
+    exit status) say it already."""
     if isinstance(error, OSError) and (refused := path_error(error)):
         return refused
+    status, problems = getattr(error, "exit_status", None), getattr(error, "problems", (str(error),))
+    if status is not None:
+        told = ConfigError(*problems) if status == ConfigError.exit_status else NpuComposeError(str(error))
+        told.__cause__ = error
+        return told
     told = NpuComposeError(f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)")
     told.__cause__ = error
     return told
@@ -319,12 +323,12 @@ def _sweep(arguments: argparse.Namespace, program: str) -> int:
     sweep = planned(arguments.overrides, composer)
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
-    ends: list[int | NpuComposeError | OrchestratorError] = []
+    ends: list[int | NpuComposeError] = []
     sweep.act = lambda act: ends.append(_end_of(act))
     refused = _hydra(arguments, program, composer, sweep)
     if not ends:
         return refused
-    if isinstance(ends[0], FOR_PEOPLE):
+    if isinstance(ends[0], NpuComposeError):
         raise ends[0]
     return ends[0]
 
@@ -410,10 +414,11 @@ def _leave_no_folder() -> None:
         folder.rmdir()
 
 
-def _told(error: NpuComposeError | OrchestratorError, *, debug: bool) -> int:
+def _told(error: NpuComposeError, *, debug: bool) -> int:
     """The error on stderr: each problem on a line of its own; a traceback only where it was asked for."""
     if debug:
         traceback.print_exception(error)
-    for problem in problems_of(error) or (str(error),):
+    problems = error.problems if isinstance(error, ConfigError) else (str(error),)
+    for problem in problems:
         print(PREFIX + problem, file=sys.stderr)
     return error.exit_status
