@@ -14,8 +14,8 @@ import pytest
 from nursery import command
 from sweeping import check_folders, entries, none_left, statuses, sweep, write_factories
 
+from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
-from npucompose.errors import NpuComposeError
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.search.space import Space
 from npucompose.experiment.sweep.search.study import Study
@@ -154,5 +154,5 @@ def test_a_trial_of_a_stranger_that_fits_no_search_is_one_sentence(
     told = Trial(study="s", number=4, key="a" * 64, state="complete", params=params, values=values)
     with Ledger.open(tmp_path) as ledger:
         ledger.write_trial(told)
-        with pytest.raises(NpuComposeError, match=f"cannot be used: trial 4 of the study 's': .*{said}"):
+        with pytest.raises(OrchestratorError, match=f"cannot be used: trial 4 of the study 's': .*{said}"):
             Study("s", options, Space(dimensions=options.space, base=()), ledger)
