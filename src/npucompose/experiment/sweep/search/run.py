@@ -1,4 +1,4 @@
-"""Runs a search: the same points, folders, crew and ledger as a sweep; only who says what comes next is another."""
+"""Runs a search: the same points, folders, executor and ledger as a sweep; only who says what comes next is another."""
 
 from __future__ import annotations
 
