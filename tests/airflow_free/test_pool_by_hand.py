@@ -410,7 +410,7 @@ def test_a_server_without_a_job_may_end_and_is_forgotten(scene: Scene) -> None:
 def test_a_server_that_becomes_ready_has_a_minute_to_begin_its_own_jobs(scene: Scene) -> None:
     scene.ready = False
     own = scene.starts(0)
-    other = scene.starts(1, env={"A": "1"})
+    other = scene.starts(1, environment={"A": "1"})
     begun, _ = scene.begun(2)
     assert len(scene.servers) == 2
     scene.clock.now += 7
@@ -435,7 +435,7 @@ def test_a_server_that_does_not_fork_in_time_is_killed_once(scene: Scene) -> Non
 
 def test_servers_are_shared_by_what_jobs_need_before_torch(scene: Scene) -> None:
     needs: tuple[dict[str, Any], ...] = (
-        {"env": {"A": "1", "B": "2"}}, {"env": {"B": "2", "A": "1"}}, {"loaded": ("x",)}, {"late_env": {"C": "3"}}, {},
+        {"environment": {"A": "1", "B": "2"}}, {"environment": {"B": "2", "A": "1"}}, {"loaded": ("x",)}, {"late_env": {"C": "3"}}, {},
     )  # fmt: skip
     for number, parts in enumerate(needs):
         scene.starts(number, **parts)
