@@ -483,7 +483,7 @@ def test_waiting_goes_on_while_somebody_runs_and_no_longer_than_it_may(scene: Sc
         scene.clock.now += 1
         return []
 
-    scene.pool.news = news  # type: ignore[method-assign]
+    scene.pool.events = news  # type: ignore[method-assign]
     scene.pool._wait(3.0)
     assert asked == [3.0, 2.0, 1.0]
     scene.pool.running[0].close()
