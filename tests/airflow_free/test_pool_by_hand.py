@@ -435,7 +435,8 @@ def test_a_server_that_does_not_fork_in_time_is_killed_once(scene: Scene) -> Non
 
 def test_servers_are_shared_by_what_jobs_need_before_torch(scene: Scene) -> None:
     needs: tuple[dict[str, Any], ...] = (
-        {"environment": {"A": "1", "B": "2"}}, {"environment": {"B": "2", "A": "1"}}, {"loaded": ("x",)}, {"late_env": {"C": "3"}}, {},
+        {"environment": {"A": "1", "B": "2"}}, {"environment": {"B": "2", "A": "1"}},
+        {"loaded": ("x",)}, {"late_env": {"C": "3"}}, {},
     )  # fmt: skip
     for number, parts in enumerate(needs):
         scene.starts(number, **parts)
