@@ -21,6 +21,7 @@ from npucompose.errors import ConfigError, SignatureError
 from npucompose.models.binding import bind
 from npucompose.results.measured import EXACT
 from npucompose.schema.experiment import Mode
+from npucompose.targets.base import ModeSupport
 from npucompose.targets.compilation import Backend
 from npucompose.targets.cpu import CpuTarget
 
@@ -288,8 +289,8 @@ def test_an_output_that_is_no_loss_is_refused_by_its_number(index: int) -> None:
 class Keeping(CpuTarget):
     """A device of somebody's that keeps compiled graphs for later processes."""
 
-    def caches(self, mode: str) -> bool:
-        return True
+    def support(self, mode: str) -> ModeSupport:
+        return evolve(super().support(mode), caches=True)
 
     def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
         return lambda *args, **kwargs: (module(*args, **kwargs), dynamic)

@@ -25,7 +25,7 @@ from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.results.effective import Setting, settings
 from npucompose.table.plain import flat
-from npucompose.targets.base import Target
+from npucompose.targets.base import Target, check_stages
 from npucompose.version import torch_warning
 
 LOG = "run.log"
@@ -113,7 +113,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
         where="pipeline.stages",
         cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
     )
-    target.check_stages([stage.name for stage in order])
+    check_stages(target, [stage.name for stage in order])
     tracking.check(experiment.tracker, dict(checked.provenance))
     expectations.check(experiment, [stage.name for stage in order])
     if any(stage.name == Ablation.name for stage in order):

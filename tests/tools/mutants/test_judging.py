@@ -240,15 +240,15 @@ def test_of_what_no_test_can_tell_the_nearest_are_asked_alone():
 
 
 def test_a_compiled_source_has_the_tests_of_its_folder_and_those_that_call_its_executor(tmp_path: Path):
-    folder, cpp = tmp_path / "tests" / "targets" / "cpu", "src/npucompose/targets/cpu/native/src/a.cpp"
+    folder, cpp = tmp_path / "tests" / "replay", "src/npucompose/replay/executor/src/a.cpp"
     covering = Map(tmp_path / "map", tmp_path)
     covering.place.mkdir()
     executor: dict[str, Any] = {tests_by_line.NATIVE_CALLS: {"7": [0]}}
-    for file, lines in {"native/test_a.py": {}, "test_b.py": executor, "test_c.py": {"src/x.py": {"7": [0]}}}.items():
+    for file, lines in {"executor/test_a.py": {}, "test_b.py": executor, "test_c.py": {"src/x.py": {"7": [0]}}}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).touch()
         told = {"tests": {f"{file}::test": ["passed", 1.0]}, "lines": lines}
-        covering._path(f"tests/targets/cpu/{file}").write_text(json.dumps(told))
+        covering._path(f"tests/replay/{file}").write_text(json.dumps(told))
     chosen = covering.chosen(evolve(mutant("x = x - 1", "x = x"), path=cpp))
     assert [one.file.rpartition("/")[2] for one in chosen] == ["test_a.py", "test_b.py"]
 
