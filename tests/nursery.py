@@ -169,9 +169,9 @@ class _Nursery:
             return None
         start, *words = order["words"]
         if start == BOOT:
-            from airflow_free import pool
+            from airflow_free import forkserver
 
-            return [sys.executable, "-c", pool.BOOT, *words]
+            return [sys.executable, "-c", forkserver.BOOT, *words]
         return cold(start, *words)
 
     def _reap(self) -> list[int]:
