@@ -11,6 +11,7 @@ from npucompose.compose import legality as rules
 from npucompose.errors import ConfigError
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment, Mode
+from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
 from npucompose.vendor.leaf import Leaf
 from npucompose.vendor.legality import idle_options, illegal_in_mode, twins, waiting
@@ -29,7 +30,7 @@ def legality(
 ) -> Any:
     """What is made of the compiler's options on a target that honours these."""
     asked = Experiment(mode=Mode(name=mode), target=Choice(name=target), compiler=options, strict=strict)
-    device: Any = SimpleNamespace(name=target, honours=lambda mode: honoured)
+    device: Any = SimpleNamespace(name=target, support=lambda mode: ModeSupport(options=honoured))
     return list(rules.judged((rules._compiler,), rules.Asked(experiment=asked, target=device)))
 
 

@@ -26,6 +26,7 @@ from npucompose.measure.environment import versions
 from npucompose.results.effective import Setting, settings
 from npucompose.table.plain import flat
 from npucompose.targets.base import Target, check_stages
+from npucompose.targets.optional import Warns
 from npucompose.version import torch_warning
 
 LOG = "run.log"
@@ -101,7 +102,8 @@ class Job:
         """What a person should know before it runs, a line each."""
         warning = torch_warning(self.ingredients.versions.get("torch"))
         target, mode = self.checked.target, self.checked.experiment.mode.name
-        return (*((warning,) if warning else ()), *target.warnings(mode))
+        told = target.warnings(mode) if isinstance(target, Warns) else ()
+        return (*((warning,) if warning else ()), *told)
 
 
 def _job(composed: Composed, context: PlanContext) -> Job:

@@ -17,8 +17,8 @@ from npucompose.experiment.orchestrator import translate_errors
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
 from npucompose.experiment.sweep.point_run import PointFolder, PointRun
-from npucompose.replay import executor as choices
 from npucompose.results.record import EXIT_STATUS
+from npucompose.schema import execution as choices
 
 POINTS = "points.json"
 RUN_AGAIN = ("failed", "crashed", "timeout", "memory_limit")
