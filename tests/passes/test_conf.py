@@ -8,11 +8,9 @@ from typing import Any
 import attrs
 import pytest
 import torch
-import yaml
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from npucompose.api import checked
+from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.passes import PASSES
 from npucompose.passes.pipeline import build
@@ -29,19 +27,8 @@ PASS_FILES = sorted((CONF / "passes").glob("*.yaml"))
 STREAM_FILES = sorted((CONF / "streams").glob("*.yaml"))
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A configuration with the two groups of this room and nothing else."""
-    folder = tmp_path_factory.mktemp("conf")
-    for group in ("passes", "streams"):
-        (folder / group).symlink_to(CONF / group)
-    (folder / "config.yaml").write_text("defaults: [{passes: []}, {streams: auto}, _self_]\n")
-    return folder
-
-
-def composed(root: Path, *overrides: str) -> Any:
-    with initialize_config_dir(str(root), version_base="1.3"):
-        return OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
+def composed(*overrides: str) -> Any:
+    return compose(["model=add", *overrides]).tree
 
 
 @pytest.mark.parametrize(
@@ -56,14 +43,14 @@ def composed(root: Path, *overrides: str) -> Any:
         (["passes=clean", "~passes.cse"], ["dead_code", "remove_noop"]),
     ],
 )
-def test_passes_stand_in_the_order_written(root: Path, overrides: list[str], labels: list[str]) -> None:
-    tree = composed(root, *overrides).get("passes", {})
+def test_passes_stand_in_the_order_written(overrides: list[str], labels: list[str]) -> None:
+    tree = composed(*overrides).get("passes", {})
     assert list(tree) == labels
     assert [label for label, _ in build({n: Choice(name=n, options=o) for n, o in tree.items()}, {})] == labels
 
 
-def test_an_option_of_a_pass_is_set_by_its_path(root: Path) -> None:
-    tree = composed(root, "passes=[dead_code,cse]", "passes.cse.stage=post")
+def test_an_option_of_a_pass_is_set_by_its_path() -> None:
+    tree = composed("passes=[dead_code,cse]", "passes.cse.stage=post")
     assert tree["passes"] == {"dead_code": {"stage": "pre"}, "cse": {"stage": "post"}}
 
 
@@ -88,10 +75,9 @@ def test_a_pass_of_ones_own_code_needs_trust_and_is_not_looked_for_without() -> 
 
 def test_every_pass_has_a_file_with_all_its_options_at_their_defaults() -> None:
     for name in PASSES.names():
-        tree = yaml.safe_load((CONF / "passes" / f"{name}.yaml").read_text())
         cls = PASSES.get(name)
         options = [f for f in attrs.fields(cls) if f.name not in set_by_engine(cls)]
-        assert tree == {name: {f.name: _plain(f.default) for f in options}}
+        assert composed(f"passes={name}")["passes"] == {name: {f.name: _plain(f.default) for f in options}}
 
 
 def _plain(default: Any) -> Any:
@@ -101,25 +87,25 @@ def _plain(default: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", STREAM_FILES, ids=lambda path: path.stem)
-def test_every_streams_choice_has_every_option_and_is_valid(root: Path, path: Path) -> None:
-    tree = composed(root, f"streams={path.stem}")["streams"]
+def test_every_streams_choice_has_every_option_and_is_valid(path: Path) -> None:
+    tree = composed(f"streams={path.stem}")["streams"]
     assert set(tree) == {f.name for f in attrs.fields(Streams)}
     assert structure(Streams, tree, "streams").name == path.stem
 
 
-def test_the_defaults_of_streams_are_those_of_its_file(root: Path) -> None:
-    assert structure(Streams, composed(root, "streams=auto")["streams"], "streams") == Streams()
+def test_the_defaults_of_streams_are_those_of_its_file() -> None:
+    assert structure(Streams, composed("streams=auto")["streams"], "streams") == Streams()
 
 
-def test_the_plans_for_mm_abs_sub_agree(root: Path) -> None:
+def test_the_plans_for_mm_abs_sub_agree() -> None:
     for choice in (["streams=auto", "streams.objective=events", "streams.cost=none"], ["streams=mm_abs_sub"]):
-        wanted = structure(Streams, composed(root, *choice)["streams"], "streams")
+        wanted = structure(Streams, composed(*choice)["streams"], "streams")
         found = plan(traced(mm_abs_sub, torch.randn(4, 4)).graph, wanted, CAN)
         assert found.nodes == {"mm": "default", "abs_1": "stream1", "sub": "stream1", "add": "default"}
         assert found.events == (Event(recorder="sub", waiter="add"),)
 
 
-def test_the_plan_for_parallel_branches_parts_the_two_chains(root: Path) -> None:
+def test_the_plan_for_parallel_branches_parts_the_two_chains() -> None:
     def branches(x: torch.Tensor) -> torch.Tensor:
         left = right = x
         for _ in range(4):
@@ -128,7 +114,7 @@ def test_the_plan_for_parallel_branches_parts_the_two_chains(root: Path) -> None
             right = torch.mm(right, x)
         return left + right
 
-    wanted = structure(Streams, composed(root, "streams=parallel_branches")["streams"], "streams")
+    wanted = structure(Streams, composed("streams=parallel_branches")["streams"], "streams")
     found = plan(traced(branches, torch.randn(4, 4)).graph, wanted, CAN)
     assert [name for name, stream in found.nodes.items() if stream == "stream1"] == ["mm_4", "mm_5", "mm_6", "mm_7"]
     assert found.priorities == {"stream1": 1}
