@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.targets.npu_offline import claims
+from npucompose.targets.npu_offline import claims, option_trees
 from npucompose.vendor.versions import genuine_tree
 
 
@@ -29,3 +29,24 @@ def test_a_tree_of_a_known_version_says_so_in_full(torch_npu_tree: Path) -> None
     flat = sum(path.startswith(claims.PREFIX) for path in leaves)
     wanted = f"{len(leaves)} leaves ({len(leaves) - flat} of torchair, {flat} of npugraph_ex)"
     assert first == f"option tree: read from it: {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("version", "alike"),
+    [("2.6.0.post5", "a tree of its own"), ("2.9.0.post6", "the tree of 2.12.0"), ("2.14.0", "the tree of 2.13.0")],
+)
+def test_a_version_is_said_to_have_the_tree_of_the_newest_that_has_the_same(version: str, alike: str) -> None:
+    assert claims._beside_the_reference(version).startswith(f"option tree: it is {alike}")
+
+
+def test_a_tree_is_read_also_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Path) -> None:
+        raise PermissionError("nobody may write here")
+
+    leaves = tuple(genuine_tree("2.13.0").values())
+    monkeypatch.setattr(option_trees, "sources_digest", lambda tree: "a digest of nobody's")
+    monkeypatch.setattr(option_trees, "read_tree", lambda tree: leaves)
+    monkeypatch.setattr(option_trees.private, "make", refused)
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path))
+    assert option_trees.live_tree(tmp_path) == leaves
+    assert list(tmp_path.iterdir()) == []
