@@ -279,7 +279,9 @@ def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
     path, mutation = tmp_path / "results.json", mutant("x == 5", "x == 4")
     found = Results.begun(path, 7, afresh=False)
     found.note(tmp_path, mutation, {"verdict": "caught", "by": "t", "seconds": 1.0}, "state")
+    found.note(tmp_path, mutation, {"verdict": "caught", "by": "t", "words": f"in {tmp_path}", "seconds": 1.0}, "state")
     found.write({"the front": [mutation]}, {})
+    assert str(tmp_path) not in path.read_text(), "what a test said names places of this machine"
     assert json.loads(path.read_text())["caught"] == {"the front": "1/1 (100.0 %)", "all": "1/1 (100.0 %)"}
     again = Results.begun(path, 7, afresh=False)
     assert again.holds(tmp_path, mutation)
