@@ -22,7 +22,7 @@ from attrs import frozen
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.recipe.dialects import Dialect, Exported, Settings
+from npucompose.recipe.dialects import Dialect, Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import ACLGRAPH
 from npucompose.vendor.leaf import shown
@@ -226,11 +226,10 @@ class OmniInfer(Dialect):
                 settings.line(f"{name}={shown(value)}", "no YAML is known for it")
 
 
-class VllmAscend(Dialect):
+class VllmAscend(ExportingDialect):
     name: ClassVar[str] = "vllm-ascend"
     files: ClassVar[str] = "vllm-ascend and omni-infer (additional_config)"
     keys: ClassVar[tuple[str, ...]] = ("ascend_compilation_config", "cudagraph_mode")
-    exports: ClassVar[bool] = True
 
     def read(self, settings: Settings) -> None:
         sizes, mode = (

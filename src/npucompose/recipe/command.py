@@ -46,13 +46,13 @@ def import_(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     from npucompose.compose.check import check
     from npucompose.compose.tree import compose
-    from npucompose.recipe.dialects import DIALECTS
+    from npucompose.recipe.dialects import DIALECTS, ExportingDialect
 
-    able = tuple(name for name in DIALECTS.names() if DIALECTS.get(name).exports)
-    if arguments.to not in able:
-        raise ConfigError(unknown("project", arguments.to, able, "--to"))
+    exporting = {name: found for name in DIALECTS.names() if issubclass(found := DIALECTS.get(name), ExportingDialect)}
+    if arguments.to not in exporting:
+        raise ConfigError(unknown("project", arguments.to, tuple(exporting), "--to"))
     composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
-    exported = DIALECTS.get(arguments.to)().export(check(composed).experiment)
+    exported = exporting[arguments.to]().export(check(composed).experiment)
     return _written(json.dumps(exported.as_dict(), indent=2) + "\n", arguments.out)
 
 

@@ -99,14 +99,18 @@ class Dialect(ABC):
     """What its files are, for who gave another one; empty where a dialect of the same project says it."""
     keys: ClassVar[tuple[str, ...]]
     """A file that has one of these keys, at any depth, is read by it."""
-    exports: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, settings: Settings) -> None:
         """Take the keys that say something, and put it into the facts, the unread lines and the notes."""
 
+
+class ExportingDialect(Dialect):
+    """One whose settings can also be written: `recipe export --to`."""
+
+    @abstractmethod
     def export(self, experiment: Experiment) -> Exported:
-        raise NotImplementedError
+        """What the project's settings can say of the experiment, and what they cannot."""
 
 
 DIALECTS: Registry[Dialect] = Registry(
