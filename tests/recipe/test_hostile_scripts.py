@@ -147,6 +147,7 @@ def test_the_recipe_in_the_header_comes_back_whatever_it_says(text: str) -> None
 @evil
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=40))
+@example(text="function")  # what a parameter of our own is called
 def test_what_is_no_name_is_never_written_where_names_stand(text: str) -> None:
     for make in (python_text.name, python_text.dotted, lambda t: python_text.call("f", **{t: True})):
         with suppress(ConfigError):

@@ -111,7 +111,7 @@ def literal(value: Any) -> ast.expr:
     raise ConfigError(f"a script cannot be written: it would have to say {value!r}.")
 
 
-def call(function: str, *arguments: Any, **keywords: Any) -> ast.Call:
+def call(function: str, /, *arguments: Any, **keywords: Any) -> ast.Call:
     """`call("f", 1, after="x")` is `f(1, after="x")`; values become literals."""
     named = [ast.keyword(name(key), literal(value)) for key, value in keywords.items()]
     return ast.Call(dotted(function), [literal(value) for value in arguments], named)
