@@ -61,7 +61,7 @@ class CpuTarget(Target):
     }
     loaded: ClassVar[tuple[str, ...]] = (
         *TORCH_COMPILE,
-        "npucompose.replay.cache.graph_cache",
+        "npucompose.replay.front.graph_cache",
         "npucompose.replay.capture.recorder",
         "npucompose.replay.front.detached",
     )
@@ -164,9 +164,9 @@ class CpuTarget(Target):
         }
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
-        from npucompose.replay.cache.graph_cache import GraphCache
         from npucompose.replay.captured_graph import CapturedGraph
         from npucompose.replay.executor.timing import measured
+        from npucompose.replay.front.graph_cache import GraphCache
         from npucompose.streams import made_up_inputs
 
         found: dict[str, StreamTimes] = {}
@@ -197,7 +197,7 @@ class CpuTarget(Target):
         )
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        from npucompose.replay.cache.segments import planned
+        from npucompose.replay.front.segments import planned
 
         return planned(graph_module, "cpu") if self.support(mode).captures else None
 
@@ -207,8 +207,8 @@ class CpuTarget(Target):
         return Arena() if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.replay.cache.graph_cache import GraphCache, lowered
-        from npucompose.replay.threads import Workers
+        from npucompose.replay.front.graph_cache import GraphCache, lowered
+        from npucompose.replay.plan import Workers
 
         names = CACHE_OPTIONS[request.mode]
         cache = GraphCache(

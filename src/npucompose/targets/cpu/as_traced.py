@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npucompose.replay.cache.graph_cache import GraphCache
+from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import watching
 from npucompose.targets.compilation import Compilation, is_parameter_or_buffer
 
