@@ -31,7 +31,7 @@ NO_STRANGERS = {
     "npucompose.vendor.versions": "the package's own table",
     "npucompose.report.html": "our own templates",
     "npucompose.report.doctor": "what our own process answers",
-    "npucompose.recipe.script": "what is written, and not read",
+    "npucompose.recipe.ejected": "what is written, and not read",
     "npucompose.recipe.device_kit": "our own files, which a kit is copied from",
     "npucompose.recipe.kit_files.run_kit": "its own kit, on another host",
     "npucompose.recipe.kit_files.observe": "its own kit, on another host",
