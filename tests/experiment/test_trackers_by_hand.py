@@ -20,7 +20,7 @@ from npucompose.experiment.sweep.search.space import Space
 from npucompose.experiment.sweep.search.study import Study
 from npucompose.experiment.tracking import process, to_mlflow, to_tensorboard
 from npucompose.experiment.tracking.process import Order
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 from npucompose.schema.execution import Tracker
 from npucompose.schema.search import Dimension, Optuna
 

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.report import json as report_json
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 
 
 @frozen(kw_only=True)

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 
 if TYPE_CHECKING:
     from npucompose.experiment.tracking.process import Order

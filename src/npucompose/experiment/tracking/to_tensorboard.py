@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 
 if TYPE_CHECKING:
     from npucompose.experiment.tracking.process import Order
