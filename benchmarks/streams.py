@@ -46,7 +46,7 @@ from npucompose.streams.problem import Problem
 from npucompose.streams.simulate import Simulation, simulate
 from npucompose.streams.work import Work
 from npucompose.targets.compilation import Backend
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags
 
 NAMES = ("DIAMOND", "MM_ABS_SUB", "INCEPTION_A", "INCEPTION_E", "NASNET_A", "MOE", "MLA")

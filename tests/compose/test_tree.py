@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.compose.sources import plain
+from npucompose.compose.hydra_loader import plain
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 

@@ -11,7 +11,7 @@ from npucompose.streams import auto
 from npucompose.streams.auto import Assignment
 from npucompose.streams.schedule import _place, by_urgency
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams.dags import Dag
 
 PRICED = attrs.evolve(ATLAS_A2, launch_us=0.0, event_us=1.0, stream_us=3.0)

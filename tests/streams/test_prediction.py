@@ -13,7 +13,7 @@ from npucompose.streams.found import Found, named, with_names
 from npucompose.streams.predict import Drawn, Life, _changes, _living, _peak, lives_of, predicted
 from npucompose.streams.problem import Problem
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2, Calibration
+from npucompose.vendor.devices import ATLAS_A2, Calibration
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, traced
 
 X = torch.randn(4, 4)

@@ -15,7 +15,7 @@ from npucompose.streams.order import fewest_events, in_runs
 from npucompose.streams.schedule import by_urgency
 from npucompose.streams.simulate import Simulation, simulate
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2, Calibration, DeviceModel
+from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs
 

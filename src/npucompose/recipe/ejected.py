@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.shapes import gears_of
+from npucompose.compose.inputs import gears_of
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
@@ -139,9 +139,9 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[Mark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.shapes import apply, matches
+    from npucompose.compose.inputs import apply_shapes, matches
 
-    apply(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
+    apply_shapes(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
     marks = [
         Mark(argument=name, nested=not _is_tensor(value))
         for name, value in inputs.items()

@@ -32,14 +32,14 @@ from npucompose.recipe.python_text import (
 )
 from npucompose.table.modes import NPUGRAPH_EX
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
-from npucompose.vendor.genuine import PREFIX
+from npucompose.vendor.option_specs import PREFIX
 from npucompose.vendor.versions import tree_of
 from npucompose.version import VERIFIED_TORCH_NPU, __version__
 
 if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
     from npucompose.recipe.genuine import Package
-    from npucompose.vendor.leaf import Kind
+    from npucompose.vendor.option_specs import Kind
 
 STAGES: Mapping[Stage, str] = {"pre": "before TorchAir's own FX passes", "post": "after TorchAir's own FX passes"}
 HOOKS: Mapping[Stage, str] = {"pre": "post_grad_custom_pre_pass", "post": "post_grad_custom_post_pass"}

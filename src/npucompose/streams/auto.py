@@ -10,7 +10,7 @@ from npucompose.schema.streams import Objective
 from npucompose.streams import chains, dag
 from npucompose.streams.schedule import by_urgency
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 
 @frozen(kw_only=True)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from npucompose.graphs import effects
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 _CONTRACTIONS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 """{operator: position of the left matrix, whose last dimension is summed over}"""

@@ -13,7 +13,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, PlanEntry, Streams
 from npucompose.streams.match import find, why_none
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from npucompose.streams import dag, explicit
 from npucompose.streams.cost import Sizes, roofline
 from npucompose.streams.profile import clocked, measured, work_of
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
 """(first, then)."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from npucompose.streams import dag
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 
 def by_urgency(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from attrs import define, field, frozen
 
 from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 _SOON = 1e-9
 """Microseconds that count as none: kernels that end together up to rounding."""

@@ -19,7 +19,7 @@ from npucompose.targets.npu_offline.simulator.graphs import GraphBase, TaskGroup
 from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
 from npucompose.targets.npu_offline.simulator.recording import Recording, owner_of
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, EventBase, StreamBase
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from npucompose.targets.npu_offline.simulator import compiled, ge_session, graph
 from npucompose.targets.npu_offline.simulator.device import Device, Ledger
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.targets.npu_offline.simulator.recording import Recording
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 # Installed.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline.simulator.device import Device
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 ALLOWED = "NPUCOMPOSE_STANDIN"
 """Environment variable: `1` in a process that may be turned into a device without CANN."""

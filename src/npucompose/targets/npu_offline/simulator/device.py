@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from npucompose.vendor.soc import Soc, device_of
+from npucompose.vendor.devices import Soc, device_of
 
 if TYPE_CHECKING:
     import torch
