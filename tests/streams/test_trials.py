@@ -19,7 +19,7 @@ from tests.sample_graphs import CAN, traced
 
 TRIES = attrs.evolve(CAN, tries_plans=True, device_model=cpu(2))
 X = torch.randn(4, 4)
-planning = importlib.import_module("npucompose.streams.plan")  # the package gives the function that name
+planning = importlib.import_module("npucompose.streams.planning")  # the package gives the function that name
 ASIDE = PlanEntry(stream="s", match=Match(name="abs_1"))
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from npucompose.compose.conf import added_dirs, conf_dir
 from npucompose.compose.hydra_loader import loader_of, plain
@@ -59,11 +60,13 @@ def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), config
     """Compose `conf/<config_name>.yaml` with Hydra overrides.
 
     `compose(["mode=eager"]).provenance["mode.name"]` is "conf/mode/eager.yaml, chosen on the command line".
+    The tree is the caller's own, to change as it likes.
     Raises ConfigError for text that is not an override and for YAML that cannot be read.
     """
     if config_dirs:
         return Composer(config_dirs=config_dirs, config_name=config_name).compose(overrides)
-    return _of_the_package(config_name).compose(overrides)
+    composed = _of_the_package(config_name).compose(overrides)
+    return evolve(composed, tree=deepcopy(composed.tree))
 
 
 _own = threading.local()

@@ -10,8 +10,7 @@ import attrs
 
 from airflow_free.executors import Executor
 from airflow_free.executors.local import LocalExecutor
-from airflow_free.files import write_atomically
-from airflow_free.store import Store
+from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Queue, SweepEvent, membership
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.experiment.sweep.ledger import Entry, Ledger

@@ -10,10 +10,9 @@ from typing import Any
 import attrs
 from attrs import evolve, frozen
 
-from airflow_free.files import write_atomically
 from airflow_free.keys import digest
 from airflow_free.ledger import TrialState
-from airflow_free.store import Store
+from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.compose.untrusted_config import address_problems
