@@ -23,7 +23,7 @@ from npucompose.experiment.job import PlanContext
 from npucompose.experiment.sweep.command import planned
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import point_of
-from npucompose.schema.search import Dimension
+from npucompose.schema.sweep import Dimension
 from npucompose_extensions.search.space import Space, written
 
 COMPOSER = Composer()

@@ -36,7 +36,7 @@ from npucompose.experiment.sweep.run import exit_status, kept, membership, run_s
 from npucompose.report import json as report_json
 from npucompose.results.figures import Figures
 from npucompose.results.record import Report
-from npucompose.schema.execution import Tracker
+from npucompose.schema.sweep import Tracker
 from npucompose_extensions.search.run import _Trials
 
 

@@ -19,8 +19,7 @@ from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.tracking import process
 from npucompose.experiment.tracking.base import Order
 from npucompose.report.exports import Tracked
-from npucompose.schema.execution import Tracker
-from npucompose.schema.search import Dimension, Optuna
+from npucompose.schema.sweep import Dimension, Optuna, Tracker
 from npucompose_extensions import trackers
 from npucompose_extensions.search.space import Space
 from npucompose_extensions.search.study import Study

@@ -15,7 +15,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.describe import op_name
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, PlanEntry, SourceMatch, Streams, fits
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")

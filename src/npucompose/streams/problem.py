@@ -18,7 +18,7 @@ from npucompose.streams import dag, explicit
 from npucompose.streams.assignment import fewest_events, in_runs
 from npucompose.streams.cost import Sizes, clocked, measured, roofline, work_of
 from npucompose.streams.simulate import Simulation, Work, simulate
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
 """(first, then)."""

@@ -26,7 +26,7 @@ from npucompose.replay.interface import (
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 
 if TYPE_CHECKING:
     from torch import fx

@@ -82,9 +82,7 @@ class MiniLm(Model):
             encoded = tokenizer(batch, padding="max_length", max_length=bucket, return_tensors="pt")
             return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
-        return Built(
-            module=inference(SentenceEncoder(encoder)), inputs=inputs, steps=len(self.batches)
-        )
+        return Built(module=inference(SentenceEncoder(encoder)), inputs=inputs, steps=len(self.batches))
 
     def _bucket(self, longest: int) -> int:
         fitting = [bucket for bucket in sorted(self.buckets) if bucket >= longest]

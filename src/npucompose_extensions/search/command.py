@@ -12,7 +12,7 @@ from npucompose.experiment.sweep.command import SearchTask, TrackerQueue
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.run import Name, exit_status
 from npucompose.experiment.sweep.view import SweepView
-from npucompose.schema.search import Optuna
+from npucompose.schema.sweep import Optuna
 from npucompose_extensions.search.run import Question, run_search
 from npucompose_extensions.search.study import Study
 

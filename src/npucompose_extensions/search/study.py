@@ -14,7 +14,7 @@ from attrs import frozen
 
 from airflow_free.ledger import Trial
 from npucompose.experiment.sweep.ledger import Ledger
-from npucompose.schema.search import Optuna
+from npucompose.schema.sweep import Optuna
 from npucompose_extensions.search.space import Space
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from npucompose.errors import ConfigError
 from npucompose.experiment.tracking.base import TRACKERS
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, origin
-from npucompose.schema.execution import Tracker
+from npucompose.schema.sweep import Tracker
 from npucompose.table.names import LONGEST, is_name
 
 TIME_LIMIT_S = 60.0
