@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.ops import define_installed
 from npucompose.passes.metadata import value_of
 from npucompose.schema.adapt import CastAround, Dispatch, LayoutAround, Rule, When
 from npucompose.schema.capabilities import Capabilities
@@ -33,6 +34,7 @@ Bound = Mapping[str, Any]
 @functools.cache
 def operator_of(name: str) -> torch._ops.OpOverload | None:
     """`aten.relu.default` -> the overload; None where nobody has defined it."""
+    define_installed((name,))
     packet, _, overload = name.rpartition(".")
     found = getattr(packet_of(packet), overload, None)
     return found if isinstance(found, torch._ops.OpOverload) else None
