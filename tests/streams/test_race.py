@@ -36,7 +36,7 @@ def orders(before: dict[fx.Node, list[fx.Node]], done: tuple[fx.Node, ...] = ())
 
 def is_observable(module: fx.GraphModule) -> bool:
     """Whether some order that streams and events allow gives other bits."""
-    dependence = Dependence.of(module.graph)
+    dependence = Dependence.from_graph(module.graph)
     inputs = Inputs(module.graph, dependence)
     with on_the_side():
         expected = race._run(module.graph, inputs, dependence.kernels)

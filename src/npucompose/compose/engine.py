@@ -47,7 +47,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     ops.define()
     can = checked.target.capabilities(mode)
     proving = experiment.check == "per_pass"
-    pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
+    pre, post = (PassPipeline.for_stage(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(
         target=checked.target,
         mode=mode,

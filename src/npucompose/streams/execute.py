@@ -26,7 +26,7 @@ def on_the_side() -> Iterator[None]:
 def made_up_inputs(graph: fx.Graph) -> list[Any]:
     """Values for a graph's placeholders, by their fake values; see `Inputs`."""
     with on_the_side():
-        return list(Inputs(graph, Dependence.of(graph)).start().values())
+        return list(Inputs(graph, Dependence.from_graph(graph)).start().values())
 
 
 class Inputs:

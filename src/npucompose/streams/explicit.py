@@ -11,8 +11,8 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
+from npucompose.graphs.matching import find, why_none
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Match, PlanEntry, Streams
-from npucompose.streams.match import find, why_none
 from npucompose.vendor.device_model import DeviceModel
 
 T = TypeVar("T")

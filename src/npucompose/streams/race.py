@@ -27,7 +27,7 @@ def find_races(graph: fx.Graph, orders: int, seed: int = 0) -> None:
     shows when it matters and an order is drawn in which it does; the validator needs no such luck, but trusts what it
     is told of memory.
     """
-    dependence = Dependence.of(graph)
+    dependence = Dependence.from_graph(graph)
     kernels = dependence.kernels
     before = issued_before(graph, kernels)
     with on_the_side():
