@@ -15,7 +15,7 @@ from report.report_examples import FULL
 
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
-from airflow_free.runner import Finished
+from airflow_free.stage import Finished
 from airflow_free.store import Record, Store
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError

@@ -37,7 +37,7 @@ from npucompose.experiment.sweep.search.run import _Trials
 from npucompose.report import json as report_json
 from npucompose.results.figures import Figures
 from npucompose.results.record import Report
-from npucompose.schema.execution import Tracker
+from npucompose.schema.sweep import Tracker
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ from attrs import evolve
 from jinja2 import UndefinedError
 from report_examples import FULL, FULL_BENCHMARK, timing
 
-from airflow_free import files
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.report import differences, html, keys, listing, sections
 from npucompose.report import json as report_json
@@ -51,8 +50,8 @@ def test_a_file_lasts_before_it_has_its_name_and_its_folder_after(
         did.append("replaced")
         replace(one, other)
 
-    monkeypatch.setattr(files.os, "fsync", synced)
-    monkeypatch.setattr(files.os, "replace", replaced)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
     write_atomically(path, "new ä")
     assert did == ["file", "replaced", "folder"]
     assert [(one.name, one.read_text(encoding="utf-8")) for one in tmp_path.iterdir()] == [("report.json", "new ä")]
@@ -64,7 +63,7 @@ def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path, monkeypatch:
 
     path = tmp_path / "report.json"
     path.write_text("old")
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="full"):
         write_atomically(path, "new")
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("report.json", "old")]
@@ -77,7 +76,7 @@ def test_a_folder_that_cannot_be_synced_is_no_error_and_is_closed(
         if Path(os.readlink(f"/proc/self/fd/{handle}")).is_dir():
             raise OSError(22, "not here")
 
-    monkeypatch.setattr(files.os, "fsync", refused)
+    monkeypatch.setattr(os, "fsync", refused)
     before = len(os.listdir("/proc/self/fd"))
     write_atomically(tmp_path / "x", "new")
     assert len(os.listdir("/proc/self/fd")) == before

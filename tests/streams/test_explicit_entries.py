@@ -15,7 +15,7 @@ from npucompose.graphs import Dependence, matching
 from npucompose.schema.streams import Cores, ExtraEdge, Match, PlanEntry, SourceMatch, Streams
 from npucompose.streams import explicit
 from npucompose.streams.explicit import assigned, cores, extra_edges, priorities
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 from tests.sample_graphs import mm_abs_sub, node, traced
 
 X = torch.randn(4, 4)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 from npucompose.report import pictures
 from npucompose.report.differences import written
 from npucompose.report.explain import TITLES, path_words, value_words

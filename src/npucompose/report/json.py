@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.results.record import Report
 from npucompose.untrusted import read_text

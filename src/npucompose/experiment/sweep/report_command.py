@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from airflow_free.errors import OrchestratorError
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 from npucompose.console import console
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
