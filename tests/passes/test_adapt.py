@@ -17,11 +17,13 @@ from npucompose.passes.adapt import Adapt
 from npucompose.passes.base import Outcome
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
+from npucompose_extensions.paddle import operators
 from tests.passes.adapted_samples import rules_of, verdict
 from tests.passes.random_moves import same_bits
 from tests.sample_graphs import CAN, aten, traced
 
 CONF = Path(__file__).parents[2] / "conf" / "adapt"
+operators.define()
 paddle = torch.ops.paddle
 ASCEND = rules_of("ascend").rules
 PADDLE = rules_of("paddle").rules

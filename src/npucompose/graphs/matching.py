@@ -19,6 +19,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from npucompose.graphs.describe import op_name
+from npucompose.ops import define_installed
 from npucompose.schema.adapt import When
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, SourceMatch, fits
@@ -133,6 +134,7 @@ def _near(given: str, present: list[str]) -> str:
 @functools.cache
 def operator_of(name: str) -> torch._ops.OpOverload | None:
     """`aten.relu.default` -> the overload; None where nobody has defined it."""
+    define_installed((name,))
     packet, _, overload = name.rpartition(".")
     found = getattr(packet_of(packet), overload, None)
     return found if isinstance(found, torch._ops.OpOverload) else None
