@@ -54,7 +54,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     ops.define_installed(rule.op for rule in experiment.adapt.rules)
     can = checked.target.capabilities(mode)
     proving = experiment.check == "per_pass"
-    pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
+    pre, post = (PassPipeline.for_stage(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(
         target=checked.target,
         mode=mode,

@@ -36,7 +36,7 @@ RESULT_PACKAGES = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
     "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.table",
     "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
-    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.matching",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
     "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
     "npucompose.experiment.stages",
 )  # fmt: skip
