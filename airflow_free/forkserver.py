@@ -1,5 +1,6 @@
-"""A process that has loaded what workers need and forks a supervisor, and that a worker, for each task. Runs no job
-itself and touches no device.
+"""A process that has loaded what workers need and forks a supervisor, and that a worker, for each task; and what runs
+in the worker: the entry that a task names, its events and one final message. The server runs no job itself and touches
+no device.
 
 Its parent (`ForkServer`) sends the files of a task over a socket: its text, the pipe of its messages, its log, the
 socket of its supervisor. One thread only: a fork of more would copy held locks. When the other end of the socket is
@@ -9,6 +10,7 @@ gone, so is everybody who wanted a result: it waits for its supervisors, who see
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -20,18 +22,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from attrs import asdict, field, frozen
 
-from airflow_free.outcome import GRACE_S, Limits
+from airflow_free.errors import OrchestratorError, exit_status_of, paragraph
+from airflow_free.outcome import GRACE_S, STACK_SIGNAL, Limits
 from airflow_free.processes import adopt_orphans, below
 from airflow_free.supervisor import ENDING_S, supervise
-from airflow_free.worker import leave_a_trace, run_and_exit
 
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
 """Instead of `-m airflow_free.forkserver`: that would need this package on the path before the path could be set."""
@@ -241,3 +244,81 @@ class _Server:
             if not below(os.getpid()):
                 return
             time.sleep(0.005)
+
+
+def handle(task: dict[str, Any], pipe: int) -> None:
+    """Call the entry of a task and write what came of it into `pipe`, which no child of this process inherits."""
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.set_inheritable(pipe, False)
+    send = _sender(pipe)
+    sys.argv[:] = [task["entry"]]
+    try:
+        entry = find(task["entry"])
+        result = entry(task["payload"], lambda event: send({"word": "event", "event": event.as_dict()}))
+        send({"word": "result", "result": result})
+    except Exception as error:  # noqa: BLE001  whatever it is, it travels to the parent, and its traceback to the log
+        traceback.print_exc()
+        send({"word": "error", **_error_words(error)})
+
+
+def run_and_exit(task: dict[str, Any], pipe: int) -> NoReturn:
+    """The whole life of a worker: never returns into the process that it was forked from."""
+    status = 1
+    try:
+        os.environ.update(task["env"])
+        handle(task, pipe)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def leave_a_trace() -> None:
+    """Lines reach the log when they are printed; a fatal signal, and STACK_SIGNAL, write the Python stacks there."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL, all_threads=True)
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """SIGTERM runs the `finally` clauses on its way out."""
+    sys.exit(128 + number)
+
+
+def _sender(pipe: int) -> Callable[[dict[str, Any]], None]:
+    """Writes whole lines, whichever thread sends; the text is made first, so that a bad value sends nothing."""
+    lock = threading.Lock()
+
+    def send(word: dict[str, Any]) -> None:
+        data = memoryview(json.dumps(word, allow_nan=False).encode() + b"\n")
+        with lock:
+            while data:
+                data = data[os.write(pipe, data) :]
+
+    return send
+
+
+def find(entry: str) -> Callable[..., Any]:
+    """The function that "module:function" names."""
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _error_words(error: Exception) -> dict[str, Any]:
+    status = exit_status_of(error)
+    for_people = status is not None
+    return {
+        "type": type(error).__name__,
+        "message": paragraph(error),
+        "exit_status": status if for_people else OrchestratorError.exit_status,
+        "problems": [str(one) for one in getattr(error, "problems", ())] if for_people else [],
+        "facts": dict(getattr(error, "facts", {})) if for_people else {},
+    }

@@ -128,7 +128,7 @@ class FinalMessage:
 
 
 def _message(line: bytes) -> Event | FinalMessage:
-    """ValueError for a line that `airflow_free.worker` would not write."""
+    """ValueError for a line that `airflow_free.forkserver` would not write."""
     match json.loads(line, parse_constant=_refuse):
         case {"word": "event", "event": dict(event), **none} if not none:
             return Event.from_dict(event)

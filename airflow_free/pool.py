@@ -27,7 +27,7 @@ from typing import Any
 
 from attrs import evolve
 
-from airflow_free import cgroup
+from airflow_free import processes
 from airflow_free.errors import OrchestratorError
 from airflow_free.forkserver import ForkServer, WorkerTask
 from airflow_free.outcome import GRACE_S, STACK_S, ExitReport, Outcome, WorkerChannel, last_lines, outcome_of
@@ -259,8 +259,8 @@ class _Job:
         if text:
             return None
         if self.cgroup is not None:  # its supervisor was killed
-            cgroup.kill(self.cgroup)
-            cgroup.remove(self.cgroup)
+            processes.kill_group(self.cgroup)
+            processes.remove_group(self.cgroup)
         return ExitReport(returncode=None)
 
     def _begin(self, word: Mapping[str, Any]) -> None:

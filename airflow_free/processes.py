@@ -1,4 +1,7 @@
-"""The processes of this machine as /proc shows them, none where there is none; what ties a process to its parent."""
+"""The processes of this machine as /proc shows them, none where there is none; what ties a process to its parent; and a
+control group for one job, where this machine has them (version 2) and lets us: it is killed as one, and no process
+leaves it by forking.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +29,7 @@ class Process:
     is_zombie: bool
 
     @staticmethod
-    def of(pid: int) -> Process | None:
+    def from_pid(pid: int) -> Process | None:
         """None when it is gone."""
         try:
             text = (PROC / str(pid) / "stat").read_bytes()
@@ -64,7 +68,7 @@ def everybody() -> Iterator[Process]:
     if not PROC.is_dir():
         return
     for name in os.listdir(PROC):
-        if name.isdecimal() and (process := Process.of(int(name))) is not None:
+        if name.isdecimal() and (process := Process.from_pid(int(name))) is not None:
             yield process
 
 
@@ -96,3 +100,62 @@ def adopt_orphans() -> None:
     """Have the orphans below this process come to it (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+GROUP_KILL = "cgroup.kill"
+GROUP_MEMBERS = "cgroup.procs"
+GROUP_REMOVE_S = 2.0
+
+
+def make_group(program: str) -> str | None:
+    """The folder of a new control group, named after the program, below the one that this process is in; None where
+    there can be none: the supervisor does without.
+    """
+    try:
+        own = _own_group()
+        if own is None:
+            return None
+        folder = own / f"{program}-{os.getpid()}-{os.urandom(4).hex()}"
+        folder.mkdir()
+    except OSError:
+        return None
+    if not (folder / GROUP_KILL).exists():  # a kernel before 5.14
+        remove_group(str(folder))
+        return None
+    return str(folder)
+
+
+def enter_group(folder: str) -> None:
+    """Move this process there; whoever it forks is there too."""
+    with contextlib.suppress(OSError):
+        (Path(folder) / GROUP_MEMBERS).write_text("0")
+
+
+def kill_group(folder: str) -> None:
+    """Everybody in it, at once."""
+    with contextlib.suppress(OSError):
+        (Path(folder) / GROUP_KILL).write_text("1")
+
+
+def remove_group(folder: str) -> None:
+    """With the groups that were made in it; its last processes may take a moment to be gone."""
+    deadline = time.monotonic() + GROUP_REMOVE_S
+    while time.monotonic() < deadline:
+        try:
+            for place, _, _ in os.walk(folder, topdown=False):
+                os.rmdir(place)
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _own_group() -> Path | None:
+    """The group of this process: `0::/user.slice` below the place where version 2 is mounted."""
+    line = next((one for one in Path("/proc/self/cgroup").read_text().splitlines() if one.startswith("0::")), None)
+    mounts = [one.split() for one in Path("/proc/self/mounts").read_text().splitlines()]
+    place = next((words[1].replace(r"\040", " ") for words in mounts if words[2] == "cgroup2"), None)
+    if line is None or place is None:
+        return None
+    folder = Path(place) / line.removeprefix("0::").lstrip("/")
+    return folder if os.access(folder / GROUP_MEMBERS, os.W_OK) else None

@@ -9,9 +9,11 @@ the same time do not disturb each other: equal keys mean equal results, and the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +25,6 @@ import attrs
 from attrs import field, frozen
 
 from airflow_free.errors import OrchestratorError
-from airflow_free.files import write_atomically
 
 RECORD_SCHEMA = 1
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -161,3 +162,32 @@ class Store:
         except (OSError, ValueError, RecursionError) as error:
             self.on_problem(f"{path} cannot be read and counts as absent: {error}.")
             return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put `text` at `path`: a reader, or a run that is killed here, sees the old file or the new one and no other.
+
+    The temporary file lies in the same folder, because os.replace is atomic only inside one file system; its name is
+    not guessable twice, so that writers at the same time do not share one.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a power cut, where the file system can (some refuse to sync a folder)."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from airflow_free import cgroup
+from airflow_free import processes
 from airflow_free.outcome import MIB, STACK_SIGNAL, Limits
 from airflow_free.processes import adopt_orphans, below, die_with
 
@@ -65,7 +65,7 @@ class _Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(bell_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self.cgroup = cgroup.make(self.program)
+        self.cgroup = processes.make_group(self.program)
         printed, prints = os.pipe()
         supervisor = os.getpid()
         self.worker = os.fork()
@@ -163,7 +163,7 @@ class _Supervisor:
             _signal(self.worker, signal.SIGKILL, group=True)
         while self._reap():
             if self.cgroup is not None:
-                cgroup.kill(self.cgroup)
+                processes.kill_group(self.cgroup)
             alive = [process for process in below(os.getpid()) if not process.is_zombie]
             for process in alive:
                 process.kill(with_group=process.session != os.getpid())
@@ -172,7 +172,7 @@ class _Supervisor:
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
         if self.cgroup is not None:
-            cgroup.remove(self.cgroup)
+            processes.remove_group(self.cgroup)
         return 0
 
     def _say(self, word: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ def _become_the_worker(work: Callable[[], NoReturn], prints: int, group: str | N
     os.setsid()
     die_with(supervisor)
     if group is not None:
-        cgroup.enter(group)
+        processes.enter_group(group)
     for number in (1, 2):
         os.dup2(prints, number)
     os.close(prints)

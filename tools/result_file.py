@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 
 
 def write(path: Path, head: Mapping[str, Any], **entries: Sequence[Mapping[str, Any]]) -> None:

@@ -17,8 +17,7 @@ from typing import Any
 from attrs import field, frozen
 
 from airflow_free.errors import OrchestratorError, paragraph
-from airflow_free.executors import ActiveRun, Executor, Job
-from airflow_free.executors.remote import Delivery, fulfil
+from airflow_free.executors import ActiveRun, Delivery, Executor, Job, fulfil
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
 

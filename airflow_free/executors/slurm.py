@@ -19,8 +19,7 @@ from typing import Any
 from attrs import field, frozen
 
 from airflow_free.errors import OrchestratorError, paragraph
-from airflow_free.executors import ActiveRun, Executor, Job
-from airflow_free.executors.remote import fulfil_here
+from airflow_free.executors import ActiveRun, Executor, Job, fulfil_here
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event

@@ -12,8 +12,7 @@ from typing import Any
 
 from airflow_free.errors import InvalidRequest
 from airflow_free.keys import Ingredients
-from airflow_free.runner import Runner
-from airflow_free.stage import Event, Facts, Notify, Stage, StageGraph
+from airflow_free.stage import Event, Facts, Notify, Runner, Stage, StageGraph
 from airflow_free.store import Store
 
 

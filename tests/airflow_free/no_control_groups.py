@@ -1,5 +1,5 @@
 """Loaded by a fork server whose machine is to have none."""
 
-from airflow_free import cgroup
+from airflow_free import processes
 
-cgroup.make = lambda: None
+processes.make_group = lambda: None

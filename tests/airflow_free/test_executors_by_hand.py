@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from airflow_free import executors
 from airflow_free.errors import OrchestratorError
-from airflow_free.executors import Device, ray, remote, slurm
+from airflow_free.executors import Delivery, Device, RemoteTask, fulfil, fulfil_here, ray, remote_task, slurm
 from airflow_free.executors.local import LocalExecutor, Slot
 from airflow_free.executors.ray import RayOptions
-from airflow_free.executors.remote import Delivery, RemoteTask, fulfil, fulfil_here, remote_task
 from airflow_free.executors.slurm import SlurmOptions
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
@@ -489,7 +489,7 @@ def test_elsewhere_a_worker_runs_in_folders_of_its_own_and_what_is_new_comes_bac
         asked.append(task)
         return Outcome(status="done")
 
-    monkeypatch.setattr(remote, "run_in_worker", run)
+    monkeypatch.setattr(executors, "run_in_worker", run)
     own = task(tmp_path, payload={"tree": 1, "store": "not here", "files": "not here"})
     assert fulfil(RemoteTask(task=own, env={"E": "1"}, records=(before.text(),))) == Delivery(
         outcome=Outcome(status="done"), log=b"printed\n", records=(made.text(),),
@@ -506,6 +506,6 @@ def test_where_folders_are_shared_the_worker_writes_where_a_local_one_would(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[WorkerTask] = []
-    monkeypatch.setattr(remote, "run_in_worker", lambda task: asked.append(task) or Outcome(status="done"))
+    monkeypatch.setattr(executors, "run_in_worker", lambda task: asked.append(task) or Outcome(status="done"))
     assert fulfil_here(RemoteTask(task=task(tmp_path), env={"E": "1"})).status == "done"
     assert asked == [task(tmp_path, environment={**os.environ, "E": "1"})]

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_free import forkserver, processes, worker
+from airflow_free import forkserver, processes
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.outcome import STACK_SIGNAL, Limits
 from airflow_free.stage import Event
@@ -346,9 +346,9 @@ def test_a_worker_s_exit_status_is_that_of_its_work(
     for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
         monkeypatch.setattr(stream, "flush", lambda name=name: flushed.append(name))
     monkeypatch.setenv("LATE", "before")
-    monkeypatch.setattr(worker, "handle", handle)
+    monkeypatch.setattr(forkserver, "handle", handle)
     with pytest.raises(Ended) as ended:
-        worker.run_and_exit({"env": {"LATE": "now"}}, 9)
+        forkserver.run_and_exit({"env": {"LATE": "now"}}, 9)
     assert ended.value.args == (status,)
     assert seen == [("now", {"LATE": "now"}, 9)]
     assert flushed == ["out", "err"]
@@ -363,14 +363,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[dict[st
     """Call an entry as a worker does; what it said, line by line."""
     out, into = os.pipe()
     os.set_inheritable(into, True)
-    monkeypatch.setattr(worker, "os", SimpleNamespace(**{**vars(os), "dup2": lambda *handles: None}))
+    monkeypatch.setattr(forkserver, "os", SimpleNamespace(**{**vars(os), "dup2": lambda *handles: None}))
     monkeypatch.setattr(sys, "argv", ["pytest"])
 
     def said(entry: Callable[..., Any]) -> list[dict[str, Any]]:
         module: Any = ModuleType("made_for_this_test")
         module.entry = entry
         monkeypatch.setitem(sys.modules, "made_for_this_test", module)
-        worker.handle({"entry": "made_for_this_test:entry", "payload": {"x": 1}}, into)
+        forkserver.handle({"entry": "made_for_this_test:entry", "payload": {"x": 1}}, into)
         assert sys.argv == ["made_for_this_test:entry"]
         assert not os.get_inheritable(into)
         return [json.loads(line) for line in os.read(out, 65536).splitlines()]
@@ -415,27 +415,27 @@ def test_an_error_travels_in_words_and_its_traceback_goes_to_the_log(
 
 
 def test_what_a_stage_raised_keeps_its_exit_status_and_a_stranger_s_problems_stay_here() -> None:
-    from airflow_free.runner import StageFailed
+    from airflow_free.stage import StageFailed
 
-    words = worker._error_words(StageFailed("compile", Rejected("a")))
+    words = forkserver._error_words(StageFailed("compile", Rejected("a")))
     assert (words["message"], words["exit_status"]) == ("stage 'compile' failed: a", 3)
     assert words["problems"] == ["stage 'compile' failed: a"]
     stranger: Any = ValueError("x")
     stranger.problems = ("p",)
-    assert worker._error_words(stranger) == {
+    assert forkserver._error_words(stranger) == {
         "type": "ValueError", "message": "ValueError: x", "exit_status": 3, "problems": [], "facts": {},
     }  # fmt: skip
 
 
 def test_what_a_stage_that_failed_knows_travels_with_its_failure_and_no_stranger_s() -> None:
-    from airflow_free.runner import StageFailed
+    from airflow_free.stage import StageFailed
 
     failed = StageFailed("compile", OrchestratorError("a"))
     failed.facts = {"sinking": {"path": None}}
-    assert worker._error_words(failed)["facts"] == {"sinking": {"path": None}}
+    assert forkserver._error_words(failed)["facts"] == {"sinking": {"path": None}}
     stranger: Any = ValueError("x")
     stranger.facts = {"sinking": 1}
-    assert worker._error_words(stranger)["facts"] == {}
+    assert forkserver._error_words(stranger)["facts"] == {}
 
 
 def test_a_result_that_is_no_json_is_an_error_and_nothing_of_it_is_sent(
@@ -452,9 +452,9 @@ def test_a_worker_reads_nothing_from_the_terminal(monkeypatch: pytest.MonkeyPatc
         moved.append((os.readlink(f"/proc/self/fd/{handle}"), place))
         raise Ended
 
-    monkeypatch.setattr(worker, "os", SimpleNamespace(**{**vars(os), "dup2": dup2}))
+    monkeypatch.setattr(forkserver, "os", SimpleNamespace(**{**vars(os), "dup2": dup2}))
     with pytest.raises(Ended):
-        worker.handle({"entry": "a:b"}, 0)
+        forkserver.handle({"entry": "a:b"}, 0)
     assert moved == [(os.devnull, 0)]
 
 
@@ -466,8 +466,8 @@ def test_a_word_is_written_whole_however_little_a_pipe_takes(monkeypatch: pytest
         written.extend(data[:3])
         return min(3, len(data))
 
-    monkeypatch.setattr(worker, "os", SimpleNamespace(write=write))
-    worker._sender(5)({"word": "long enough"})
+    monkeypatch.setattr(forkserver, "os", SimpleNamespace(write=write))
+    forkserver._sender(5)({"word": "long enough"})
     assert bytes(written) == b'{"word": "long enough"}\n'
 
 
@@ -476,9 +476,11 @@ def test_words_of_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) ->
 
     held: list[bool] = []
     lock = threading.Lock()
-    monkeypatch.setattr(worker, "threading", SimpleNamespace(Lock=lambda: lock))
-    monkeypatch.setattr(worker, "os", SimpleNamespace(write=lambda pipe, data: held.append(lock.locked()) or len(data)))
-    worker._sender(5)({})
+    monkeypatch.setattr(forkserver, "threading", SimpleNamespace(Lock=lambda: lock))
+    monkeypatch.setattr(
+        forkserver, "os", SimpleNamespace(write=lambda pipe, data: held.append(lock.locked()) or len(data))
+    )
+    forkserver._sender(5)({})
     assert (held, lock.locked()) == ([True], False)
 
 
@@ -490,13 +492,13 @@ def test_a_trace_is_left_by_lines_faults_and_the_signals_that_ask_for_it(
         monkeypatch.setattr(faulthandler, name, noting(calls, name))
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(reconfigure=noting(calls, "out")))
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(reconfigure=noting(calls, "err")))
-    worker.leave_a_trace()
+    forkserver.leave_a_trace()
     assert calls == [
         ("out", ("line_buffering", True)), ("err", ("line_buffering", True)), ("enable",),
-        ("register", STACK_SIGNAL, ("all_threads", True)), ("signal", signal.SIGTERM, worker._end),
+        ("register", STACK_SIGNAL, ("all_threads", True)), ("signal", signal.SIGTERM, forkserver._end),
     ]  # fmt: skip
     with pytest.raises(SystemExit) as ended:
-        worker._end(15, None)
+        forkserver._end(15, None)
     assert ended.value.code == 143
 
 

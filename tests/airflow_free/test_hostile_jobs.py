@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from hostile_jobs import HARM
 
-from airflow_free import cgroup, outcome
+from airflow_free import outcome, processes
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import MIB, Limits, Outcome
 from airflow_free.pool import Pool
@@ -85,7 +85,7 @@ def left_of(place: Path) -> list[int]:
     if not (place / "harm.pids").exists():
         return []
     pids = [int(line) for line in (place / "harm.pids").read_text().split()]
-    return [pid for pid in pids if (process := Process.of(pid)) is not None and not process.is_zombie]
+    return [pid for pid in pids if (process := Process.from_pid(pid)) is not None and not process.is_zombie]
 
 
 def none_left(place: Path) -> bool:
@@ -221,17 +221,17 @@ def test_a_word_that_comes_in_pieces_is_heard(tmp_path: Path) -> None:
 
 
 def test_a_control_group_kills_what_is_in_it(tmp_path: Path) -> None:
-    folder = cgroup.make("bakery")
+    folder = processes.make_group("bakery")
     if folder is None:
         pytest.skip("no control groups of version 2 that this process may make")
     pid = os.fork()
     if pid == 0:
-        cgroup.enter(folder)
+        processes.enter_group(folder)
         os.setsid()
         time.sleep(3600)
-    while str(pid) not in (Path(folder) / cgroup.MEMBERS).read_text().split():
+    while str(pid) not in (Path(folder) / processes.GROUP_MEMBERS).read_text().split():
         time.sleep(0.01)
-    cgroup.kill(folder)
+    processes.kill_group(folder)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    cgroup.remove(folder)
+    processes.remove_group(folder)
     assert not Path(folder).exists()

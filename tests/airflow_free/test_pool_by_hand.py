@@ -127,7 +127,7 @@ class Scene:
         monkeypatch.setattr(os, "pidfd_open", lambda pid: os.open(os.devnull, os.O_RDONLY), raising=False)
         monkeypatch.setattr(signal, "pidfd_send_signal", lambda *one: self.signals.append(one), raising=False)
         for name in ("kill", "remove"):
-            monkeypatch.setattr(pools.cgroup, name, lambda pen, name=name: self.pens.append((name, pen)))
+            monkeypatch.setattr(pools.processes, f"{name}_group", lambda pen, name=name: self.pens.append((name, pen)))
         self.pool = Pool(folder / "forkserver.log")
         self.selector = Patient()
         self.selector.asked = []

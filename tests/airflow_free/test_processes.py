@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_free import cgroup, processes
+from airflow_free import processes
 from airflow_free.processes import Process, below, everybody
 
 
@@ -31,14 +31,14 @@ def lives(
 
 def test_a_process_is_read_whatever_its_name_holds(proc: Path) -> None:
     lives(proc, 5, 4)
-    assert Process.of(5) == Process(pid=5, parent=4, group=7, session=8, is_zombie=False)
-    assert Process.of(6) is None
+    assert Process.from_pid(5) == Process(pid=5, parent=4, group=7, session=8, is_zombie=False)
+    assert Process.from_pid(6) is None
 
 
 @pytest.mark.parametrize(("state", "zombie"), [("Z", True), ("X", True), ("R", False), ("D", False)])
 def test_who_is_dead_is_a_zombie(state: str, zombie: bool, proc: Path) -> None:
     lives(proc, 5, 4, state=state)
-    found = Process.of(5)
+    found = Process.from_pid(5)
     assert found is not None
     assert found.is_zombie is zombie
 
@@ -58,7 +58,7 @@ def test_memory_is_what_belongs_to_no_file_and_a_share_of_what_is_shared(proc: P
     status = "Name:\tx\nVmRSS:\t99 kB\nRssAnon:\t  10 kB\nRssFile:\t 50 kB\nRssShmem:\t  2 kB\n"
     rollup = "Rss: 99 kB\nPss: 50 kB\nPss_Anon:  4 kB\nPss_File: 9 kB\nPss_Shmem: 1 kB\n"
     lives(proc, 5, 4, status=status, smaps_rollup=rollup)
-    found = Process.of(5)
+    found = Process.from_pid(5)
     assert found is not None
     assert (found.memory(), found.share()) == (12 * 1024, 5 * 1024)
     (proc / "5" / "status").unlink()
@@ -106,13 +106,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "self" / "mounts").write_text(MOUNTS.format(place=str(tmp_path).replace(" ", r"\040")))
     own = tmp_path / "new" / "user" / "me"
     own.mkdir(parents=True)
-    (own / cgroup.MEMBERS).write_text("")
+    (own / processes.GROUP_MEMBERS).write_text("")
 
     def path(*parts: Any) -> Path:
         (text, *_) = map(str, parts)
         return Path(text.replace("/proc/self", str(tmp_path / "self"), 1) if text.startswith("/proc/self") else text)
 
-    monkeypatch.setattr(cgroup, "Path", path)
+    monkeypatch.setattr(processes, "Path", path)
     return tmp_path
 
 
@@ -122,17 +122,17 @@ def test_the_own_group_is_the_one_of_version_2_where_it_may_be_written(
     own = machine / "new" / "user" / "me"
     asked: list[Any] = []
     monkeypatch.setattr(os, "access", lambda *what: asked.append(what) or True)
-    assert cgroup._own() == own
+    assert processes._own_group() == own
     assert asked == [(own / "cgroup.procs", os.W_OK)]
     monkeypatch.setattr(os, "access", lambda *what: False)
-    assert cgroup._own() is None
+    assert processes._own_group() is None
 
 
 @pytest.mark.parametrize("missing", ["cgroup", "mounts"])
 def test_without_version_2_there_is_no_own_group(missing: str, machine: Path) -> None:
     (machine / "self" / missing).write_text("1:cpu:/elsewhere\n" if missing == "cgroup" else "proc /proc proc rw 0 0\n")
-    assert cgroup._own() is None
-    assert cgroup.make("bakery") is None
+    assert processes._own_group() is None
+    assert processes.make_group("bakery") is None
 
 
 def test_a_group_is_made_below_the_own_one_with_a_name_of_its_own(
@@ -143,10 +143,10 @@ def test_a_group_is_made_below_the_own_one_with_a_name_of_its_own(
 
     def made(self: Path, *arguments: Any, **named: Any) -> None:
         mkdir(self, *arguments, **named)
-        (self / cgroup.KILL).write_text("")
+        (self / processes.GROUP_KILL).write_text("")
 
     monkeypatch.setattr(Path, "mkdir", made)
-    one, other = cgroup.make("bakery"), cgroup.make("bakery")
+    one, other = processes.make_group("bakery"), processes.make_group("bakery")
     assert one is not None
     assert other not in (None, one)
     assert Path(one).parent == own
@@ -154,8 +154,8 @@ def test_a_group_is_made_below_the_own_one_with_a_name_of_its_own(
 
 
 def test_a_kernel_that_cannot_kill_a_group_gets_none_and_keeps_none(machine: Path) -> None:
-    assert cgroup.make("bakery") is None
-    assert [place.name for place in (machine / "new" / "user" / "me").iterdir()] == [cgroup.MEMBERS]
+    assert processes.make_group("bakery") is None
+    assert [place.name for place in (machine / "new" / "user" / "me").iterdir()] == [processes.GROUP_MEMBERS]
 
 
 def test_where_no_group_may_be_made_there_is_none(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,16 +163,16 @@ def test_where_no_group_may_be_made_there_is_none(machine: Path, monkeypatch: py
         raise PermissionError
 
     monkeypatch.setattr(Path, "mkdir", refuses)
-    assert cgroup.make("bakery") is None
+    assert processes.make_group("bakery") is None
 
 
 def test_to_enter_and_to_kill_are_words_in_its_files(tmp_path: Path) -> None:
-    cgroup.enter(str(tmp_path))
-    cgroup.kill(str(tmp_path))
+    processes.enter_group(str(tmp_path))
+    processes.kill_group(str(tmp_path))
     assert (tmp_path / "cgroup.procs").read_text() == "0"
     assert (tmp_path / "cgroup.kill").read_text() == "1"
-    cgroup.enter(str(tmp_path / "gone"))
-    cgroup.kill(str(tmp_path / "gone"))
+    processes.enter_group(str(tmp_path / "gone"))
+    processes.kill_group(str(tmp_path / "gone"))
 
 
 class Time:
@@ -189,9 +189,9 @@ class Time:
 
 def test_a_group_is_removed_with_those_inside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
-    monkeypatch.setattr(cgroup, "time", time)
+    monkeypatch.setattr(processes, "time", time)
     (tmp_path / "group" / "inner" / "innermost").mkdir(parents=True)
-    cgroup.remove(str(tmp_path / "group"))
+    processes.remove_group(str(tmp_path / "group"))
     assert (os.listdir(tmp_path), time.slept) == ([], [])
 
 
@@ -199,8 +199,8 @@ def test_a_group_that_is_still_used_is_tried_again_for_two_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time()
-    monkeypatch.setattr(cgroup, "time", time)
+    monkeypatch.setattr(processes, "time", time)
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "member").write_text("")
-    cgroup.remove(str(tmp_path / "group"))
+    processes.remove_group(str(tmp_path / "group"))
     assert time.slept == [0.01] * 4

@@ -8,8 +8,7 @@ import pytest
 from bakery import BAKERY, EXPERIMENT, Kitchen, ingredients
 
 from airflow_free.errors import InvalidRequest, OrchestratorError
-from airflow_free.runner import Finished, Runner, StageFailed
-from airflow_free.stage import Event, Stage
+from airflow_free.stage import Event, Finished, Runner, Stage, StageFailed
 from airflow_free.store import Record, Store
 
 ORDER = BAKERY.order(["taste"])

@@ -9,8 +9,7 @@ import pytest
 from attrs import evolve
 
 from airflow_free.errors import OrchestratorError
-from airflow_free.files import write_atomically
-from airflow_free.store import Record, Store
+from airflow_free.store import Record, Store, write_atomically
 
 KEY = "a" * 64
 OTHER = "b" * 64

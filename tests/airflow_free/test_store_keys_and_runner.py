@@ -16,8 +16,7 @@ import pytest
 from airflow_free import keys
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.keys import KEY_FORMAT, Ingredients, canonical, code_digests, digest, plain
-from airflow_free.runner import Finished, Runner, StageFailed
-from airflow_free.stage import Event, Stage
+from airflow_free.stage import Event, Finished, Runner, Stage, StageFailed
 from airflow_free.store import RECORD_SCHEMA, Record, Store
 
 KEY = "0" * 64

@@ -306,8 +306,8 @@ def ending(
         monkeypatch.setattr(supervisor, "time", time)
         monkeypatch.setattr(supervisor, "below", lambda pid: calls.append(("below", pid == os.getpid())) or left)
         monkeypatch.setattr(supervisor, "_signal", noting(calls, "signal"))
-        monkeypatch.setattr(supervisor.cgroup, "kill", noting(calls, "pen killed"))
-        monkeypatch.setattr(supervisor.cgroup, "remove", noting(calls, "pen removed"))
+        monkeypatch.setattr(supervisor.processes, "kill_group", noting(calls, "pen killed"))
+        monkeypatch.setattr(supervisor.processes, "remove_group", noting(calls, "pen removed"))
         one = made(parent, tmp_path)
         one.cgroup, one.returncode = pen, returncode
         turns = iter([True] * rounds + [False])
@@ -435,7 +435,7 @@ def system(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for module, name in ((signal, "set_wakeup_fd"), (signal, "signal"), (os, "setsid")):
         monkeypatch.setattr(module, name, noting(calls, name))
     monkeypatch.setattr(supervisor, "adopt_orphans", noting(calls, "adopt_orphans"))
-    monkeypatch.setattr(supervisor.cgroup, "make", lambda program: "pen")
+    monkeypatch.setattr(supervisor.processes, "make_group", lambda program: "pen")
     return calls
 
 
@@ -527,7 +527,7 @@ def test_a_worker_has_its_own_session_its_pen_and_prints_into_its_log(
     pen: str | None, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "die_with", noting(calls, "die_with"))
-    monkeypatch.setattr(supervisor.cgroup, "enter", noting(calls, "enter"))
+    monkeypatch.setattr(supervisor.processes, "enter_group", noting(calls, "enter"))
     # pytest itself moves descriptors: only what the supervisor asks for is noted.
     asked = {name: noting(calls, name) for name in ("setsid", "dup2", "close")}
     monkeypatch.setattr(supervisor, "os", SimpleNamespace(**{**vars(os), **asked}))

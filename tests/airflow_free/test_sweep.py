@@ -13,9 +13,8 @@ from attrs import field, frozen
 from bakery import BAKERY, ingredients
 
 from airflow_free import ledger
-from airflow_free.executors import Device
+from airflow_free.executors import Device, RemoteTask, remote_task
 from airflow_free.executors.local import LocalExecutor
-from airflow_free.executors.remote import RemoteTask, remote_task
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.store import Store

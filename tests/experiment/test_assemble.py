@@ -10,7 +10,7 @@ import pytest
 from report.report_examples import FULL
 
 from airflow_free.outcome import Outcome
-from airflow_free.runner import Finished
+from airflow_free.stage import Finished
 from airflow_free.store import Record, Store
 from npucompose.compose.tree import compose
 from npucompose.experiment import assemble

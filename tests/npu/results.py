@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 from npucompose.results.premises import SCHEMA
 from npucompose.version import __version__
 from tests.npu.place import ROOT, Where, printed, process

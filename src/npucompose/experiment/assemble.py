@@ -9,8 +9,7 @@ import attrs
 
 from airflow_free.keys import Ingredients
 from airflow_free.outcome import Outcome
-from airflow_free.runner import Finished
-from airflow_free.stage import Stage
+from airflow_free.stage import Finished, Stage
 from airflow_free.store import Store
 from npucompose.compose.check import Checked
 from npucompose.experiment.expectations import judged, missed

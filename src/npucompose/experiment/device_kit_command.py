@@ -92,7 +92,7 @@ def _read(words: Sequence[str], out: str | None) -> int:
 
 
 def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    from airflow_free.files import write_atomically
+    from airflow_free.store import write_atomically
 
     try:
         for name, text in texts.items():

@@ -12,8 +12,8 @@ from typing import Any, Literal, cast
 import yaml
 from attrs import frozen
 
-from airflow_free.files import write_atomically
 from airflow_free.keys import Ingredients, digest
+from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.results.measured import Numerics

@@ -70,7 +70,7 @@ def _declare_locks(actions: Any) -> None:
 
 
 def _lock(arguments: argparse.Namespace) -> int:
-    from airflow_free.files import write_atomically
+    from airflow_free.store import write_atomically
     from npucompose.compose.tree import compose
     from npucompose.experiment.job import Job
     from npucompose.experiment.orchestrator import default_store

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from airflow_free.executors.remote import RemoteTask, remote_task
-from airflow_free.files import write_atomically
+from airflow_free.executors import RemoteTask, remote_task
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.pool import run_in_worker
-from airflow_free.runner import Finished, Runner, StageFailed
-from airflow_free.stage import Notify, ignore
-from airflow_free.store import Store
+from airflow_free.stage import Finished, Notify, Runner, StageFailed, ignore
+from airflow_free.store import Store, write_atomically
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.assemble import assembled
@@ -30,7 +28,7 @@ from npucompose.experiment.orchestrator import remote_environment, store_at
 from npucompose.machine import thread_settings
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report.exports import trace_text
+from npucompose.report.json import trace_text
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
 from npucompose.table.plain import of_facts

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from npucompose import garbage
 from npucompose.errors import CaptureError
+from npucompose.graphs.matching import source_line
 from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
-from npucompose.graphs.source import source_line
 from npucompose.replay.operands import flat
 
 _Key: Any = torch._C.DispatchKey

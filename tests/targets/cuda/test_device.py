@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_free.files import write_atomically
+from airflow_free.store import write_atomically
 from npucompose.measure.environment import environment
 from npucompose.results.record import facts_of
 from npucompose.targets.cuda import CudaTarget

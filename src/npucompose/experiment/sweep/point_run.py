@@ -9,9 +9,8 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from airflow_free.files import write_atomically
 from airflow_free.outcome import Outcome
-from airflow_free.store import Store
+from airflow_free.store import Store, write_atomically
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.run import ActiveRun

@@ -10,15 +10,14 @@ import attrs
 
 from airflow_free.executors import Executor
 from airflow_free.executors.local import LocalExecutor
-from airflow_free.files import write_atomically
-from airflow_free.store import Store
+from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Queue, SweepEvent, membership
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
 from npucompose.experiment.sweep.point_run import PointFolder, PointRun
 from npucompose.results.record import EXIT_STATUS
-from npucompose.schema import execution as choices
+from npucompose.schema import sweep as choices
 
 POINTS = "points.json"
 RUN_AGAIN = ("failed", "crashed", "timeout", "memory_limit")

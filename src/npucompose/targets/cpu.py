@@ -1,0 +1,238 @@
+"""The embedded target: every machine has it. reduce-overhead is capture and replay, max-autotune is Inductor."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from attrs import frozen
+
+from npucompose.errors import CaptureError, ConfigError
+from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
+from npucompose.replay.interface import (
+    CACHE_OPTIONS,
+    Lowered,
+    LowerRequest,
+    PoolOf,
+    ReplayExecutor,
+    WhenFull,
+    WhenNew,
+    pool_option,
+    when_full_option,
+    when_new_option,
+)
+from npucompose.schema.capabilities import Capabilities, Clocked
+from npucompose.table.options import option
+from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
+from npucompose.vendor.devices import cpu
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.replay.memory.arena import Arena
+    from npucompose.results.graphs import Partition
+    from npucompose.results.streams import StreamTimes
+    from npucompose.targets.compilation import Backend, Compilation
+
+LinearLibrary = Literal["auto", "mkl", "onednn"]
+
+
+def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
+    from npucompose.replay.executor.timing import clocked
+
+    return clocked(graph_module, inputs)
+
+
+def _traced_where_unrecorded(
+    traced: fx.GraphModule, compiled: Callable[..., Any], compilations: Sequence[Compilation]
+) -> Callable[..., Any]:
+    """`compiled`, or for calls without a recording the graph that it was compiled of.
+
+    Only where one graph was made of it, and no pass was allowed to change its results.
+    """
+    from npucompose.replay.front.graph_cache import GraphCache
+    from npucompose.targets.compiled_calls import AsTraced
+
+    if len(compilations) != 1:
+        return compiled
+    (made,) = compilations
+    if not isinstance(made.lowered, GraphCache) or not all(record.exact for record in made.passes):
+        return compiled
+    return AsTraced(compiled, traced.forward, made.lowered, made.moving_inputs)
+
+
+@frozen(kw_only=True)
+class CpuTarget(Target):
+    """Captures the AOT graph once with fixed buffers and replays it as a flat list of kernel calls.
+
+    Streams of a plan run on threads of their own, or in one legal order where there is one core or no native replayer.
+    """
+
+    name: ClassVar[str] = "cpu"
+    previews_npu: ClassVar[bool] = True
+    modes: ClassVar[Mapping[str, ModeSupport]] = {
+        "max-autotune": ModeSupport(fuses=True, trains=True),
+        **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
+        "eager": ModeSupport(compiles=False),
+    }
+    loaded: ClassVar[tuple[str, ...]] = (
+        *TORCH_COMPILE,
+        "npucompose.replay.front.graph_cache",
+        "npucompose.replay.capture.recorder",
+        "npucompose.replay.front.detached",
+    )
+
+    executor: ReplayExecutor = option(
+        "auto",
+        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        choices=("auto", "native", "portable"),
+    )
+    when_new: WhenNew = when_new_option()
+    when_full: WhenFull = when_full_option()
+    pool: PoolOf = pool_option()
+    stream_threads: int | None = option(
+        None,
+        "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
+        ge=1,
+        le=4096,
+        optional=True,
+    )
+    stream_spin_us: float = option(
+        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0, le=1e9
+    )
+    stream_cores: tuple[int, ...] = option(
+        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
+    )
+
+    @property
+    def workers_count(self) -> int:
+        """Threads that streams may run on."""
+        return self.stream_threads or usable_cores()
+
+    linear: LinearLibrary = option(
+        "auto",
+        "who multiplies by frozen float32 weights in mode=max-autotune: mkl, onednn, auto: the faster, shape by shape",
+        choices=("auto", "mkl", "onednn"),
+    )
+
+    def capabilities(self, mode: str) -> Capabilities:
+        captures = self.support(mode).captures
+        return Capabilities(
+            target=self.name,
+            mode=mode,
+            captures=captures,
+            tries_plans=captures and self.workers_count > 1 and self._replayer() == "native",
+            device_model=cpu(usable_cores()),
+            profiles=True,
+            clock=_clocked if captures and self.executor != "portable" else None,
+        )
+
+    def check(self, mode: str) -> None:
+        super().check(mode)
+        if beyond := [core for core in self.stream_cores if core not in cores()]:
+            raise ConfigError(
+                f"target.stream_cores: {', '.join(map(str, beyond))} cannot be used by this process. "
+                f"Its cores: {', '.join(map(str, sorted(cores())))}."
+            )
+        if self.support(mode).captures and self.executor == "native" and (why := self._why_not_native()):
+            raise ConfigError(f"target.executor=native: {why} With executor=auto the portable replayer is used.")
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        if not self.support(mode).captures or self.executor != "auto":
+            return ()
+        from npucompose.replay.executor import build
+
+        found = build.state()
+        if found.kind == "not built":
+            return (f"the native replayer is not built yet: {found.words}.",)
+        why = self._why_not_native()
+        return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
+
+    def _replayer(self) -> Literal["native", "portable"]:
+        return "portable" if self.executor == "portable" or self._why_not_native() else "native"
+
+    def _why_not_native(self) -> str:
+        from npucompose.replay.executor import build
+
+        found = build.state()
+        return found.words if found.kind in ("failed", "impossible") else ""
+
+    def prepare(self, mode: str) -> None:
+        """Build or load the native replayer now, so that it is in nobody's capture time."""
+        if not self.support(mode).captures or self.executor == "portable":
+            return
+        from npucompose.replay.executor import build
+
+        try:
+            build.load()
+        except build.Unavailable as error:
+            if self.executor == "native":
+                raise CaptureError(f"target.executor=native: {error}") from None
+
+    def identity(self) -> Mapping[str, str]:
+        quota = cpu_quota()
+        return {
+            "cpu": cpu_model(),
+            "machine": platform.machine(),
+            "cores": str(usable_cores()),
+            **({} if quota is None else {"cpu_quota": f"{quota:g}"}),
+            "replayer": self._replayer(),
+        }
+
+    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        from npucompose.replay.captured_graph import CapturedGraph
+        from npucompose.replay.executor.timing import measured
+        from npucompose.replay.front.graph_cache import GraphCache
+        from npucompose.streams import made_up_inputs
+
+        found: dict[str, StreamTimes] = {}
+        for compilation in backend.compilations:
+            lowered, module = compilation.lowered, compilation.graph_module
+            last = lowered.last if isinstance(lowered, GraphCache) else None
+            if not isinstance(last, CapturedGraph):
+                continue
+            times = measured(last, module, made_up_inputs(module.graph))
+            if times is not None:
+                found[compilation.id] = times
+        return found
+
+    def compile(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        if not self.support(backend.mode).fuses:
+            known = len(backend.compilations)
+            compiled = super().compile(backend, graph_module, example_inputs)
+            return _traced_where_unrecorded(graph_module, compiled, backend.compilations[known:])
+        from npucompose.targets import inductor
+
+        chosen = partial(inductor.choose_linears, library=self.linear)
+        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen)
+
+    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
+        from npucompose.replay.front.segments import planned
+
+        return planned(graph_module, "cpu") if self.support(mode).captures else None
+
+    def common_memory(self) -> Arena | None:
+        from npucompose.replay.memory.arena import Arena
+
+        return Arena() if self.pool == "model" else None
+
+    def lower(self, request: LowerRequest) -> Lowered:
+        from npucompose.replay.front.graph_cache import GraphCache, lowered
+        from npucompose.replay.plan import Workers
+
+        names = CACHE_OPTIONS[request.mode]
+        cache = GraphCache(
+            request,
+            capture_limit=request.options[names.capture_limit],
+            clone_output=request.options[names.clone_output],
+            executor="torchscript" if self.executor == "portable" else "native",
+            when_full=self.when_full,
+            when_new="at_once" if request.at_once else self.when_new,
+            workers=Workers(count=self.workers_count, spin_us=self.stream_spin_us, cores=tuple(self.stream_cores)),
+            partial=request.partial,
+        )
+        return lowered(cache, "cpu")
