@@ -125,7 +125,9 @@ class SameAsOutput:
     index: int
 
 
-Output = Buffer | SameAsInput | ViewOfInput | Literally | SameAsOutput
+Elsewhere = SameAsInput | ViewOfInput | Literally | SameAsOutput
+"""An output that lies in no buffer of the recording."""
+Output = Buffer | Elsewhere
 
 
 @frozen(kw_only=True, eq=False)

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.inputs import Inputs
-from npucompose.replay.memory.results import Output
+from npucompose.replay.memory.results import ReplayOutput
 from npucompose.replay.operands import Layout, is_plain
 from npucompose.replay.plan import Plan, Register, Slot, Step, Threads, Workers, dying_registers, leaves, lent_inputs
 
@@ -106,7 +106,7 @@ class Native:
         given: Sequence[Any],
         inputs: Inputs,
         memory: Memory,
-        outputs: Sequence[Output],
+        outputs: Sequence[ReplayOutput],
         turns: AbstractContextManager[Any],
     ) -> NativeFront:
         """The output buffers lie in memory of the front from then on."""
@@ -114,7 +114,7 @@ class Native:
             self.recording,
             [inputs.described(i, value) for i, value in enumerate(given)],
             [buffer.nbytes for buffer in memory.outputs],
-            [_output(output) for output in outputs],
+            [output.described for output in outputs],
             inputs.admit_from,
             inputs.give_back,
             turns,
@@ -126,12 +126,13 @@ class Native:
 
     def _add(self, step: Step, dying: Sequence[int], lent: frozenset[int]) -> str:
         tensors = self._tensors
-        filled: dict[int, Any] = {}
-        if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
-            filled = {i: _filled(value, tensors) for i, value in enumerate(step.args) if _has_register(value)}
         args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
-        for i in filled:
-            args[i] = None
+        filled: dict[int, Any] = {}
+        # a register's number, or a list of numbers, tensors and None
+        if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
+            made = [any(isinstance(leaf, Register) for leaf in leaves((value,))) for value in step.args]
+            filled = {i: args[i] for i, is_made in enumerate(made) if is_made}
+            args = [None if is_made else value for value, is_made in zip(args, made, strict=True)]
         results = [
             result.number if isinstance(result, Register) else [r.number for r in result] if result else None
             for result in step.results
@@ -154,31 +155,9 @@ class Native:
             return self._tensors[id(value)]
         if isinstance(value, (list, tuple)):
             return value if is_plain(value) else [self._value(part) for part in value]
-        return value
+        return value.number if isinstance(value, Register) else value
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     with torch.inference_mode():
         return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-
-
-def _has_register(value: Any) -> bool:
-    return any(isinstance(leaf, Register) for leaf in leaves((value,)))
-
-
-def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
-    """A register's number, or a list of numbers, tensors and None."""
-    if isinstance(value, (list, tuple)):
-        return [_filled(part, tensors) for part in value]
-    return value.number if isinstance(value, Register) else tensors[id(value)] if isinstance(value, Slot) else value
-
-
-def _output(output: Output) -> tuple[Any, ...]:
-    if output.static is not None:
-        static = output.static
-        return ("clone" if output.clone else "buffer", static.buffer, static.tensor, static.inference)
-    if output.same_as_input is not None:
-        return ("input", output.same_as_input)
-    if output.same_as_output is not None:
-        return ("output", output.same_as_output)
-    return ("made", output.make)

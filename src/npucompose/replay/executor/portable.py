@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from npucompose.replay import gate
 from npucompose.replay.memory.arena import forks_so_far
 from npucompose.replay.memory.inputs import Inputs
-from npucompose.replay.memory.results import HeldOutputs, Output
+from npucompose.replay.memory.results import HeldOutputs, ReplayOutput
 from npucompose.replay.operands import Layout, mapped, traits_of
 from npucompose.replay.plan import Register, Slot, Step, dying_registers, leaves, lent_inputs
 
@@ -323,7 +323,7 @@ class PythonFront:
         self,
         inputs: Inputs,
         executor: TorchScript | StraightLine,
-        outputs: Sequence[Output],
+        outputs: Sequence[ReplayOutput],
         held: HeldOutputs,
         turns: AbstractContextManager[Any],
     ) -> None:
