@@ -14,7 +14,7 @@ from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases
 from npucompose.replay.capture.recorder import attribute
 from npucompose.replay.memory.results import ResultBytes, Static, handed_out
-from npucompose.replay.operands import Layout, relative
+from npucompose.replay.operands import Layout, layout_of, relative
 from npucompose.replay.plan import Elsewhere, Literally, SameAsInput, SameAsOutput, ViewOfInput
 
 ALIGNED = 64
@@ -48,7 +48,7 @@ class Results:
     pieces: tuple[Piece, ...]
 
     @classmethod
-    def of(
+    def from_run(
         cls, graph_module: fx.GraphModule, aliases: Aliases, inputs: Sequence[Any], values: Sequence[Any]
     ) -> Results:
         """`values` is what the graph made of `inputs`."""
@@ -91,7 +91,7 @@ class _Finder:
         if any(_address(value) == _address(held) for held in self._attributes()):
             return Literally(value=value)
         self._groups.setdefault(_address(value) or -1 - k, []).append((k, value))
-        return InPiece(piece=-1, layout=Layout.of(value))
+        return InPiece(piece=-1, layout=layout_of(value))
 
     def _inputs_behind(self, k: int, value: torch.Tensor) -> list[int]:
         """Inputs whose memory the value has, first those that the graph says: inputs may share memory themselves."""
@@ -112,10 +112,10 @@ class _Finder:
         """One for each storage that results lie in; `found` then says where in it."""
         made: list[Piece] = []
         for group in self._groups.values():
-            spans = [Layout.of(value).span() for _, value in group]
+            spans = [layout_of(value).span() for _, value in group]
             begin = min(low for low, _ in spans) // ALIGNED * ALIGNED
             for k, value in group:
-                layout = Layout.of(value)
+                layout = layout_of(value)
                 self.found[k] = InPiece(piece=len(made), layout=layout.moved(-begin // layout.dtype.itemsize))
             made.append(Piece(nbytes=max(high for _, high in spans) - begin, device=group[0][1].device))
         return made
@@ -141,7 +141,7 @@ class ResultMemory:
         """Put what a run returned where it belongs."""
         for k, output, mine in zip(self._at, self._outputs, self._statics, strict=True):
             value, wanted = values[k], output.layout
-            got = Layout.of(value)
+            got = layout_of(value)
             if (got.dtype, got.shape, got.stride) != (wanted.dtype, wanted.shape, wanted.stride):
                 raise CaptureError(
                     f"cannot capture output {k}: it was {wanted} in the first call of this signature and is {got} now, "

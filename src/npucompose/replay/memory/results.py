@@ -178,7 +178,7 @@ def _mover(
 
 @frozen(kw_only=True, eq=False)
 class ReplayOutput:
-    """One output of a replay: `make(inputs, the outputs before it)`; `described` says the same as data, where it can."""
+    """One output: `make(inputs, the outputs before it)`, and what the native replayer has to know of it."""
 
     make: Callable[[Sequence[Any], list[Any]], Any]
     described: tuple[Any, ...]
