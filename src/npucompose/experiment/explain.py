@@ -19,8 +19,16 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError
 from npucompose.experiment.job import LOG, worker_task
+from npucompose.experiment.stages import STAGES
+from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.registry import OURS, Registry
 from npucompose.results.sinking import Explanation, SinkingFacts
+from npucompose.schema.sections import SECTIONS
+from npucompose.table.modes import MODES
 from npucompose.table.plain import facts_of, of_facts
+from npucompose.targets import TARGETS
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -76,7 +84,10 @@ def explained(session: Session) -> Explanation:
         diagnosis_s=diagnosis_s,
         implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
         recording=tuple(_recording(session)),
-        notes=tuple(found.words(graph) for graph, found in session.overwrites.items()),
+        notes=(
+            *(found.words(graph) for graph, found in session.overwrites.items()),
+            *installed_parts(session.checked),
+        ),
     )
 
 
@@ -100,6 +111,23 @@ def asked_of(checked: Checked) -> dict[str, str]:
     experiment = checked.experiment
     chosen = {"model": experiment.model.name, "target": checked.target.name, "mode": experiment.mode.name}
     return {**chosen, "shapes": experiment.shapes.name, "tiling": str(plain(experiment.tiling)["schedule"])}
+
+
+def installed_parts(checked: Checked) -> Iterator[str]:
+    """A sentence for each part of an experiment that a package other than npucompose brings."""
+    experiment = checked.experiment
+    named: list[tuple[str, Registry[Any], str]] = [
+        ("mode", MODES, experiment.mode.name),
+        ("target", TARGETS, experiment.target.name),
+        ("model", MODELS, experiment.model.name),
+        *((f"passes.{label}", PASSES, one.name) for label, one in experiment.passes.items()),
+        *(("pipeline.stages", STAGES, stage) for stage in experiment.pipeline.stages),
+        *((f"extensions.{name}", SECTIONS, name) for name in experiment.extensions.named),
+        ("tracker", TRACKERS, experiment.tracker.name),
+    ]
+    for option, registry, name in named:
+        if (package := registry.package(name)) != OURS:
+            yield f"{option}: {name} comes from {package}."
 
 
 def _explained(session: Session) -> tuple[SinkingFacts, float, float]:

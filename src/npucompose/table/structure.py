@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -109,6 +109,13 @@ def _is_held(number: float) -> bool:
 def _literal(raw: Any, kind: Any) -> Any:
     if not any(type(raw) is type(c) and raw == c for c in get_args(kind)):
         raise _not_among(get_args(kind), raw)
+    return raw
+
+
+def _registered(raw: Any, kind: Any) -> str:
+    registry = kind.__metadata__[0]
+    if not isinstance(raw, str) or raw not in registry:
+        raise _not_among(registry.names(), raw)
     return raw
 
 
@@ -284,6 +291,7 @@ def _made() -> Converter:
         converter.register_structure_hook(kind, _scalar(kind))
     converter.register_structure_hook_func(origin_in((Union, types.UnionType)), _union)
     converter.register_structure_hook_func(origin_in((Literal,)), _literal)
+    converter.register_structure_hook_func(origin_in((Annotated,)), _registered)
     converter.register_structure_hook_func(origin_in(_SEQUENCES), _sequence)
     converter.register_structure_hook_func(origin_in(_MAPPINGS), _mapping)
     converter.register_structure_hook_factory(attrs.has, _class)
