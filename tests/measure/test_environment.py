@@ -16,7 +16,7 @@ from npucompose.measure import environment as measured
 from npucompose.measure import memory
 from npucompose.measure.environment import _build_settings, cpu, environment, git_state, versions
 from npucompose.measure.memory import peak_rss_bytes
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.version import __version__
 
 

@@ -20,7 +20,7 @@ from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError
 from npucompose.experiment.job import LOG, worker_task
 from npucompose.results.sinking import Explanation, SinkingFacts
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session

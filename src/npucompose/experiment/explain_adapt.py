@@ -13,7 +13,7 @@ from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.explain import asked_of, in_worker, session_of
 from npucompose.results.graphs import DryRun
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 if TYPE_CHECKING:
     from npucompose.passes.adapt import Written

@@ -24,7 +24,7 @@ from npucompose.experiment.stages.modes import Modes
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.results.effective import Setting, settings
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.targets.optional import Warns
 from npucompose.version import torch_warning

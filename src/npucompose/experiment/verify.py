@@ -15,7 +15,7 @@ from npucompose.errors import NpuComposeError
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked
 from npucompose.experiment.run import LOCKED, run_experiment
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")

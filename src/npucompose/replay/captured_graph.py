@@ -28,7 +28,7 @@ from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.plan import Layout, Literally, Plan, ViewOfInput, lent_inputs
 from npucompose.replay.threads import Threads, Workers
 from npucompose.results.streams import Verdict
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -21,7 +21,7 @@ from npucompose.results.effective import origin
 from npucompose.results.figures import MEASURED, Figures
 from npucompose.results.measured import Numerics
 from npucompose.results.record import Report
-from npucompose.table.plain import facts_of, flat
+from npucompose.table.structure import facts_of, flat
 
 CUT = 60
 """Characters of a value that are shown; whole values are compared."""

@@ -20,7 +20,7 @@ from npucompose.results.figures import MEASURED, Figures
 from npucompose.results.measured import Timing
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline, Timelines
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 
 Entry = dict[str, Any]
 

@@ -10,7 +10,7 @@ from npucompose.experiment.stages.facts.comparison import comparison_account
 from npucompose.experiment.stages.facts.graphs import graphs_account
 from npucompose.results.record import CallFacts, SequenceFacts
 from npucompose.schema.experiment import Call, told
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:

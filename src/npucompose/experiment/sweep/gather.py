@@ -21,7 +21,7 @@ from npucompose.report.comparison import Compared
 from npucompose.report.pareto import RIGHT, Timed, best, with_front
 from npucompose.results.figures import Figures
 from npucompose.results.record import Report
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.untrusted import read_text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from npucompose.experiment.stages.facts.graphs import sinking_facts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import device_facts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npucompose.results.record import GraphFacts, PassFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import device_facts, device_texts
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from npucompose.results.record import StreamFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Compilation
