@@ -6,6 +6,9 @@ Importing this loads no torch; `sinking.reading`, which reads an FX graph, does.
 
 from npucompose.sinking.diagnosis import diagnose, not_compiled, with_artefacts
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Question
-from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.operators import OperatorTable, shipped_table
 
-__all__ = ["Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled", "with_artefacts"]
+__all__ = [
+    "Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled", "shipped_table",
+    "with_artefacts",
+]  # fmt: skip
