@@ -43,7 +43,7 @@ from npucompose.streams.planning import NamedPlan, with_names
 from npucompose.streams.problem import Problem, ScheduledPlan
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.targets.compilation import Backend
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags
 
 NAMES = ("DIAMOND", "MM_ABS_SUB", "INCEPTION_A", "INCEPTION_E", "NASNET_A", "MOE", "MLA")

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
-from npucompose.schema.sinking import Operator
+from npucompose.schema.experiment import Operator
 from npucompose.sinking import diagnose, not_compiled, shipped_table, with_artefacts
 from npucompose.sinking.diagnosis import TITLES
 from npucompose.sinking.facts import Op

@@ -10,7 +10,7 @@ import pytest
 from npucompose.streams import assignment
 from npucompose.streams.assignment import _place, by_urgency
 from npucompose.streams.simulate import Work
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams.dags import Dag
 
 PRICED = attrs.evolve(ATLAS_A2, launch_us=0.0, event_us=1.0, stream_us=3.0)

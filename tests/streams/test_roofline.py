@@ -13,7 +13,7 @@ import torch
 from npucompose.streams import cost
 from npucompose.streams.cost import Sizes, hint, roofline
 from npucompose.streams.simulate import Work
-from npucompose.vendor.device_model import ATLAS_A2, DeviceModel, cpu
+from npucompose.vendor.devices import ATLAS_A2, DeviceModel, cpu
 from tests.sample_graphs import node, traced
 
 aten = torch.ops.aten

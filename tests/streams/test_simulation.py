@@ -12,7 +12,7 @@ import pytest
 from npucompose.streams import assignment, dag
 from npucompose.streams.assignment import Shape, by_urgency, fewest_events, fewest_syncs, in_runs, laid_on
 from npucompose.streams.simulate import Simulation, Work, simulate
-from npucompose.vendor.device_model import ATLAS_A2, Calibration, DeviceModel
+from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs
 

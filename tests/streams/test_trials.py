@@ -14,7 +14,7 @@ from npucompose.results.streams import Trial
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 from tests.sample_graphs import CAN, traced
 
 TRIES = attrs.evolve(CAN, tries_plans=True, device_model=cpu(2))

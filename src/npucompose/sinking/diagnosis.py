@@ -6,12 +6,11 @@ The numbered steps S0 to S8 each look at one thing and say status, evidence and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import evolve, frozen
 
 from npucompose.results.sinking import (
-    STEP_IDS,
     Blame,
     Failure,
     SinkingFacts,
@@ -19,13 +18,10 @@ from npucompose.results.sinking import (
     StepId,
     StepStatus,
     Verdict,
-    VerdictName,
 )
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, Question
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
 from npucompose.sinking.verdicts import (
-    BY_PATH,
-    LEAST_STATIC,
     JudgedGraph,
     foreseen,
     judge,
@@ -341,40 +337,6 @@ def diagnose(
         steps=steps(case),
         failure=failure,
     )
-
-
-def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> SinkingFacts:
-    """What logs and dumps prove takes the place of what was derived; None: there is nothing but them.
-
-    Of two files that prove different things the less static one counts.
-    """
-    known = facts or evolve(read[0], path=None, product=None, blame=(), steps=(), failure=None)
-    verdicts = dict(known.verdicts())
-    for name in verdicts:
-        proven = [one.verdicts()[name] for one in read if one.certainty[name] == "proven"]
-        if proven:
-            verdicts[name] = min(proven, key=lambda verdict: LEAST_STATIC.index(verdict.value))
-    found = {step.id: step for step in known.steps}
-    for step in (step for one in read for step in one.steps):
-        if step.status != "skipped" or step.id not in found:
-            found[step.id] = step
-    return SinkingFacts.of(
-        path=_path(known.path, verdicts),
-        fx_graph=verdicts["fx_graph"],
-        ge_graph=verdicts["ge_graph"],
-        ge_build=verdicts["ge_build"],
-        product=known.product,
-        blame=(*(blame for one in read for blame in one.blame), *known.blame),
-        steps=tuple(found[step_id] for step_id in STEP_IDS if step_id in found),
-        failure=known.failure,
-    )
-
-
-def _path(derived: int | None, verdicts: Mapping[VerdictName, Verdict]) -> int | None:
-    """A file may prove that it went another way than the rules say. To the document a mixed graph is dynamic."""
-    values = (verdicts[name].value for name in ("fx_graph", "ge_graph", "ge_build"))
-    kinds = tuple("dynamic" if value == "mixed" else value for value in values)
-    return derived if derived is not None and kinds == BY_PATH[derived] else None
 
 
 def not_compiled(question: Question, error: str) -> SinkingFacts:

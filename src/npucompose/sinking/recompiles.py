@@ -78,9 +78,9 @@ def guard_of(reason: str, arguments: Collection[str] | None = None) -> Guard:
     code, _, comment = _LOCAL.sub(r"\2", _COMPILE_ID.sub("", first_line)).partition("  #")
     text, source = " ".join(code.split()), " ".join(comment.partition(_TUTORIAL)[0].split()) or None
 
-    searched = ((kind, form.search(text)) for kind, form in _GUARDS.items())
-    kind, found = next((kind, found) for kind, found in searched if found is not None)
-    groups = found.groupdict()
+    kind: Kind = next(kind for kind, form in _GUARDS.items() if form.search(text))
+    found = _GUARDS[kind].search(text)
+    groups = found.groupdict() if found is not None else {}
     return Guard(
         kind=kind,
         text=text,

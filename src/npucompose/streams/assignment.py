@@ -24,7 +24,7 @@ from npucompose.schema.streams import Objective
 from npucompose.streams import dag
 from npucompose.streams.dag import NONE, by_bits, hopcroft_karp
 from npucompose.streams.simulate import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 Chains = list[list[int]]
 

@@ -14,7 +14,7 @@ from npucompose.graphs import Dependence, effects
 from npucompose.schema.capabilities import Clock, Clocked
 from npucompose.streams.execute import Execution, Inputs, hint, isolated_run, made_up_inputs
 from npucompose.streams.simulate import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 _CONTRACTIONS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 """{operator: position of the left matrix, whose last dimension is summed over}"""

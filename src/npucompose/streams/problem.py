@@ -18,7 +18,7 @@ from npucompose.streams import dag, explicit
 from npucompose.streams.assignment import fewest_events, in_runs
 from npucompose.streams.cost import Sizes, clocked, measured, roofline, work_of
 from npucompose.streams.simulate import Simulation, Work, simulate
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
 """(first, then)."""
@@ -44,7 +44,7 @@ class Problem:
 
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
-        found = Dependence.of(graph)
+        found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
         times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
         return cls(

@@ -13,7 +13,7 @@ from math import inf, nan
 
 from attrs import frozen
 
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
 
 
 @frozen(slots=True)
