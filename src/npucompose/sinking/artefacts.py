@@ -45,7 +45,7 @@ def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> 
     for step in (step for one in read for step in one.steps):
         if step.status != "skipped" or step.id not in found:
             found[step.id] = step
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         path=_path(known.path, verdicts),
         fx_graph=verdicts["fx_graph"],
         ge_graph=verdicts["ge_graph"],

@@ -327,7 +327,7 @@ def diagnose(
     case = Case(question=question, table=table, graphs=found, path=path(found, question))
     failure = case.failures[0] if case.failures else None
     fx = least_static(found, "fx_graph")
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         path=case.path,
         fx_graph=fx if failure is None else evolve(fx, certainty="derived"),
         ge_graph=least_static(found, "ge_graph"),
@@ -349,7 +349,7 @@ def not_compiled(question: Question, error: str) -> SinkingFacts:
         fix = "torch.where(condition, a, b) or torch.cond: what the values decide must not decide which code runs"
     found[step] = _Finding(status="problem", evidence=(error,), fix=fix)
     unknown = Verdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         fx_graph=unknown,
         ge_graph=unknown,
         ge_build=unknown,

@@ -13,7 +13,7 @@ from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
 from npucompose.report import compare, comparison
 from npucompose.report import json as report_json
 from npucompose.report.words import STATUS_WORDS
-from npucompose.results.figures import MEASURED
+from npucompose.results.record import MEASURED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
