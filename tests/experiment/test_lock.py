@@ -22,9 +22,8 @@ from npucompose.errors import ConfigError
 from npucompose.experiment import lock, verify
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked, read
-from npucompose.experiment.lock_text import described, judged
 from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
-from npucompose.experiment.verify import compared, job_of
+from npucompose.experiment.verify import compared, described, job_of, judged
 from npucompose.table.plain import of_facts
 from npucompose.untrusted import load_yaml
 
