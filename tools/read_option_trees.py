@@ -24,7 +24,7 @@ from npucompose.errors import FetchError
 from npucompose.targets.npu_offline.fetch import unpack
 from npucompose.targets.npu_offline.option_trees import read_tree, sources_digest
 from npucompose.targets.npu_offline.wheel import version
-from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.option_specs import GenuineLeaf
 from npucompose.vendor.versions import DATA, order_of, versions
 
 PYTHON, PLATFORMS = "3.11", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from npucompose.compose.sources import plain
+from npucompose.compose.hydra_loader import plain
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 
@@ -149,3 +150,12 @@ def test_a_folder_of_ones_own_need_not_spell_out_what_can_be_set(tmp_path: Path)
     assert composed.tree["compiler"]["debug"]["run_eagerly"] is True
     (problem,) = compose(["target=mine", values[0]], config_dirs=[str(tmp_path)]).problems
     assert problem.startswith("unknown key 'index' of target @ target.index=1.")
+
+
+def test_who_changes_a_tree_changes_no_later_one() -> None:
+    tree: Any = compose(["model=add"]).tree
+    del tree["model"]["name"]
+    tree["benchmark"].clear()
+    again = compose(["model=add"]).tree
+    assert again["model"]["name"] == "add"
+    assert again["benchmark"]

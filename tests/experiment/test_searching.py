@@ -19,7 +19,7 @@ from airflow_free.ledger import Trial
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.search.space import Space
 from npucompose.experiment.sweep.search.study import Study
-from npucompose.schema.search import Dimension, Optuna
+from npucompose.schema.sweep import Dimension, Optuna
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None, reason="needs Optuna: pip install 'npucompose[optuna]'"

@@ -21,8 +21,7 @@ from npucompose.experiment.sweep.search.study import Study
 from npucompose.experiment.tracking import process, to_mlflow, to_tensorboard
 from npucompose.experiment.tracking.process import Order
 from npucompose.report.exports import Tracked
-from npucompose.schema.execution import Tracker
-from npucompose.schema.search import Dimension, Optuna
+from npucompose.schema.sweep import Dimension, Optuna, Tracker
 
 RUN = Tracked(
     key="k" * 64, name="a run", params={f"p{n:03}": "v" * 6000 for n in range(101)},

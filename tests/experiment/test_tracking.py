@@ -17,7 +17,7 @@ from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.exports import Tracked
 from npucompose.results.record import Report
-from npucompose.schema.execution import Tracker
+from npucompose.schema.sweep import Tracker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_examples import CRASHED, FULL, WRONG

@@ -15,8 +15,7 @@ from torch import fx
 
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import control, stream_labels
-from npucompose.targets.npu_offline.simulator.device import Device, Event
-from npucompose.targets.npu_offline.simulator.recording import Recording
+from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording
 from tests.facts.broken import (
     EXAMPLES,
     Planned,

@@ -349,5 +349,5 @@ REFUSED = {CompileKeywords: {"training"}}
 
 @pytest.mark.parametrize("cls", [Experiment, Shapes, CompileKeywords])
 def test_every_field_has_its_line_or_is_named_as_none(cls: type[Any]) -> None:
-    """A new field: write it in recipe/script.py and name it in CARRIED, or it is refused wherever it is set."""
+    """A new field: write it into the script and name it in CARRIED, or it is refused wherever it is set."""
     assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | REFUSED.get(cls, set())

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from npucompose import api
 from npucompose.errors import ConfigError
 from npucompose.recipe import eject, header, import_script
-from npucompose.recipe.ejected import Parts
-from npucompose.recipe.script import text
+from npucompose.recipe.ejected import Parts, text
 from npucompose.schema.experiment import Experiment, Shapes
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS

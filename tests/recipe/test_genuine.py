@@ -16,13 +16,12 @@ from nursery import command
 from npucompose import api
 from npucompose.errors import FetchError
 from npucompose.recipe import eject
-from npucompose.recipe.ejected import Parts
+from npucompose.recipe.ejected import Parts, text
 from npucompose.recipe.genuine import Package, attributes
-from npucompose.recipe.script import text
 from npucompose.schema.experiment import Experiment, Mode, ModeName
 from npucompose.targets.npu_offline.fetch import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 from tests.recipe.experiments import OTHER_VERSIONS
 from tests.recipe.wheel import torch_npu_tree
 

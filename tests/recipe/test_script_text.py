@@ -1,37 +1,27 @@
-"""The text of a script, from parts made by hand; Python as a tree; the block in its header."""
+"""The text of a script, from parts made by hand; Python as text; the block in its header."""
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.recipe import header
-from npucompose.recipe.ejected import Mark, Parts
+from npucompose.recipe import header, python_text
+from npucompose.recipe.ejected import Mark, Parts, text
 from npucompose.recipe.freeze import FrozenGraph
 from npucompose.recipe.python_text import (
     WIDTH,
-    Blank,
-    Block,
-    Comment,
-    Function,
-    Pasted,
-    Remarked,
-    assigned,
+    Code,
     call,
+    comment,
     docstring,
     dotted,
-    item,
     literal,
     name,
-    ours,
-    said,
-    said_alone,
-    written,
+    one_line,
+    statement,
 )
-from npucompose.recipe.script import text
 from npucompose.schema.experiment import CompileKeywords, Experiment, Logs, Mode, Shapes
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.version import __version__
@@ -110,73 +100,57 @@ def test_scripts_are_written_like_this(golden: Any) -> None:
     golden("recipe/scripts.txt", "\n\n".join(shown))
 
 
-LONG = "a" * (WIDTH - 6)
-SECTIONS: dict[str, list[Any]] = {
-    "comments": [Comment("one\nline \u202e"), Comment(""), Block(("# as", "#   it is")), Blank()],
-    "remarks": [Remarked(ours("import torch"), "noqa: F401\nx"), ours("y = 'it''s'"), ours('z = "\'"')],
-    "pasted": [Pasted("def f():\n    return 'x'\n\n\n# end\n\n")],
-    "mappings": [
-        assigned("TABLE", {"a": 1, "b": [2.5, -3, None, True]}),
-        assigned("table", {"a": 1}),
-        assigned("EMPTY", {}),
-        assigned("x.y", {"a": 1}),
-    ],
-    "functions": [
-        Function(
-            "f",
-            "a: int, *, b: str = ''",
-            "dict[str, int]",
-            "What it does.",
-            [
-                Comment("inside"),
-                ast.Return(literal({"a": {"b": ()}, 1: -1.5})),
-            ],
-        ),
-        Function("g", "", "None", 'ends in "', [said_alone(ast.Constant("a text alone"))]),
-    ],
-    "blocks": [
-        ast.For(
-            ast.Name("t", ast.Store()),
-            call("f", item("inputs", "x")),
-            [ast.If(call("isinstance", dotted("t"), dotted("torch.Tensor")), [said_alone(call("g", 1))], [])],
-            [],
-        )
-    ],
-    "long lines": [
-        said_alone(call("f", LONG[:-1], b=[1, 2])),
-        said_alone(call("f", "a" * (WIDTH - 5))),
-        said_alone(call("f", LONG + "a")),
-        assigned("x", LONG * 2),
-        said_alone(dotted("a" * (WIDTH + 1))),
-    ],
-    "texts": [assigned("x", text) for text in ("plain", "it's", 'say "it"', "back\\slash", "line\nend", "")],
-}
+LONG = "a" * (WIDTH - 5)
 
 
-def test_python_is_written_like_this(golden: Any) -> None:
-    parts = [f"## {about}\n{written([section])}" for about, section in SECTIONS.items()]
-    parts.append(f"## all of them\n{written([SECTIONS['comments'], SECTIONS['mappings'], SECTIONS['blocks']])}")
-    golden("recipe/python.txt", "\n".join(parts))
+def test_a_comment_is_one_line_of_what_can_be_shown() -> None:
+    assert comment("one\nline \u202e") == "# one line \\u202e"
+    assert comment("") == "#"
 
 
-def test_a_line_is_broken_where_it_is_longer_than_the_width() -> None:
-    for length, lines in ((WIDTH - 5, 1), (WIDTH - 4, 3)):
-        assert len(written([[said_alone(call("f", "a" * length))]]).splitlines()) == lines
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (call("f", LONG[:-1], b=[1, 2]), f"f(\n    '{LONG[:-1]}',\n    b=[1, 2],\n)"),
+        (call("f", LONG), f"f('{LONG}')"),
+        (call("f", LONG + "a"), f"f(\n    '{LONG}a',\n)"),
+        (dotted("a" * (WIDTH + 1)), "a" * (WIDTH + 1)),
+    ],
+)
+def test_a_call_is_broken_where_it_is_longer_than_the_width(line: str, wanted: str) -> None:
+    assert statement(line) == wanted
+
+
+def test_a_call_is_broken_sooner_where_it_is_indented() -> None:
+    assert statement(call("f", LONG), 1) == f"f(\n     '{LONG}',\n )"
+    assert statement(call("f", LONG[:-1]), 1) == f"f('{LONG[:-1]}')"
 
 
 def test_a_text_that_reads_as_something_else_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from npucompose.recipe import python_text
-
     monkeypatch.setattr(python_text, "_double_quoted", lambda source: source.replace("1", "2"))
     with pytest.raises(ConfigError, match="its text would say something else than was meant"):
-        written([[assigned("x", 1)]])
+        text(PARTS["max-autotune with marks"])
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("plain", '"plain"'),
+        ("it's", '"it\'s"'),
+        ('say "it"', "'say \"it\"'"),
+        ("back\\slash", r"'back\\slash'"),
+        ("line\nend", r"'line\nend'"),
+        ("", '""'),
+        ({"a": 1, "b": [2.5, -3, None, True]}, '{"a": 1, "b": [2.5, -3, None, True]}'),
+    ],
+)
+def test_texts_have_double_quotes_where_they_can(value: Any, wanted: str) -> None:
+    assert python_text._double_quoted(f"x = {literal(value)}\n") == f"x = {wanted}\n"
 
 
 def test_only_strings_of_one_line_without_quotes_are_given_double_quotes() -> None:
-    source = "x = 'a'\ny = f'b {c['d']}'\nz = '''e\nf'''\nw = 'a\"b', 'c', r'd', \"e\", 'f\\n'\n"
-    from npucompose.recipe.python_text import _double_quoted
-
-    assert _double_quoted(source.replace("{c['d']}", "{c}")) == (
+    source = "x = 'a'\ny = f'b {c}'\nz = '''e\nf'''\nw = 'a\"b', 'c', r'd', \"e\", 'f\\n'\n"
+    assert python_text._double_quoted(source) == (
         "x = \"a\"\ny = f'b {c}'\nz = '''e\nf'''\nw = 'a\"b', \"c\", r'd', \"e\", 'f\\n'\n"
     )
 
@@ -214,11 +188,12 @@ def test_a_docstring_stands_as_it_is_where_it_can(doc: str, wanted: str) -> None
         ((1,), "(1,)"),
         ([[-1]], "[[-1]]"),
         ({"a": (None,), 2: []}, "{'a': (None,), 2: []}"),
-        (ast.Name("x", ast.Load()), "x"),
+        (Code("x"), "x"),
+        ([Code("x[0]"), {"a": Code("y")}], "[x[0], {'a': y}]"),
     ],
 )
 def test_values_are_written_as_literals(value: Any, wanted: str) -> None:
-    assert ast.unparse(ast.fix_missing_locations(literal(value))) == wanted
+    assert literal(value) == wanted
 
 
 def test_what_has_no_literal_or_is_no_name_is_refused() -> None:
@@ -228,7 +203,7 @@ def test_what_has_no_literal_or_is_no_name_is_refused() -> None:
         with pytest.raises(ConfigError, match=rf"'{no_name}' is no name in Python"):
             name(no_name)
     assert name("ok") == "ok"
-    assert said("two\nlines \u202e") == "two lines " + said("\u202e")
+    assert one_line("two\nlines \u202e") == "two lines " + one_line("\u202e")
 
 
 # The header.

@@ -15,7 +15,7 @@ from airflow_free.keys import digest
 from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
 from npucompose.experiment import lock
-from npucompose.experiment.sweep import report
+from npucompose.experiment.sweep import gather
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.results.figures import Figures
@@ -121,7 +121,7 @@ def mode(name: str, version: str) -> Callable[[Path], Any]:
 LOCK, LEDGER, GATHER, STORE = (
     "npucompose.experiment.lock",
     "airflow_free.ledger",
-    "npucompose.experiment.sweep.report",
+    "npucompose.experiment.sweep.gather",
     "airflow_free.store",
 )
 REPORTS, RECORDS, FACTS, VERSIONS = (

@@ -13,8 +13,8 @@ from npucompose.replay.executor import timing
 from npucompose.replay.plan import Step
 from npucompose.replay.threads import Threads, Workers
 from npucompose.results.streams import StreamTimes
-from npucompose.targets.cpu import linears
-from npucompose.targets.cpu.linears import Linear
+from npucompose.targets import inductor
+from npucompose.targets.inductor import Linear
 
 aten = torch.ops.aten
 
@@ -188,14 +188,14 @@ def test_products_are_timed_in_turns_over_all_weights(
         seen.append(("mkl" if mkl else "onednn", call.args[1][0, 0].item()))
         return (20 if mkl else 10) + (next(times) % 3 if len(seen) > 2 else 1000)
 
-    monkeypatch.setattr(linears, "_nanoseconds", nanoseconds)
-    monkeypatch.setattr(linears, "BUDGET_NS", budget_ns)
+    monkeypatch.setattr(inductor, "_nanoseconds", nanoseconds)
+    monkeypatch.setattr(inductor, "TRIAL_BUDGET_NS", budget_ns)
     products = alike(3)
-    found = linears.share(products, [linear.weight for linear in products])
+    found = inductor.onednn_share(products, [linear.weight for linear in products])
     assert len(seen) == 2 * (rounds + 1)
     assert seen[:4] == [("mkl", 0.0), ("onednn", 0.0), ("mkl", 1.0), ("onednn", 1.0)]
     assert seen[4:6] == [("mkl", 2.0), ("onednn", 2.0)]
     assert seen[6:8] == [("mkl", 0.0), ("onednn", 0.0)]
     assert 0.4 < found < 0.65
-    assert linears.FASTER == 0.95
+    assert inductor.FASTER == 0.95
     assert products[0].form == (2, 4, 3)

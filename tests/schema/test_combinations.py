@@ -24,9 +24,8 @@ from npucompose.schema.adapt import (
     When,
     references,
 )
-from npucompose.schema.execution import PARAMETERS, Local, Ray, Slurm
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.search import Dimension, NoSearch, Optuna
+from npucompose.schema.sweep import PARAMETERS, Dimension, Local, NoSearch, Optuna, Ray, Slurm
 from npucompose.table.options import choices_of_field, option, set_by_engine
 from npucompose.table.structure import structure
 

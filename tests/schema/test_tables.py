@@ -22,7 +22,7 @@ from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.table.options import _in_literal, choices_of_field
 from npucompose.targets import TARGETS
-from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.option_specs import Leaf, shown
 from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]

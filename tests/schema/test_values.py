@@ -27,12 +27,11 @@ from npucompose.results.measured import EXACT, TOLERANCES, CallStatistics, Memor
 from npucompose.results.record import EXIT_STATUS, STATUSES, BenchmarkFacts, CompileTimes, Report, Stages, StreamFacts
 from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, SinkingFacts, Step, Verdict
 from npucompose.schema.capabilities import Clocked
-from npucompose.schema.execution import PACKAGES
-from npucompose.schema.experiment import dimension_of, told
-from npucompose.schema.sinking import PATHS, Operator
+from npucompose.schema.experiment import PATHS, Operator, dimension_of, told
 from npucompose.schema.streams import fits
+from npucompose.schema.sweep import PACKAGES
 from npucompose.table.plain import facts_of, flat, of_facts
-from npucompose.vendor.device_model import ATLAS_A2, Calibration, DeviceModel, cpu
+from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel, cpu
 from npucompose.version import torch_warning
 
 # Calls.

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 
 from npucompose.results.sinking import SinkingFacts
-from npucompose.schema.sinking import Operator
+from npucompose.schema.experiment import Operator
 from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question
 from npucompose.sinking.facts import Argument, Input, Op
 from npucompose.sinking.table import Product

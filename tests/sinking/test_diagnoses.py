@@ -10,7 +10,7 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
-from npucompose.schema.sinking import Operator
+from npucompose.schema.experiment import Operator
 from npucompose.sinking import OperatorTable, diagnose, not_compiled, with_artefacts
 from npucompose.sinking.facts import Op
 from npucompose.sinking.steps import TITLES

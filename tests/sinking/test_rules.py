@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
-from npucompose.schema.sinking import Operator
+from npucompose.schema.experiment import Operator
 from npucompose.sinking import diagnose
 from npucompose.sinking.facts import Argument, Input, Op
 from npucompose.sinking.values import uses

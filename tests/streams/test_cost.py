@@ -14,7 +14,7 @@ from npucompose.errors import PlanError
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
 from npucompose.streams.cost import Sizes, roofline
-from npucompose.vendor.device_model import ATLAS_A2, cpu
+from npucompose.vendor.devices import ATLAS_A2, cpu
 from tests.sample_graphs import CAN, mm_abs_sub, node, traced
 
 X = torch.randn(4, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import fx
 
-from npucompose.streams.match import modules
+from npucompose.streams.explicit import modules
 
 
 @pytest.mark.parametrize(

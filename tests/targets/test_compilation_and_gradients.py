@@ -25,7 +25,7 @@ from npucompose.streams import apply
 from npucompose.targets import aot, compilation
 from npucompose.targets.aot import refuse_training, run_as_it_is
 from npucompose.targets.base import ModeSupport, Target
-from npucompose.targets.compilation import Backend, Compilation, Notices, is_parameter_or_buffer
+from npucompose.targets.compilation import Backend, Compilation, Notices, kind_of_source
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.frozen_weights import FrozenWeights
 from npucompose.vendor.compiler import CompilerOptions
@@ -265,8 +265,7 @@ def test_what_is_left_of_a_time_is_the_backends(clock: None) -> None:
     ],
 )
 def test_torchs_name_of_an_input_says_what_it_is(source: str | None, kind: str | None) -> None:
-    assert compilation._kind(source) == kind
-    assert is_parameter_or_buffer(source) is (kind is not None)
+    assert kind_of_source(source) == kind
 
 
 def test_parameters_and_buffers_are_constants_where_no_gradient_is_wanted_of_them() -> None:

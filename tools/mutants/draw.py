@@ -21,8 +21,10 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "untrusted.py", "user_code.py", "registry.py")),
     "replay, C++": (NATIVE,),
+    "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
+    "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
-        "graphs", "measure", "models", "ops", "passes", "recipe", "report", "schema", "sinking", "streams",
+        "graphs", "measure", "models", "ops", "passes", "recipe", "report", "sinking", "streams",
         "replay", "targets/npu_offline", "targets/torchair", "targets",
     )},
     "the front": (PRODUCT,),

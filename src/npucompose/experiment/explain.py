@@ -28,7 +28,7 @@ from npucompose.report import explain as printing
 from npucompose.results.graphs import DryRun, named
 from npucompose.results.sinking import Explanation
 from npucompose.table.plain import facts_of, of_facts
-from npucompose.vendor.legality import implied_by
+from npucompose.vendor.compiler import implied_by
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -163,7 +163,7 @@ def _compiled(session: Session) -> NpuComposeError | None:
     """
     from torch._dynamo.exc import BackendCompilerFailed
 
-    from npucompose.compose.sequence import unmarked
+    from npucompose.compose.inputs import unmarked
 
     try:
         session.compilations  # noqa: B018  the first call compiles

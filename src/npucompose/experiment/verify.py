@@ -24,7 +24,7 @@ from npucompose.results.measured import Numerics
 from npucompose.results.record import EXIT_STATUS
 from npucompose.table.plain import facts_of
 from npucompose.untrusted import read_text
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 from npucompose.visible import visible
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")

@@ -33,7 +33,7 @@ def runs(graph: fx.Graph, matches: Sequence[Match], *, where: str, on_no_match: 
     """
     from npucompose.graphs import Dependence
     from npucompose.graphs.scopes import control
-    from npucompose.streams.match import matches as fits
+    from npucompose.streams.explicit import matches as fits
 
     if not matches:
         raise ConfigError(f"{where} needs an entry: which operators are meant.")
@@ -66,7 +66,7 @@ def _tell_missing(
 ) -> None:
     import warnings
 
-    from npucompose.streams.match import why_none
+    from npucompose.streams.explicit import why_none
 
     ordered = [node for node in graph.nodes if node in kernels]
     others = [node for node in graph.nodes if node not in kernels]

@@ -25,7 +25,7 @@ from npucompose.errors import ConfigError
 from npucompose.recipe.dialects import Dialect, Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import ACLGRAPH
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 
 STABLE = "StableRDFS"
 CANN_IN_MODELS: Mapping[str, str] = {

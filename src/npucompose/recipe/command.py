@@ -20,8 +20,7 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.targets.npu_offline.claims import executed
 from npucompose.untrusted import load_yaml
 from npucompose.vendor.compiler import VERSION, CompilerOptions
-from npucompose.vendor.genuine import stored_path
-from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.option_specs import Leaf, shown, stored_path
 from npucompose.vendor.versions import REFERENCE, assumed, doubted, known, mode_refused, refused, tree_of
 
 

@@ -1,27 +1,38 @@
-"""An experiment as a plain Python script: torch, torch_npu and torchair only, for people who will not install this."""
+"""An experiment as a plain Python script: torch, torch_npu and torchair only, for people who will not install this.
+
+What stands in the script is worked out here; the script itself is templates/script.py.jinja.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import frozen
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.shapes import gears_of
+from npucompose.compose.inputs import gears_of
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
+from npucompose.recipe.genuine import filter_source
+from npucompose.recipe.python_text import Code, call, dotted, item, one_line, written
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.table.modes import GE, NPUGRAPH_EX
-from npucompose.vendor.compiler import EVERY_LEAF
-from npucompose.vendor.versions import REFERENCE
+from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
+from npucompose.vendor.option_specs import PREFIX
+from npucompose.vendor.versions import REFERENCE, tree_of
+from npucompose.version import VERIFIED_TORCH_NPU, __version__
 
 if TYPE_CHECKING:
     from npucompose.recipe.freeze import FrozenGraph
 
+STAGES: Mapping[Stage, str] = {"pre": "before TorchAir's own FX passes", "post": "after TorchAir's own FX passes"}
+HOOKS: Mapping[Stage, str] = {"pre": "post_grad_custom_pre_pass", "post": "post_grad_custom_post_pass"}
 CARRIED: Mapping[type[Any], frozenset[str]] = {
     Experiment: frozenset(header.SECTIONS)
     | {
@@ -80,8 +91,6 @@ def eject(*overrides: str, config_dirs: Sequence[str] = (), config_name: str = "
 
 def script_of(composed: Composed, checked: Checked) -> str:
     """The script of an experiment that is composed and checked already."""
-    from npucompose.recipe.script import text
-
     _refuse(checked.experiment)
     recipe = header.of_tree(composed.tree)
     parts = Parts(experiment=checked.experiment, recipe=recipe, torch_npu=checked.torch_npu.version)
@@ -139,9 +148,9 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[Mark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.shapes import apply, matches
+    from npucompose.compose.inputs import apply_shapes, matches
 
-    apply(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
+    apply_shapes(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
     marks = [
         Mark(argument=name, nested=not _is_tensor(value))
         for name, value in inputs.items()
@@ -176,3 +185,135 @@ def _is_tensor(value: Any) -> bool:
 def options_of(experiment: Experiment) -> dict[str, Any]:
     """{genuine dotted path: value} of what differs from the defaults, in the order of the table."""
     return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
+
+
+def text(parts: Parts) -> str:
+    """The whole script."""
+    flat, experiment = is_flat(parts), parts.experiment
+    graphs = {stage: [_graph(graph, flat) for graph in found] for stage, found in parts.graphs.items()}
+    edits = (edit for found in graphs.values() for graph in found for made in graph["edits"].values() for edit in made)
+    orders_streams = flat and any("torch.ops.air.record" in edit for edit in edits)
+    gears = {name: {dim: list(sizes) for dim, sizes in found.items()} for name, found in parts.gears.items()}
+    return written(
+        "script.py.jinja",
+        about=_about(parts, flat),
+        header=map(Code, header.written(parts.recipe)),
+        logs=experiment.logs,
+        log_calls=list(_log_calls(experiment)),
+        package=_package(experiment),
+        flat=flat,
+        graphs=graphs,
+        passes={stage: _pass(stage, found) for stage, found in parts.graphs.items()},
+        orders_streams=orders_streams,
+        carried=_pasted("carried", "def graph_fingerprint"),
+        carried_events=_pasted("carried_events", "AIR = "),
+        filter_source=Code(filter_source()),
+        marks=list(map(_marked, parts.marks)),
+        gears=[call("torchair.inference.set_dim_gears", item("inputs", n), sizes) for n, sizes in gears.items()],
+        patches_collectives=experiment.target.options.get("patch_for_hcom"),
+        **_configured(parts, flat),
+    )
+
+
+def _package(experiment: Experiment) -> str:
+    return NPUGRAPH_EX if experiment.mode.name == NPUGRAPH_EX else "torchair"
+
+
+def is_flat(parts: Parts) -> bool:
+    """npugraph_ex takes a flat dict of options and has operators of its own; torchair, and npugraph_ex up to torch_npu
+    2.8.0, take a tree of attributes, and their operators are air's.
+    """
+    own = (path.removeprefix(PREFIX) for path in tree_of(parts.torch_npu) if path.startswith(PREFIX))
+    return parts.experiment.mode.name == NPUGRAPH_EX and not any("." in path for path in own)
+
+
+def _about(parts: Parts, flat: bool) -> str:
+    words = "torch and torch_npu" if flat else f"torch, torch_npu and {_package(parts.experiment)}"
+    unproven = f"The options are named as in torch_npu {one_line(parts.torch_npu)}, on which this was not run."
+    doc = [
+        f"What an npucompose experiment does, with {words} alone (npucompose {__version__}).",
+        "",
+        *([unproven, ""] if parts.torch_npu not in VERIFIED_TORCH_NPU else []),
+        "    fast = compiled(model, inputs)      # inputs: {argument of forward: value}, as for the first call",
+        "    with torch.no_grad():",
+        "        y = fast(**inputs)",
+        "",
+    ]
+    return "\n".join(doc)
+
+
+def _log_calls(experiment: Experiment) -> Iterator[Code]:
+    for logger, level in experiment.logs.levels.items():
+        yield Code(f"{call('logging.getLogger', logger)}.setLevel({dotted(f'logging.{level}')})")
+    if experiment.logs.artifacts:
+        yield call("torch._logging.set_logs", **dict.fromkeys(experiment.logs.artifacts, True))
+
+
+def _pasted(module: str, begin: str) -> Code:
+    """The functions of a module that scripts carry, as they are tested."""
+    source = files("npucompose.recipe").joinpath(f"{module}.py").read_text("utf-8")
+    return Code(source[source.index(begin) :].rstrip())
+
+
+def _graph(graph: FrozenGraph, flat: bool) -> dict[str, Any]:
+    return {
+        "doc": f"The graph {one_line(graph.fingerprint[:12])} of {graph.nodes} nodes.",
+        "fingerprint": graph.fingerprint,
+        "edits": {label: [_renamed(e) if flat else Code(e) for e in edits] for label, edits in graph.edits.items()},
+    }
+
+
+def _renamed(edit: str) -> Code:
+    """Scopes are npugraph_ex's own; its other operators of streams are air's."""
+    tree = ast.parse(edit, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("scope") and isinstance(node.value, ast.Attribute):
+            node.value.attr = NPUGRAPH_EX if ast.unparse(node.value) == "torch.ops.air" else node.value.attr
+    return Code(ast.unparse(tree))
+
+
+def _pass(stage: Stage, graphs: Sequence[FrozenGraph]) -> dict[str, Any]:
+    labels = one_line(", ".join(dict.fromkeys(label for graph in graphs for label in graph.edits)))
+    apply = call("apply_frozen", Code("graph_module"), Code(stage.upper()), labels)
+    return {"doc": f"{labels}, frozen; {STAGES[stage]}.", "apply": apply}
+
+
+def _configured(parts: Parts, flat: bool) -> dict[str, Any]:
+    """The options, the pools and filters among them, and the call that compiles with them."""
+    experiment, package = parts.experiment, _package(parts.experiment)
+    mode, changed = experiment.mode.name, experiment.compiler.changed()
+    kinds = {path: EVERY_LEAF[path].kind for path in changed}
+    options: dict[str, Any] = {} if flat or mode == LEAVES["mode"].default else {"mode": mode}
+    options |= {EVERY_LEAF[path].genuine_path: _value(kinds[path], value) for path, value in changed.items()}
+    options |= {HOOKS[stage]: Code(f"{stage}_pass") for stage in parts.graphs}
+    config = Code("compiler_config()")
+    given = {"options": Code("options()")} if flat and options else {}
+    backend = None if flat or experiment.compile.cache else call(f"{package}.get_npu_backend", compiler_config=config)
+    keywords: dict[str, Any] = {"dynamic": experiment.shapes.dynamic, "fullgraph": experiment.compile.fullgraph}
+    made = call("torch.compile", Code("model"), backend=Code("backend") if backend else package, **keywords, **given)
+    if experiment.compile.cache:  # its graphs lie in .torchair_cache or TORCHAIR_CACHE_HOME (torch_npu 2.13.0)
+        function = f"{'torch.npu.npugraph_ex' if flat else package}.inference.cache_compile"
+        given = given if flat else {"config": config}
+        made = call(function, Code("model.forward"), dynamic=bool(experiment.shapes.dynamic), **given)
+    return {
+        "options": options,
+        "pools": {v: call("torch.npu.graph_pool_handle") for path, v in changed.items() if kinds[path] == "pool"},
+        "filters": "names" in kinds.values(),
+        "backend": backend,
+        "made": made,
+    }
+
+
+def _value(kind: str, value: Any) -> Any:
+    if kind in ("pool", "names"):
+        return item("pools", value) if kind == "pool" else call("node_filter", value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _marked(mark: Mark) -> dict[str, Any]:
+    argument = item("inputs", mark.argument)
+    subject = Code("tensor") if mark.nested else argument
+    calls = [call("torch._dynamo.mark_static", subject)]
+    if mark.dims is not None:
+        calls = [call("torch._dynamo.mark_dynamic", subject, dim) for dim in mark.dims]
+    return {"argument": argument, "nested": mark.nested, "calls": calls}

@@ -6,7 +6,6 @@ passes gave, to the last character and the same fingerprint, or the pass is refu
 
 from __future__ import annotations
 
-import ast
 import copy
 import operator
 from bisect import bisect_left
@@ -27,7 +26,7 @@ from npucompose.graphs import fingerprint, printed
 from npucompose.passes.base import Stage
 from npucompose.passes.pipeline import Labelled, PassPipeline
 from npucompose.recipe.carried import GraphEdit, graph_fingerprint
-from npucompose.recipe.python_text import call, dotted, item, literal
+from npucompose.recipe.python_text import Code, call, dotted, item, literal
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.modes import GE
 from npucompose.targets.compilation import Backend, Compilation
@@ -192,10 +191,10 @@ def _insertion(node: fx.Node, previous: fx.Node) -> str:
 
 
 def _edit(method: str, *arguments: Any, **keywords: Any) -> str:
-    return ast.unparse(call(f"edit.{method}", *arguments, **keywords))
+    return str(call(f"edit.{method}", *arguments, **keywords))
 
 
-def _target(node: fx.Node) -> ast.expr:
+def _target(node: fx.Node) -> Code:
     if isinstance(node.target, torch._ops.OpOverload) and all(map(str.isidentifier, str(node.target).split("."))):
         return dotted(f"torch.ops.{node.target}")
     name = getattr(node.target, "__name__", "")
@@ -204,7 +203,7 @@ def _target(node: fx.Node) -> ast.expr:
     raise Unfreezable(f"it adds '{node.name}', which calls {node.target!r} and no operator of torch.ops")
 
 
-def _literal(value: Any) -> ast.expr:
+def _literal(value: Any) -> Code:
     """A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
     if isinstance(value, fx.Node):
         return item("edit", value.name)

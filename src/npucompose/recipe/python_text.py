@@ -1,5 +1,5 @@
-"""Python as a tree, and the text that is written of it. What others wrote can be in it as text and in comments, never
-as code: names are checked, strings are constants, comments lose what could end them, and the text is read back.
+"""Python as text, with what others wrote in it as text and in comments, never as code: names are checked, values are
+written as literals, comments lose what could end them, and the text is read back. The templates are in templates/.
 """
 
 from __future__ import annotations
@@ -9,229 +9,118 @@ import io
 import keyword
 import math
 import tokenize
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
-
-from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.visible import visible
 
 WIDTH = 120
+FOLDER = Path(__file__).with_name("templates")
 
 
-@frozen
-class Comment:
-    """`# …`, alone on a line."""
+class Code(str):
+    """Text that is Python already; anything else is put into a template as a literal."""
 
-    text: str
+    __slots__ = ()
 
-
-@frozen
-class Block:
-    """Lines of comment that are safe as they are: each begins with `#` and holds printable characters only."""
-
-    lines: tuple[str, ...]
+    def __repr__(self) -> str:
+        return str(self)
 
 
-@frozen
-class Remarked:
-    """A statement with a comment behind it."""
-
-    statement: ast.stmt
-    remark: str
-
-
-@frozen
-class Pasted:
-    """Text of our own, with the comments it has."""
-
-    source: str
-
-
-@frozen
-class Function:
-    """`def name(parameters) -> returns:` with a docstring; `parameters` and `returns` are constants of our own."""
-
-    name: str
-    parameters: str
-    returns: str
-    doc: str
-    body: Sequence[Part]
-
-
-@frozen
-class Blank:
-    pass
-
-
-Part = ast.stmt | Comment | Block | Remarked | Pasted | Function | Blank
-
-
-def said(text: str) -> str:
+def one_line(text: str) -> str:
     """One line of printable characters, whatever was in it."""
     return visible(" ".join(text.splitlines()))
 
 
-# -- trees
-
-
-def name(text: str) -> str:
+def name(text: str) -> Code:
     """`text`, where Python takes it for a name; ConfigError for any other."""
     if not text.isidentifier() or keyword.iskeyword(text):
         raise ConfigError(f"a script cannot be written: {text!r} is no name in Python.")
-    return text
+    return Code(text)
 
 
-def dotted(path: str) -> ast.expr:
+def dotted(path: str) -> Code:
     """`torch._dynamo.mark_static`"""
-    first, *rest = path.split(".")
-    made: ast.expr = ast.Name(name(first), ast.Load())
-    for part in rest:
-        made = ast.Attribute(made, name(part), ast.Load())
-    return made
+    return Code(".".join(map(name, path.split("."))))
 
 
-def literal(value: Any) -> ast.expr:
-    """A number, text, None, or lists, tuples and mappings of them; what is an expression already stays so."""
-    if isinstance(value, ast.expr):
+def literal(value: Any) -> Code:
+    """A number, text, None, or lists, tuples and mappings of them; what is code already stays so."""
+    if isinstance(value, Code):
         return value
     if isinstance(value, tuple):
-        return ast.Tuple([literal(part) for part in value], ast.Load())
+        return Code(tuple(map(literal, value)))
     if isinstance(value, list):
-        return ast.List([literal(part) for part in value], ast.Load())
+        return Code([literal(part) for part in value])
     if isinstance(value, Mapping):
-        return ast.Dict([literal(key) for key in value], [literal(part) for part in value.values()])
+        return Code({literal(key): literal(part) for key, part in value.items()})
     if isinstance(value, float) and not math.isfinite(value):
         return call("float", str(value))
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.copysign(1, value) < 0:
-        return ast.UnaryOp(ast.USub(), ast.Constant(-value))
     if value is None or isinstance(value, (bool, int, float, str)):
-        return ast.Constant(value)
+        return Code(repr(value))
     raise ConfigError(f"a script cannot be written: it would have to say {value!r}.")
 
 
-def call(function: str, /, *arguments: Any, **keywords: Any) -> ast.Call:
-    """`call("f", 1, after="x")` is `f(1, after="x")`; values become literals."""
-    named = [ast.keyword(name(key), literal(value)) for key, value in keywords.items()]
-    return ast.Call(dotted(function), [literal(value) for value in arguments], named)
+def call(function: str, /, *arguments: Any, **keywords: Any) -> Code:
+    """`call("f", 1, after="x")` is `f(1, after='x')`; values become literals."""
+    named = [f"{name(key)}={literal(value)}" for key, value in keywords.items()]
+    return Code(f"{dotted(function)}({', '.join([*map(literal, arguments), *named])})")
 
 
-def said_alone(expression: ast.expr) -> ast.stmt:
-    return ast.Expr(expression)
-
-
-def assigned(place: str, value: Any) -> ast.stmt:
-    target = dotted(place)
-    target.ctx = ast.Store()  # type: ignore[attr-defined]
-    return ast.Assign([target], literal(value))
-
-
-def item(place: str, key: Any) -> ast.expr:
+def item(place: str, key: Any) -> Code:
     """`place[key]`"""
-    return ast.Subscript(dotted(place), literal(key), ast.Load())
+    return Code(f"{dotted(place)}[{literal(key)}]")
 
 
-def ours(constant: str) -> ast.stmt:
-    """A statement that stands in npucompose's own source."""
-    (statement,) = ast.parse(constant).body
-    return statement
+def comment(text: str) -> Code:
+    return Code(f"# {one_line(text)}".rstrip())
 
 
-# -- text
-
-
-def written(sections: Iterable[Sequence[Part]]) -> str:
-    """The sections, two blank lines between them. Read back it is the tree, or it is not written."""
-    kept = [list(section) for section in sections]
-    text = _double_quoted("\n\n\n".join("\n".join(_lines(section, 0)) for section in kept) + "\n")
-    tree = ast.Module([statement for section in kept for statement in _statements(section)], [])
-    if ast.dump(ast.parse(text)) != ast.dump(tree):
-        raise ConfigError("a script cannot be written: its text would say something else than was meant.")
-    return text
-
-
-def _statements(parts: Iterable[Part]) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
-    for part in parts:
-        if isinstance(part, ast.stmt):
-            found.append(part)
-        elif isinstance(part, Remarked):
-            found.append(part.statement)
-        elif isinstance(part, Pasted):
-            found += ast.parse(part.source).body
-        elif isinstance(part, Function):
-            made = _head(part)
-            made.body = [ast.Expr(ast.Constant(part.doc)), *_statements(part.body)]
-            found.append(made)
-    return found
-
-
-def _head(function: Function) -> ast.FunctionDef:
-    (made,) = ast.parse(f"def f({function.parameters}) -> {function.returns}: ...").body
-    assert isinstance(made, ast.FunctionDef)
-    made.name = name(function.name)
-    return made
-
-
-def _lines(parts: Iterable[Part], indent: int) -> list[str]:
-    pad, lines = " " * indent, list[str]()
-    for part in parts:
-        if isinstance(part, Blank):
-            lines.append("")
-        elif isinstance(part, Comment):
-            lines.append(f"{pad}# {said(part.text)}".rstrip())
-        elif isinstance(part, Block):
-            lines += [pad + line for line in part.lines]
-        elif isinstance(part, Remarked):
-            lines.append(f"{pad}{_text(part.statement)}  # {said(part.remark)}")
-        elif isinstance(part, Pasted):
-            lines += part.source.rstrip().split("\n")
-        elif isinstance(part, Function):
-            head = _text(_head(part)).splitlines()[0]
-            lines += [pad + head, f"{pad}    {docstring(part.doc)}", *_lines(part.body, indent + 4)]
-        else:
-            lines += _statement(part, indent)
-    return lines
-
-
-def docstring(text: str) -> str:
+def docstring(text: str) -> Code:
     """In three double quotes where it can stand there as it is, else as Python writes any text."""
     plain = all(line.isprintable() for line in text.split("\n"))
     ends = "\\" in text or '"""' in text or text[:1] == '"' or text[-1:] == '"'
-    return repr(text) if ends or not plain else f'"""{text}"""'
+    return Code(repr(text) if ends or not plain else f'"""{text}"""')
 
 
-def _statement(statement: ast.stmt, indent: int) -> list[str]:
+def statement(line: str, indent: int = 0) -> Code:
+    """A call, an argument a line where it is longer than WIDTH at its indent."""
+    made = ast.parse(line, mode="eval").body
+    if indent + len(line) <= WIDTH or not isinstance(made, ast.Call):
+        return Code(line)
     pad = " " * indent
-    if isinstance(statement, (ast.For, ast.If)):
-        head = type(statement)(**{field: getattr(statement, field) for field in statement._fields})
-        head.body = [ast.Pass()]
-        return [pad + _text(head).splitlines()[0], *_lines(statement.body, indent + 4)]
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return [pad + docstring(str(statement.value.value))]
-    value = getattr(statement, "value", None)
-    if isinstance(value, ast.Dict) and value.keys and _in_rows(statement):
-        head = _text(statement).partition("{")[0]
-        rows = (f"{_text(k)}: {_text(v)}" for k, v in zip(value.keys, value.values, strict=True) if k)
-        return [f"{pad}{head}{{", *(f"{pad}    {row}," for row in rows), f"{pad}}}"]
-    line = pad + _text(statement)
-    if len(line) <= WIDTH or not isinstance(statement, ast.Expr) or not isinstance(value, ast.Call):
-        return [line]
-    arguments = [*map(_text, value.args), *(f"{k.arg}={_text(k.value)}" for k in value.keywords)]
-    return [f"{pad}{_text(value.func)}(", *(f"{pad}    {one}," for one in arguments), f"{pad})"]
+    arguments = [ast.unparse(part) for part in (*made.args, *made.keywords)]
+    return Code("\n".join([f"{ast.unparse(made.func)}(", *(f"{pad}    {one}," for one in arguments), f"{pad})"]))
 
 
-def _text(node: ast.AST) -> str:
-    return ast.unparse(ast.fix_missing_locations(node))
+def written(template: str, **values: Any) -> str:
+    """A template of ours with these values. With its quotes changed it must read as before, or it is not written."""
+    text = _environment().get_template(template).render(values)
+    quoted = _double_quoted(text)
+    if ast.dump(ast.parse(quoted)) != ast.dump(ast.parse(text)):
+        raise ConfigError("a script cannot be written: its text would say something else than was meant.")
+    return quoted
 
 
-def _in_rows(statement: ast.stmt) -> bool:
-    """A mapping that is returned, or a constant of the module: one entry a line."""
-    if isinstance(statement, ast.Assign):
-        (target,) = statement.targets
-        return isinstance(target, ast.Name) and target.id.isupper()
-    return isinstance(statement, ast.Return)
+@cache
+def _environment() -> Any:
+    """Whatever a template puts out is a literal, or was checked by one of these filters."""
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        undefined=jinja2.StrictUndefined,
+        finalize=literal,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    made.filters.update(name=name, dotted=dotted, comment=comment, docstring=docstring, statement=statement)  # pyright: ignore[reportUnknownMemberType]
+    return made
 
 
 def _double_quoted(source: str) -> str:

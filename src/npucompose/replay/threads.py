@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 
 from npucompose.machine import usable_cores
 from npucompose.replay.plan import Layout, Plan, Register, Root
-from npucompose.streams.order import fewest_events
+from npucompose.streams.assignment import fewest_events
 
 
 @frozen(kw_only=True)

@@ -16,7 +16,7 @@ from npucompose.table.modes import modes_that
 from npucompose.table.options import choices_of_field, set_by_engine
 from npucompose.table.structure import classes_of
 from npucompose.targets import TARGETS
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 
 SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""

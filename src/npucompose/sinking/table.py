@@ -13,11 +13,11 @@ import yaml
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.schema.sinking import Operator
+from npucompose.schema.experiment import Operator
 from npucompose.table.options import option
 from npucompose.table.structure import structure
-from npucompose.vendor import soc
-from npucompose.vendor.soc import Product
+from npucompose.vendor import devices
+from npucompose.vendor.devices import Product
 
 _NAME = re.compile(r"\w+::\w+")
 FILE = Path(__file__).with_name("operators.yaml")
@@ -81,7 +81,7 @@ class OperatorTable:
 
     def product(self, name: str | None) -> str | None:
         """The family of a device's name: `product("Ascend910B3")` is "ascend910b"; ConfigError for an unknown name."""
-        return soc.SocTable(families=self.products).family(name)
+        return devices.SocTable(families=self.products).family(name)
 
     def sinks(self, row: Operator, family: str | None) -> bool | None:
         """Whether this operator's tiling sinks on this product; None where nobody can tell."""
@@ -99,7 +99,7 @@ class OperatorTable:
 def _own() -> OperatorTable:
     data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     made = structure(OperatorTable, data, "sinking/operators.yaml")
-    return evolve(made, products=soc.table().families)
+    return evolve(made, products=devices.table().families)
 
 
 def taken_instead(operator: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from attrs import frozen
 
 from npucompose.results.sinking import Blame
-from npucompose.schema.sinking import Operator
+from npucompose.schema.experiment import Operator
 from npucompose.sinking.facts import FxFacts, Op, Question
 from npucompose.sinking.table import OperatorTable
 

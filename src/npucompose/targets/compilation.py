@@ -107,6 +107,11 @@ class Compilation:
         return self.lowered.partition() if isinstance(self.lowered, Partitioned) else self.planned
 
     @property
+    def moving_inputs(self) -> list[int]:
+        """The inputs of Dynamo's graph that are no parameters or buffers."""
+        return [i for i, source in enumerate(self.sources) if kind_of_source(source) is None]
+
+    @property
     def fingerprint(self) -> str:
         return self.before.fingerprint
 
@@ -299,7 +304,7 @@ class Backend:
         for node, place in zip(inputs, places(inputs, len(self._sources)), strict=True):
             if place is None:
                 continue
-            value, kind = self._given[place], _kind(self._sources[place])
+            value, kind = self._given[place], kind_of_source(self._sources[place])
             real = isinstance(value, torch.Tensor) and not isinstance(value, torch._subclasses.FakeTensor)
             if kind is not None and real and not (value.requires_grad and torch.is_grad_enabled()):
                 found[node.name] = Constant(value=value, kind=kind)
@@ -348,15 +353,11 @@ class Backend:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
 
 
-def _kind(source: str | None) -> Literal["parameter", "buffer"] | None:
+def kind_of_source(source: str | None) -> Literal["parameter", "buffer"] | None:
+    """Of which kind the module's tensor is that torch names so; None: it is none."""
     if source is None or not source.endswith("]"):
         return None
     return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
-
-
-def is_parameter_or_buffer(source: str | None) -> bool:
-    """Whether torch's name of an input is that of a module's tensor."""
-    return _kind(source) is not None
 
 
 def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:

@@ -19,7 +19,7 @@ from npucompose.replay.threads import Workers
 from npucompose.results.streams import Trial, Verdict
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
-from npucompose.streams.plan import DECISION
+from npucompose.streams.planning import DECISION
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import one_thread, request
 from tests.sample_graphs import CAN, bits, some_inputs, traced

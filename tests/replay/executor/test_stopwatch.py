@@ -17,7 +17,7 @@ from npucompose.results.streams import StreamTimes
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, made_up_inputs
 from npucompose.targets.cpu import CpuTarget
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 from tests.sample_graphs import CAN, seeded_program, traced
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")

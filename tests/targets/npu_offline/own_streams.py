@@ -19,7 +19,7 @@ import npucompose
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.recording import Recording
+from npucompose.targets.npu_offline.simulator.device import Recording
 
 
 class Fork(torch.nn.Module):

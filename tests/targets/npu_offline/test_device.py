@@ -13,13 +13,11 @@ import torch
 from attrs import evolve
 
 from npucompose.errors import CompileError
-from npucompose.targets.npu_offline.simulator import graphs, streams
-from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device
-from npucompose.targets.npu_offline.simulator.graphs import GraphBase, TaskGroups
+from npucompose.targets.npu_offline.simulator import classes
+from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE, EventBase, GraphBase, StreamBase, TaskGroups
+from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device, Recording, owner_of
 from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
-from npucompose.targets.npu_offline.simulator.recording import Recording, owner_of
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, EventBase, StreamBase
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 aten = torch.ops.aten
 
@@ -30,8 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     for holder in (StreamBase, EventBase, GraphBase):
         monkeypatch.setattr(holder, "_device", None, raising=False)
     made = Device()
-    streams.attach(made)
-    graphs.attach(made)
+    classes.attach(made)
     return made
 
 

@@ -50,7 +50,7 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     monkeypatch.setattr(operators, "_LIBRARIES", [])
     monkeypatch.setattr(operators, "module", lambda name, **_: loaded.append(name))
     monkeypatch.setattr(operators.importlib, "import_module", loaded.append)
-    monkeypatch.setattr(operators.fusion_attention, "register", lambda library: library.impl("fusion", None, "CPU"))
+    monkeypatch.setattr(operators, "register_fused_attention", lambda library: library.impl("fusion", None, "CPU"))
     used: list[Any] = []
     device: Any = SimpleNamespace(use=lambda *given: used.append(given))
     meta = tmp_path / "op_plugin/meta"

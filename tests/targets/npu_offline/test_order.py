@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npucompose.targets.npu_offline.simulator.order import Order
+from npucompose.targets.npu_offline.simulator.recorder import Order
 
 X, Y = 1, 2
 

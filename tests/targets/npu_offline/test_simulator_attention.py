@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npucompose.ops.definitions import UnsupportedArgument
-from npucompose.targets.npu_offline.simulator import composites, fusion_attention
+from npucompose.targets.npu_offline.simulator import operators
 
 F: Any = torch.nn.functional
 
@@ -37,7 +37,7 @@ def asked_of_npu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...],
 
 def test_attention_without_a_mask_becomes_the_fused_operator(asked_of_npu: list[Any]) -> None:
     q, k, v = bnsd(), bnsd(), bnsd()
-    assert composites.scaled_dot_product_attention(q, k, v) is q
+    assert operators.scaled_dot_product_attention(q, k, v) is q
     [((query, key, value, heads, layout), named)] = asked_of_npu
     assert (query is q, key is k, value is v, heads, layout) == (True, True, True, 4, "BNSD")
     assert named == {
@@ -47,7 +47,7 @@ def test_attention_without_a_mask_becomes_the_fused_operator(asked_of_npu: list[
 
 
 def test_causal_attention_hides_a_square_triangle(asked_of_npu: list[Any]) -> None:
-    composites.scaled_dot_product_attention(bnsd(), bnsd(), bnsd(), None, 0.25, True, scale=0.5)
+    operators.scaled_dot_product_attention(bnsd(), bnsd(), bnsd(), None, 0.25, True, scale=0.5)
     [(_, named)] = asked_of_npu
     hidden = named.pop("atten_mask")
     assert (hidden.dtype, tuple(hidden.shape)) == (torch.bool, (2048, 2048))
@@ -57,9 +57,9 @@ def test_causal_attention_hides_a_square_triangle(asked_of_npu: list[Any]) -> No
 
 def test_a_mask_says_what_is_hidden_there_and_is_computed_more_precisely(asked_of_npu: list[Any]) -> None:
     mask = torch.tensor([[True, False, True]] * 3)
-    composites.scaled_dot_product_attention(bnsd(), bnsd(), bnsd(), mask)
-    composites.scaled_dot_product_attention(bnsd(tokens=1), bnsd(), bnsd(), mask[:1])
-    composites.scaled_dot_product_attention(bnsd(), bnsd(), bnsd(), mask, 0.0, True)
+    operators.scaled_dot_product_attention(bnsd(), bnsd(), bnsd(), mask)
+    operators.scaled_dot_product_attention(bnsd(tokens=1), bnsd(), bnsd(), mask[:1])
+    operators.scaled_dot_product_attention(bnsd(), bnsd(), bnsd(), mask, 0.0, True)
     (_, first), (_, one_token), (_, causal) = asked_of_npu
     assert torch.equal(first["atten_mask"], ~mask)
     assert [named["inner_precise"] for named in (first, one_token, causal)] == [2, 0, 0]
@@ -68,7 +68,7 @@ def test_a_mask_says_what_is_hidden_there_and_is_computed_more_precisely(asked_o
 def test_the_older_operator_is_taken_where_there_is_no_newer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace(npu_fusion_attention=lambda q, *_, **__: (q + 1,)))
     q = bnsd()
-    assert torch.equal(composites.scaled_dot_product_attention(q, bnsd(), bnsd()), q + 1)
+    assert torch.equal(operators.scaled_dot_product_attention(q, bnsd(), bnsd()), q + 1)
 
 
 def test_what_the_fused_operator_does_not_take_is_composed_as_torch_does() -> None:
@@ -77,10 +77,10 @@ def test_what_the_fused_operator_does_not_take_is_composed_as_torch_does() -> No
     calls: Any = (((), {}), ((mask,), {}), ((mask.float(),), {"scale": 0.3}), ((None, 0.0, True), {}))
     for arguments, named in calls:
         wanted = F.scaled_dot_product_attention(q, k, v, *arguments, **named)
-        torch.testing.assert_close(composites.scaled_dot_product_attention(q, k, v, *arguments, **named), wanted)
+        torch.testing.assert_close(operators.scaled_dot_product_attention(q, k, v, *arguments, **named), wanted)
     grouped = bnsd(heads=2, depth=6), bnsd(heads=2, depth=6)
     torch.testing.assert_close(
-        composites.scaled_dot_product_attention(q, *grouped, enable_gqa=True),
+        operators.scaled_dot_product_attention(q, *grouped, enable_gqa=True),
         F.scaled_dot_product_attention(q, *grouped, enable_gqa=True),
     )
 
@@ -112,7 +112,7 @@ def test_what_the_fused_operator_does_not_take_is_composed_as_torch_does() -> No
 def test_the_fused_operator_takes_what_the_kernel_takes(
     query: Any, key: Any, value: Any, mask: Any, fuses: bool
 ) -> None:
-    assert composites._fuses(query, key, value, mask) is fuses
+    assert operators._fuses(query, key, value, mask) is fuses
 
 
 @pytest.mark.parametrize(
@@ -127,29 +127,29 @@ def test_a_mask_is_written_out_where_the_kernel_does_not_broadcast_it(
     shape: tuple[int, ...], given: tuple[int, ...]
 ) -> None:
     mask = torch.ones(shape).bool()
-    found = composites._as_wide_as_needed(mask, torch.empty(2, 4, 3, 8), torch.empty(2, 4, 5, 8))
+    found = operators._as_wide_as_needed(mask, torch.empty(2, 4, 3, 8), torch.empty(2, 4, 5, 8))
     assert tuple(found.shape) == given
     assert (found is mask) is (shape == given)
 
 
 def test_a_mask_of_true_becomes_numbers_that_are_added() -> None:
-    added = composites._added(torch.tensor([True, False]), torch.float16)
+    added = operators._added(torch.tensor([True, False]), torch.float16)
     assert added is not None
     assert (added.dtype, added.tolist()) == (torch.float16, [0.0, -math.inf])
     numbers = torch.ones(2)
-    assert composites._added(numbers, torch.float16) is numbers
-    assert composites._added(None, torch.float16) is None
+    assert operators._added(numbers, torch.float16) is numbers
+    assert operators._added(None, torch.float16) is None
 
 
 def test_weight_norm_is_torchs() -> None:
     v, g = torch.randn(3, 4), torch.randn(3, 1)
-    torch.testing.assert_close(composites.weight_norm(v, g), torch.ops.aten._weight_norm(v, g, 0))
+    torch.testing.assert_close(operators.weight_norm(v, g), torch.ops.aten._weight_norm(v, g, 0))
     torch.testing.assert_close(
-        composites.weight_norm(v, torch.ones(1, 4), 1), torch.ops.aten._weight_norm(v, torch.ones(1, 4), 1)
+        operators.weight_norm(v, torch.ones(1, 4), 1), torch.ops.aten._weight_norm(v, torch.ones(1, 4), 1)
     )
 
 
-# npu_fusion_attention.
+# npu_operators.
 
 BEHIND = "Tensor? pse=None, Tensor? atten_mask=None, float scale=1.0, float keep_prob=1.0, int sparse_mode=0"
 SCHEMA = f"f(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, *, {BEHIND}) -> Tensor"
@@ -158,7 +158,7 @@ SCHEMA = f"f(Tensor query, Tensor key, Tensor value, int head_num, str input_lay
 @pytest.fixture
 def schema_of_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = SimpleNamespace(default=SimpleNamespace(_schema=torch._C.parse_schema(SCHEMA)))
-    named = {fusion_attention.LAST: schema, fusion_attention.V3: schema}
+    named = {operators.LAST: schema, operators.V3: schema}
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace(**named))
 
 
@@ -168,9 +168,9 @@ def test_the_reference_attention_is_torchs(kv_heads: int, hidden: str) -> None:
     q, k, v = bnsd(), bnsd(heads=kv_heads, tokens=5), bnsd(heads=kv_heads, tokens=5)
     mask = torch.rand(3, 5) > 0.5 if hidden == "mask" else torch.ones(3, 5).bool().triu(1)
     mask[:, 0] = False
-    mode = fusion_attention.LEFT_UP if hidden == "above" else fusion_attention.ALL
+    mode = operators.LEFT_UP if hidden == "above" else operators.ALL
     given = None if hidden == "nothing" else torch.zeros(2048, 2048) if hidden == "above" else mask
-    out, top, total = fusion_attention._attention(q, k, v, given, 0.3, mode)
+    out, top, total = operators._attention(q, k, v, given, 0.3, mode)
     shown = None if hidden == "nothing" else ~mask
     wanted = F.scaled_dot_product_attention(q, k, v, shown, scale=0.3, enable_gqa=True)
     torch.testing.assert_close(out, wanted)
@@ -183,7 +183,7 @@ def test_the_reference_attention_is_torchs(kv_heads: int, hidden: str) -> None:
 def test_a_row_with_every_score_hidden_is_zero() -> None:
     mask = torch.zeros(3, 3).bool()
     mask[1] = True
-    out, top, total = fusion_attention._attention(bnsd(), bnsd(), bnsd(), mask, 1.0, 0)
+    out, top, total = operators._attention(bnsd(), bnsd(), bnsd(), mask, 1.0, 0)
     assert torch.equal(out[:, :, 1], torch.zeros(2, 4, 8))
     assert top[0, 0, 1].item() == -math.inf
     assert (total[0, 0, 1].item(), bool(out[:, :, 0].any())) == (0.0, True)
@@ -192,8 +192,8 @@ def test_a_row_with_every_score_hidden_is_zero() -> None:
 @pytest.mark.usefixtures("schema_of_npu")
 def test_the_kernel_gives_what_the_schema_says_beside_the_attention() -> None:
     q = bnsd(dtype=torch.float16)
-    for name, seeds in ((fusion_attention.LAST, 3), (fusion_attention.V3, 2)):
-        out, top, total, nothing, *rest = fusion_attention._kernel(name)(q, q, q, 4, "BNSD", scale=0.5)
+    for name, seeds in ((operators.LAST, 3), (operators.V3, 2)):
+        out, top, total, nothing, *rest = operators._kernel(name)(q, q, q, 4, "BNSD", scale=0.5)
         torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q, q, scale=0.5), atol=2e-3, rtol=2e-3)
         assert (out.dtype, out.is_contiguous(), nothing.numel(), len(rest)) == (torch.float16, True, 0, seeds)
         assert tuple(top.shape) == tuple(total.shape) == (2, 4, 3, 8)
@@ -204,7 +204,7 @@ def test_the_kernel_gives_what_the_schema_says_beside_the_attention() -> None:
 @pytest.mark.usefixtures("schema_of_npu")
 def test_options_are_by_name_with_their_defaults() -> None:
     mask = torch.ones(1)
-    assert fusion_attention._options(fusion_attention.V3, (None, mask), {"sparse_mode": 2}) == {
+    assert operators._options(operators.V3, (None, mask), {"sparse_mode": 2}) == {
         "pse": None, "atten_mask": mask, "scale": 1.0, "keep_prob": 1.0, "sparse_mode": 2,
     }  # fmt: skip
 
@@ -230,9 +230,9 @@ def test_what_the_reference_cannot_is_refused_by_name(changed: dict[str, Any], w
         "options": {"sparse_mode": 2},
         "keep_prob": 1.0,
     }
-    fusion_attention._refuse("f", *given.values())
+    operators._refuse("f", *given.values())
     with pytest.raises(UnsupportedArgument) as caught:
-        fusion_attention._refuse("f", *{**given, **changed}.values())
+        operators._refuse("f", *{**given, **changed}.values())
     assert words in str(caught.value)
 
 
@@ -257,11 +257,11 @@ class Operator:
         return self.kernel(*args, **named)
 
 
-@pytest.mark.parametrize("name", [fusion_attention.LAST, fusion_attention.V3])
+@pytest.mark.parametrize("name", [operators.LAST, operators.V3])
 def test_the_gradient_of_the_reference_attention_is_torchs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     behind = f"{BEHIND}, int pre_tockens=7, int next_tockens=0, int inner_precise=0"
     forward = SCHEMA.replace(BEHIND, behind)
-    npu = {name: Operator(forward), fusion_attention.GRADIENTS[name]: Operator(GRADIENT)}
+    npu = {name: Operator(forward), operators.GRADIENTS[name]: Operator(GRADIENT)}
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace(**npu))
     keys: list[str] = []
     autograd: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def test_the_gradient_of_the_reference_attention_is_torchs(name: str, monkeypatc
         "register_autograd",
         lambda op, backward, **more: autograd.update(op=op, backward=backward, **more),
     )
-    fusion_attention.register(library)
+    operators.register_fused_attention(library)
     assert keys == ["CPU", "CPU"]
     assert (autograd["op"], autograd["lib"]) == (f"npu::{name}", library)
     q, k, v = (bnsd().requires_grad_() for _ in range(3))
@@ -298,29 +298,29 @@ def test_the_gradient_of_the_reference_attention_is_torchs(name: str, monkeypatc
         assert found.is_contiguous()
         assert not found.requires_grad
     assert list(gradients[3:]) == [None] * (2 + 8)
-    [asked] = npu[fusion_attention.GRADIENTS[name]].asked
+    [asked] = npu[operators.GRADIENTS[name]].asked
     assert (asked["softmax_max"] is output[1], asked["softmax_sum"] is output[2]) == (True, True)
     assert (asked["softmax_in"] is output[3], asked["attention_in"] is output[0]) == (True, True)
     assert (asked["scale_value"], asked["pre_tockens"], asked["sparse_mode"]) == (0.3, 7, 0)
-    *_, nothing, last = npu[fusion_attention.GRADIENTS[name]].kernel(q, k, v, dy, 4, "BNSD")
-    if name == fusion_attention.V3:
+    *_, nothing, last = npu[operators.GRADIENTS[name]].kernel(q, k, v, dy, 4, "BNSD")
+    if name == operators.V3:
         assert (nothing.numel(), last.shape) == (0, ())
     else:
         assert (nothing, last.shape) == (None, (0,))
-    for operator, extra in ((name, ()), (fusion_attention.GRADIENTS[name], (dy,))):
+    for operator, extra in ((name, ()), (operators.GRADIENTS[name], (dy,))):
         with pytest.raises(UnsupportedArgument, match="keep_prob"):
             npu[operator](q, k, v, *extra, 4, "BNSD", keep_prob=0.5)
 
 
 def test_an_operator_that_the_wheel_lacks_gets_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace())
-    fusion_attention.register(None)  # type: ignore[arg-type]
+    operators.register_fused_attention(None)  # type: ignore[arg-type]
 
 
 def test_composites_are_registered_with_and_without_autograd() -> None:
     told: list[Any] = []
-    composites.register(SimpleNamespace(impl=lambda *given: told.append(given)))  # type: ignore[arg-type]
-    sdpa, norm = composites.scaled_dot_product_attention, composites.weight_norm
+    operators.register_composites(SimpleNamespace(impl=lambda *given: told.append(given)))  # type: ignore[arg-type]
+    sdpa, norm = operators.scaled_dot_product_attention, operators.weight_norm
     assert told == [
         ("scaled_dot_product_attention", sdpa, "AutogradCPU"), ("scaled_dot_product_attention", sdpa, "CPU"),
         ("_weight_norm", norm, "AutogradCPU"), ("_weight_norm", norm, "CPU"),

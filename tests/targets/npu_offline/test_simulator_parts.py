@@ -13,12 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import ConfigError
-from npucompose.targets.npu_offline import placement, simulator
-from npucompose.targets.npu_offline.simulator import compiled, ge_session, graphs, modules, operators, streams
-from npucompose.targets.npu_offline.simulator.device import Device, Ledger
+from npucompose.targets.npu_offline import simulator
+from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, modules, operators
+from npucompose.targets.npu_offline.simulator.device import Device, Ledger, Recording
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
-from npucompose.targets.npu_offline.simulator.recording import Recording
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 # Installed.
 
@@ -203,11 +202,10 @@ class Counting(TorchDispatchMode):
 @pytest.fixture
 def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The functions of torch_npu._C on a device of their own, which is under `device`."""
-    for holder in (streams.StreamBase, streams.EventBase, graphs.GraphBase):
+    for holder in (classes.StreamBase, classes.EventBase, classes.GraphBase):
         monkeypatch.setattr(holder, "_device", None, raising=False)
     device = Device()
-    streams.attach(device)
-    graphs.attach(device)
+    classes.attach(device)
     return {"device": device, **compiled.functions(device)}
 
 
@@ -265,41 +263,41 @@ def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
 
 
 def test_the_devices_that_operators_name_are_the_npus_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "DEVICE", "cuda:0")  # without torch_npu there is no device of the name npu
+    monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")  # without torch_npu there is no device of the name npu
     cpu, meta, npu = torch.device("cpu"), torch.device("meta"), torch.device("cuda:0")
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     ones = graph.call_function(torch.ones, ([2],), {"device": cpu, "parts": [(cpu, 1), meta]})
     method = graph.call_method("to", (x, cpu))
-    with placement._devices_named(graph):
+    with ge_session._devices_named(graph):
         assert ones.kwargs == {"device": npu, "parts": [(npu, 1), meta]}
         assert (ones.args, method.args) == (([2],), (x, cpu))
     assert ones.kwargs == {"device": cpu, "parts": [(cpu, 1), meta]}
-    with pytest.raises(KeyError), placement._devices_named(graph):
+    with pytest.raises(KeyError), ge_session._devices_named(graph):
         raise KeyError
     assert ones.kwargs["device"] == cpu
 
 
 def test_only_fake_cpu_tensors_are_placed() -> None:
     real = torch.ones(2)
-    assert placement.on_npu(real) is real
-    assert placement.on_npu(3) == 3
+    assert ge_session.on_npu(real) is real
+    assert ge_session.on_npu(3) == 3
     with FakeTensorMode():
         meta = torch.empty(2, device="meta")
-    assert placement.on_npu(meta) is meta
+    assert ge_session.on_npu(meta) is meta
 
 
 def test_a_placed_tensor_keeps_its_layout_and_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "DEVICE", "cuda:0")  # a device of which fake tensors need no backend
+    monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")  # a device of which fake tensors need no backend
     with FakeTensorMode():
         base = torch.empty(6, 4, dtype=torch.float16)
         value = base[1:].t()
     vars(value)["marked"] = {0}
-    made = placement.on_npu(value)
+    made = ge_session.on_npu(value)
     assert (made.device.type, made.dtype) == ("cuda", torch.float16)
     assert (made.size(), made.stride(), made.storage_offset()) == (value.size(), value.stride(), 4)
     assert vars(made)["marked"] == {0}
-    assert placement.on_npu(base).storage_offset() == 0
+    assert ge_session.on_npu(base).storage_offset() == 0
 
 
 def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,12 +329,12 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for module in (converter, compiler):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(placement, "_PLACED", [])
-    monkeypatch.setattr(placement, "DEVICE", "cuda:0")
-    monkeypatch.setattr(placement, "on_npu", lambda value: f"placed {value}")
+    monkeypatch.setattr(ge_session, "_PLACED", [])
+    monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")
+    monkeypatch.setattr(ge_session, "on_npu", lambda value: f"placed {value}")
     monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
-    placement.place_ge_graphs()
-    placement.place_ge_graphs()
+    ge_session.place_ge_graphs()
+    ge_session.place_ge_graphs()
     graph = GeConcreteGraph()
     assert graph.save_fx_graph("module") == "saved"
     assert TorchNpuGraphBase.programs == {"graph_3": graph}

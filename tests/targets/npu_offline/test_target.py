@@ -11,9 +11,10 @@ import pytest
 from npucompose.errors import ConfigError
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu_offline
-from npucompose.targets.npu_offline import NpuOfflineTarget, placement, wheel
+from npucompose.targets.npu_offline import NpuOfflineTarget, wheel
+from npucompose.targets.npu_offline.simulator import ge_session
 from npucompose.targets.npu_offline.simulator.device import Ledger
-from npucompose.targets.npu_offline.simulator.order import Order
+from npucompose.targets.npu_offline.simulator.recorder import Order
 from npucompose.targets.torchair.target import TorchairTarget
 
 TARGET = NpuOfflineTarget()
@@ -71,7 +72,7 @@ def test_only_captured_graphs_are_cached_and_only_ges_values_need_a_note() -> No
 def test_only_ges_graphs_are_placed_on_the_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(TorchairTarget, "prepare", lambda self, mode: told.append(mode))
-    monkeypatch.setattr(placement, "place_ge_graphs", lambda: told.append("placed"))
+    monkeypatch.setattr(ge_session, "place_ge_graphs", lambda: told.append("placed"))
     TARGET.prepare(GE)
     TARGET.prepare(ACLGRAPH)
     assert told == [GE, "placed", ACLGRAPH]

@@ -14,8 +14,8 @@ from torch import nn
 import npucompose
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
+from npucompose.targets.npu_offline.simulator.device import Recording
 from npucompose.targets.npu_offline.simulator.recorder import Recorder, Updater
-from npucompose.targets.npu_offline.simulator.recording import Recording
 
 LENGTHS = ([11, 12], [13, 40], [14, 41])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_free.sweep import Listen, SweepEvent
-from npucompose.compose.overrides import in_our_words
+from npucompose.compose.overrides import translate_hydra_errors
 from npucompose.compose.tree import Composer
 from npucompose.console import console
 from npucompose.experiment import tracking
@@ -18,8 +18,7 @@ from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan, Point, expanded
 from npucompose.experiment.sweep.run import Name, exit_status, run_sweep
 from npucompose.experiment.sweep.view import SweepView
-from npucompose.schema.execution import Tracker
-from npucompose.schema.search import NoSearch, Search
+from npucompose.schema.sweep import NoSearch, Search, Tracker
 from npucompose.table.structure import structure
 
 
@@ -40,7 +39,7 @@ class Task(ABC):
         """Called by the launcher, once; `name` says what the folder of a point (number, overrides) is called."""
 
         def named(point: Point) -> str:
-            with in_our_words():
+            with translate_hydra_errors():
                 return name(point.number, point.overrides)
 
         self.act(lambda: self._run(folder, named))

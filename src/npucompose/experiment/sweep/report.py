@@ -5,32 +5,16 @@ stores with a ledger.
 from __future__ import annotations
 
 import argparse
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from attrs import evolve, frozen
 
 from airflow_free.errors import OrchestratorError
-from airflow_free.ledger import FILE_NAME
 from airflow_free.store import write_atomically
 from npucompose.console import console
 from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.ledger import Entry, Ledger
-from npucompose.experiment.sweep.run import POINTS
+from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
 from npucompose.report import compare, comparison, differences
 from npucompose.report import json as report_json
-from npucompose.report.compare import Line
-from npucompose.report.comparison import Compared
-from npucompose.report.pareto import RIGHT, Timed, best, with_front
 from npucompose.report.words import STATUS_WORDS
-from npucompose.results.figures import Figures
-from npucompose.results.record import Report
-from npucompose.table.plain import flat
-from npucompose.untrusted import read_text
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -120,130 +104,3 @@ def _print_differences(found: tuple[differences.Difference, ...], arguments: arg
         print(differences.difference_markdown(found), end="")
     else:
         console().print(differences.difference_text(found), end="", soft_wrap=True)
-
-
-@frozen(kw_only=True)
-class Gathered:
-    """Lines in order, no more than were asked for, and how many there are of each status in all."""
-
-    lines: tuple[Line, ...]
-    counts: Mapping[str, int]
-
-
-def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit: int | None = None) -> Gathered:
-    """Runs in the order of a figure, those without it last; ConfigError for a place where nothing was run.
-
-    Without `places` it is the default store. A ledger sorts by itself, however many points it has.
-    """
-    first, *others = places = tuple(places) or (default_store().root,)
-    if not others and (first / FILE_NAME).is_file():
-        return _of_ledger(first, sort, descending, limit)
-    lines = with_front([line for place in places for line in _lines(place)])
-    with_it = [line for line in lines if _value(line, sort) is not None]
-    with_it.sort(key=lambda line: _value(line, sort), reverse=descending)
-    ordered = [*with_it, *(line for line in lines if _value(line, sort) is None)]
-    return Gathered(lines=tuple(ordered[:limit]), counts=Counter(line.status for line in lines))
-
-
-def _of_ledger(place: Path, sort: str, descending: bool, limit: int | None) -> Gathered:
-    with Ledger.read(place) as ledger:
-        found = ledger.entries(by=sort, descending=descending, limit=limit)
-        best = _front_of(ledger)
-        lines = [
-            evolve(line, front=entry.key in best) for line, entry in zip(_of_entries(found, ledger), found, strict=True)
-        ]
-        return Gathered(lines=tuple(lines), counts=ledger.counts())
-
-
-def _front_of(ledger: Ledger) -> frozenset[str]:
-    """Keys of the points of the whole ledger that are on the front of their work."""
-    return best(
-        {
-            key: Timed(_work(model, target, overrides), *figures)
-            for key, overrides, (model, target, *figures) in ledger.timed(RIGHT)
-        }
-    )
-
-
-DECIDES_WORK = ("model.", "experiment=", "+experiment=")
-"""Beginnings of the overrides that say what is computed, beside the model's name."""
-
-
-def _work(model: str | None, target: str | None, overrides: Iterable[str]) -> str:
-    """`_work("mlp", "cpu", ("mode=eager", "model.size=8"))` is `mlp on cpu, model.size=8`."""
-    said = [text for text in overrides if text.startswith(DECIDES_WORK)]
-    return ", ".join([f"{model} on {target}", *sorted(said)])
-
-
-def with_reports(lines: Sequence[Line]) -> tuple[Compared, ...]:
-    """Each line with its report, where that still lies there."""
-    return tuple(Compared(line=line, report=_report_of(line)) for line in lines)
-
-
-def _report_of(line: Line) -> Report | None:
-    if line.folder is None or not (line.folder / report_json.FILE_NAME).is_file():
-        return None
-    return report_json.load(line.folder)
-
-
-def _value(line: Line, name: str) -> Any:
-    return line.status if name == "status" else getattr(line.figures, name)
-
-
-def _lines(place: Path) -> list[Line]:
-    if (place / FILE_NAME).is_file():
-        with Ledger.read(place) as ledger:
-            return _of_entries(ledger.entries(), ledger)
-    if (place / POINTS).is_file():
-        return _of_sweep(place)
-    reports = [place] if place.is_file() else sorted(place.rglob(report_json.FILE_NAME))
-    if not reports:
-        raise ConfigError(f"nothing was run in {place}: no {report_json.FILE_NAME}, no {POINTS} and no {FILE_NAME}.")
-    return [_of_report(path, place) for path in reports]
-
-
-def _of_sweep(place: Path) -> list[Line]:
-    """The points of a sweep that have ended, be it in this folder, in an earlier sweep or as illegal."""
-    try:
-        text = read_text(place / POINTS, report_json.MOST_BYTES)
-        keys = [str(point["key"]) for point in json.loads(text)["points"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
-    with Ledger.open(default_store().root) as ledger:
-        ends = ledger.of(keys)
-        return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)
-
-
-def _of_entries(entries: Sequence[Entry], ledger: Ledger) -> list[Line]:
-    """Named by the overrides that not every one of them has."""
-    counts = Counter(text for entry in entries for text in entry.overrides)
-    everywhere = {text for text, times in counts.items() if times == len(entries) > 1}
-    return [
-        Line(
-            name=" ".join(text for text in entry.overrides if text not in everywhere),
-            status=entry.status,
-            figures=entry.figures,
-            error=entry.error,
-            work=_work(entry.figures.model, entry.figures.target, entry.overrides),
-            folder=ledger.path.parent / entry.run_dir if entry.run_dir is not None else None,
-        )
-        for entry in entries
-    ]
-
-
-def _of_report(path: Path, place: Path) -> Line:
-    report = report_json.load(path)
-    folder = path.parent
-    name = str(folder) if folder in (place, place.parent) else str(folder.relative_to(place))
-    figures = Figures.of(report)
-    model = report.experiment.get("model")
-    options = {k: v for k, v in flat(model).items() if k != "name"} if isinstance(model, Mapping) else {}
-    said = [f"model.{key}={json.dumps(value)}" for key, value in options.items() if value not in ([], {}, None)]
-    return Line(
-        name=name,
-        status=report.status,
-        figures=figures,
-        error=report.error,
-        work=_work(figures.model, figures.target, said),
-        folder=folder,
-    )

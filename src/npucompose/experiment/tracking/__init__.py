@@ -15,7 +15,7 @@ from pathlib import Path
 
 from npucompose.errors import ConfigError
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, origin
-from npucompose.schema.execution import PACKAGES, Tracker
+from npucompose.schema.sweep import PACKAGES, Tracker
 from npucompose.table.names import LONGEST, is_name
 
 TIME_LIMIT_S = 60.0

@@ -78,7 +78,7 @@ class NpuOfflineTarget(TorchairTarget):
             self.load_platform(mode)  # a model's own code may name torch.npu
         super().prepare(mode)
         if self.support(mode).ge:
-            from npucompose.targets.npu_offline.placement import place_ge_graphs
+            from npucompose.targets.npu_offline.simulator.ge_session import place_ge_graphs
 
             place_ge_graphs()
 

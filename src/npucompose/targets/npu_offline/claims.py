@@ -8,7 +8,7 @@ from pathlib import Path
 from npucompose.errors import ConfigError, listed
 from npucompose.targets.npu_offline.option_trees import live_tree
 from npucompose.targets.npu_offline.wheel import torch_wanted
-from npucompose.vendor.genuine import PREFIX, stored_path
+from npucompose.vendor.option_specs import PREFIX, stored_path
 from npucompose.vendor.versions import REFERENCE, every_leaf, genuine_tree, learn, order_of, versions
 
 EXECUTED: Mapping[str, str] = {

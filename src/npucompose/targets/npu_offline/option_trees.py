@@ -24,7 +24,7 @@ import attrs
 from npucompose import private
 from npucompose.errors import ConfigError
 from npucompose.machine import cache_dir
-from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.option_specs import GenuineLeaf
 from npucompose.vendor.versions import genuine_tree, same_sources
 
 PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}

@@ -14,7 +14,7 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 
 
 def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:

@@ -14,7 +14,7 @@ from npucompose.experiment.sweep.run import Name, exit_status
 from npucompose.experiment.sweep.search.run import Question, run_search
 from npucompose.experiment.sweep.search.study import Study
 from npucompose.experiment.sweep.view import SweepView
-from npucompose.schema.search import Optuna
+from npucompose.schema.sweep import Optuna
 
 MOST_SHOWN = 10
 

@@ -14,8 +14,8 @@ from airflow_free.keys import digest
 from airflow_free.ledger import TrialState
 from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
-from npucompose.compose.strangers import address_problems
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
+from npucompose.compose.untrusted_config import address_problems
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.experiment.job import NOT_IN_A_KEY, PlanContext
 from npucompose.experiment.sweep.ledger import Entry, Ledger
@@ -26,8 +26,7 @@ from npucompose.experiment.sweep.search.space import Space, changed_by_nobody_el
 from npucompose.experiment.sweep.search.study import Asked, Study
 from npucompose.results.effective import origin
 from npucompose.results.figures import MEASURED, figure_stage
-from npucompose.schema.execution import Executor
-from npucompose.schema.search import Optuna
+from npucompose.schema.sweep import Executor, Optuna
 from npucompose.table.structure import structure
 
 

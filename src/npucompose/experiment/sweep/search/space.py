@@ -11,7 +11,7 @@ from attrs import frozen
 
 from npucompose.compose.tree import Composed, Composer
 from npucompose.errors import ConfigError, listed
-from npucompose.schema.search import Dimension
+from npucompose.schema.sweep import Dimension
 
 KEY = re.compile(r"\+{0,2}[A-Za-z_][\w@/.-]*", re.ASCII)
 PERSONS_OWN = ("trust", "debug", "executor", "retry", "search", "tracker")

@@ -15,7 +15,7 @@ from attrs import frozen
 from airflow_free.ledger import Trial
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.search.space import Space
-from npucompose.schema.search import Optuna
+from npucompose.schema.sweep import Optuna
 
 
 @frozen(kw_only=True)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npucompose.errors import ConfigError
-from npucompose.targets.npu_offline.simulator.device import Device
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
+
+if TYPE_CHECKING:
+    from npucompose.targets.npu_offline.simulator.device import Device
 
 ALLOWED = "NPUCOMPOSE_STANDIN"
 """Environment variable: `1` in a process that may be turned into a device without CANN."""
@@ -28,9 +31,10 @@ def install(tree: Path, soc: str | None = None) -> Device:
             "target=npu_offline replaces torch_npu for the whole process, so it runs in processes of its own: "
             f"`python run.py target=npu_offline …`. In a process that you start for it set {ALLOWED}=1."
         )
+    from npucompose.targets.npu_offline.simulator import device as devices
     from npucompose.targets.npu_offline.simulator import modules, operators
 
-    device = Device(device_of(soc))
+    device = devices.Device(device_of(soc))
     modules.install(device, tree / "torch_npu")
     operators.define(device, tree / "torch_npu")
     _INSTALLED.append(device)

@@ -9,17 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.targets.npu_offline.simulator import graphs, lacking, recording, streams
-from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR
-
-if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator import classes, lacking
+from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, Device, owner_of
 
 CANN = "9.0.0"
 """The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
@@ -41,8 +38,7 @@ class DeviceProperties:
 
 def make(device: Device) -> ModuleType:
     """The module; asking it for what is `lacking` says so."""
-    graphs.attach(device)
-    streams.attach(device)
+    classes.attach(device)
     made = ModuleType("torch_npu._C")
     made.__dict__.update(functions(device))
     for names in lacking.LACKING.values():
@@ -106,7 +102,7 @@ def _devices(device: Device) -> dict[str, Any]:
 
 def _streams(device: Device) -> dict[str, Any]:
     def current(device_index: int = 0) -> tuple[int, int, int]:
-        return (device.current, 0, streams.DEVICE_TYPE)
+        return (device.current, 0, classes.DEVICE_TYPE)
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
         device.set_stream(stream_id)
@@ -115,11 +111,11 @@ def _streams(device: Device) -> dict[str, Any]:
         device.ledger.note("erase_stream", f"{list(tensor.shape)} of stream {stream_id}")
 
     return {
-        "_NPUStreamBase": streams.StreamBase,
-        "_NPUEventBase": streams.EventBase,
+        "_NPUStreamBase": classes.StreamBase,
+        "_NPUEventBase": classes.EventBase,
         "_npu_getCurrentStream": current,
-        "_npu_getDefaultStream": _answer((0, 0, streams.DEVICE_TYPE)),
-        "_npu_getCurrentRawStream": lambda device_index=0: streams.handle(device.current),
+        "_npu_getDefaultStream": _answer((0, 0, classes.DEVICE_TYPE)),
+        "_npu_getCurrentRawStream": lambda device_index=0: classes.handle(device.current),
         "_npu_setStream": set_stream,
         "_npu_synchronize": device.synchronize,
         "_npu_eraseStream": erase,
@@ -149,13 +145,13 @@ def _limits(device: Device) -> dict[str, Any]:
 
 
 def _graphs(device: Device) -> dict[str, Any]:
-    groups = graphs.TaskGroups(device)
+    groups = classes.TaskGroups(device)
 
     def scope(what: str) -> Callable[[str | None], None]:
         return lambda name: device.tell(f"super kernel scope {what} {name or ''}".rstrip())
 
     return {
-        "_NPUGraph": graphs.GraphBase,
+        "_NPUGraph": classes.GraphBase,
         "_graph_pool_handle": device.new_pool,
         "_npu_isCurrentStreamCapturing": lambda: device.capturing is not None,
         "_graph_task_group_begin": groups.begin,
@@ -203,7 +199,7 @@ def _memory(device: Device) -> dict[str, Any]:
     def storage_at(address: int, _: Any, nbytes: int) -> torch.UntypedStorage:
         """The memory of a recording by its address; other memory (an input's) is only borrowed, as torch_npu does."""
         with _disable_current_modes():
-            owned = recording.owner_of(device, address)
+            owned = owner_of(device, address)
             if owned is not None:
                 return owned
             if nbytes == 0:

@@ -1,22 +1,24 @@
-"""The state of the one device: streams, the capture that is open, replays that wait, a ledger of all it was told."""
+"""The state of the one device, and what a captured graph is on the host: capture records, replay runs the record.
+
+Streams, the capture that is open, replays that wait, a ledger of all the device was told.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import Any
 
-from attrs import define, field
+import torch
+from attrs import define, field, frozen
 
-from npucompose.vendor.soc import Soc, device_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from npucompose.targets.npu_offline.simulator.recording import Recording
+from npucompose.targets.npu_offline.simulator.recorder import Call, Order, Recorder, Trace, tensors
+from npucompose.vendor.devices import Soc, device_of
 
 
 @define(kw_only=True, eq=False)
@@ -184,3 +186,172 @@ class Device:
         if self._waiting:
             waits = ", ".join(map(str, self._waiting))
             raise RuntimeError(f"stand-in: a replay waits for external event {waits}, which nobody has signalled.")
+
+
+LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
+"""Graphs whose memory exists: TorchAir keeps addresses of it and asks for tensors by them (`owner_of`)."""
+
+
+@frozen(kw_only=True)
+class Wait:
+    """The replay stands here until the host signals the event."""
+
+    event: Event
+
+
+@frozen(kw_only=True)
+class Reset:
+    event: Event
+
+
+@frozen(kw_only=True)
+class Tasks:
+    """A handle of graph_task_group_end: the calls of the group, for new arguments."""
+
+    calls: Sequence[Any]
+
+
+MODES = ("global", "thread_local", "relaxed")
+"""What a capture may do about calls of other threads."""
+
+
+class Recording:
+    """One captured graph. TorchAir's first one for an FX graph is empty: it opens the memory pool."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.tape: list[Call | Wait | Reset] = []
+        self.told: list[str] = []
+        """Kernels, records and waits in the order in which the device was told, a line each."""
+        self.blocks: dict[int, torch.UntypedStorage] = {}
+        """{address: memory that was made while capturing}."""
+        self.order = Order()
+        self.trace = Trace()
+        self.seconds = 0.0
+        self.replays = 0
+        self._recorder: Recorder | None = None
+        self._groups: list[int] = []
+        self._pool: Any = None
+        self._streams = 0
+
+    def begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        if self.device.capturing is not None:
+            raise RuntimeError("stand-in: a capture is open already.")
+        if capture_error_mode not in MODES:
+            known = ", ".join(MODES)
+            raise RuntimeError(f"stand-in: unknown capture_error_mode {capture_error_mode!r}; there are: {known}.")
+        if self.device.current == 0:
+            raise RuntimeError("stand-in: a capture on the default stream; torch.npu.graph takes one of its own.")
+        self.order.begin(self.device.current)
+        self._begun = perf_counter()
+        self._pool = pool
+        self.device.capturing = self
+        self._recorder = Recorder(self)
+        self._recorder.__enter__()
+
+    def end(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        assert recorder is not None
+        self.order.end(self.device.current)
+        self.device.capturing = None
+        recorder.__exit__(None, None, None)
+        recorder.undo()
+        self.seconds = perf_counter() - self._begun
+        if self.tape:
+            self._streams = self.device.hold_streams(self._tasks().values())
+            LIVE.add(self)
+            self.device.graphs.append(self)
+            self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self._pool}")
+
+    def _tasks(self) -> Counter[int]:
+        """{stream: kernels on it}."""
+        return Counter(entry.stream for entry in self.tape if isinstance(entry, Call) and entry.computes)
+
+    @property
+    def kernels(self) -> int:
+        return sum(isinstance(entry, Call) and entry.computes for entry in self.tape)
+
+    @property
+    def pool_bytes(self) -> int:
+        return sum(block.nbytes() for block in self.blocks.values())
+
+    def replay(self) -> None:
+        self.device.synchronize()
+        self.replays += 1
+        self.device.ledger.note("replay")
+        self.device.advance(self._run())
+
+    def _run(self) -> Iterator[Event]:
+        """Yields the event it is blocked on: TorchAir starts a replay *before* it updates the tasks' arguments."""
+        for entry in self.tape:
+            if isinstance(entry, Wait):
+                if not entry.event.signalled:
+                    yield entry.event
+            elif isinstance(entry, Reset):
+                entry.event.signalled = False
+            elif entry.computes:
+                with torch.no_grad():
+                    entry.run()
+
+    def reset(self) -> None:
+        """Give the recording up; its memory lives on in the tensors that were handed out."""
+        self.tape.clear()
+        self.blocks.clear()
+        self.device.captured_streams -= self._streams
+        self._streams = 0
+
+    @property
+    def pool(self) -> Any:
+        return self._pool
+
+    def taped_call(self, call: Call, written: Sequence[torch.Tensor]) -> None:
+        self.tape.append(call)
+        for tensor in tensors(call.out):
+            storage = tensor.untyped_storage()
+            if (
+                storage.nbytes()
+                and not call.func._schema.is_mutable
+                and not any(storage._cdata == given.untyped_storage()._cdata for given in tensors([*call.args]))
+            ):
+                self.blocks.setdefault(storage.data_ptr(), storage)
+        if not call.computes:
+            return
+        self.told.append(f"{call.func} on stream {call.stream}")
+        self.trace.kernel(str(call.func), call.stream)
+        made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
+        given = tensors([*call.args, *call.kwargs.values()])
+        self.order.call(call.stream, str(call.func), _memory(given), _memory([*written, *made]))
+
+    def taped_record(self, event: Event, stream: int) -> None:
+        self.told.append(f"record event {event.number} on stream {stream}")
+        self.trace.record(event.number, stream)
+        self.order.record(event.number, stream)
+
+    def taped_wait(self, event: Event, stream: int) -> None:
+        kind = "external event" if event.external else "event"
+        self.told.append(f"wait {kind} {event.number} on stream {stream}")
+        if event.external:
+            self.tape.append(Wait(event=event))
+        self.trace.wait(event.number, stream)
+        self.order.wait(event.number, stream)
+
+    def taped_reset(self, event: Event) -> None:
+        self.tape.append(Reset(event=event))
+
+    def group_begin(self) -> None:
+        self._groups.append(len(self.tape))
+
+    def group_end(self) -> Tasks:
+        return Tasks(calls=self.tape[self._groups.pop() :])
+
+
+def owner_of(device: Device, address: int) -> torch.UntypedStorage | None:
+    """The memory of a recording that begins at `address`."""
+    for live in LIVE:
+        if address in live.blocks:
+            return live.blocks[address]
+    return device.capturing.blocks.get(address) if device.capturing is not None else None
+
+
+def _memory(found: Sequence[torch.Tensor]) -> set[int]:
+    return {tensor.untyped_storage()._cdata for tensor in found}

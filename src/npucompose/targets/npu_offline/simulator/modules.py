@@ -9,16 +9,14 @@ import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
-
-if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE
+from npucompose.targets.npu_offline.simulator.device import Device
 
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
@@ -48,8 +46,8 @@ def install(device: Device, root: Path) -> None:
     npu = importlib.import_module("torch_npu.npu")
     # One device, whatever driver this host may have: torch_npu would count them with the driver's library.
     npu.__dict__.update(default_generators=(torch.default_generator,), _cached_device_count=1)
-    # A device of the name `npu` for fake tensors: graphs are converted as for it (placement.py). Real tensors stay on
-    # the CPU, and must say that they are the device's, or TorchAir leaves out what it does for device tensors.
+    # A device of the name `npu` for fake tensors: graphs are converted as for it (Note [Placement]). Real tensors stay
+    # on the CPU, and must say that they are the device's, or TorchAir leaves out what it does for device tensors.
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     torch.Tensor.is_npu = property(lambda tensor: True)  # pyright: ignore[reportAttributeAccessIssue]
     _accelerator(device)

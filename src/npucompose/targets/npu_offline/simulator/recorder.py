@@ -1,16 +1,28 @@
-"""Records what a capture sees. A device records without executing; here every call runs once, and is undone after."""
+"""What a capture sees: its calls, the order of them that streams and events give, a trace of its tasks.
+
+A device records without executing; here every call runs once, and is undone after.
+
+# Note [What NPUGraph.debug_dump writes]
+Each task of a captured graph as an event of a Chrome trace.
+The form is the one that the wheel's readers take (npu/_npugraph_utils.py, tools/aclgraph_check). A device also writes
+how many cores a kernel takes, which nobody knows without CANN: npugraph_ex's deadlock check finds the streams and
+events of the graph here, and no kernel that it would count.
+
+# Note [Order]
+On a device two streams run at the same time unless an event orders them; the stand-in runs everything in one row, so a
+missing event would never show in the values. Vector clocks over streams and events show it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
-from attrs import define
+from attrs import define, field, frozen
 from torch.utils._python_dispatch import TorchDispatchMode
-
-if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.simulator.recording import Recording
 
 WAITS_FOR_HOST = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"})
 """Calls whose answer the host needs at once: illegal in a capture."""
@@ -62,7 +74,8 @@ class Call:
 class Recorder(TorchDispatchMode):
     """Puts calls on a graph's tape and remembers what memory from outside looked like before it was written."""
 
-    def __init__(self, graph: Recording) -> None:
+    def __init__(self, graph: Any) -> None:
+        """`graph` is the Recording."""
         super().__init__()
         self.graph = graph
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -142,3 +155,142 @@ def _written(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[s
             continue
         given = args[index] if index < len(args) else kwargs.get(argument.name)
         yield from tensors(given)
+
+
+Clock = dict[int, int]
+"""{stream: how many of its calls are known to be done}."""
+
+
+@frozen(kw_only=True)
+class Access:
+    """One call's touch of a piece of memory."""
+
+    stream: int
+    time: int
+    call: str
+
+
+@define(kw_only=True, eq=False)
+class Order:
+    """The calls of one capture; see Note [Order].
+
+    `call(1, "mm", reads={7}, writes={8}); call(2, "relu", reads={8}, writes={9})` puts one sentence into `unordered`;
+    with `record(e, 1); wait(e, 2)` in between it puts none.
+
+    Between `begin` and `end`, which name the stream that captures, `outside` is filled: a call on a stream that no
+    event of the capture has reached is not captured, and a capture cannot end before a stream that it holds does.
+    """
+
+    clocks: dict[int, Clock] = field(factory=dict)
+    events: dict[int, Clock] = field(factory=dict)
+    written: dict[int, Access] = field(factory=dict)
+    read: dict[int, list[Access]] = field(factory=dict)
+    unordered: list[str] = field(factory=list)
+    outside: list[str] = field(factory=list)
+    """What the capture does not hold, though it was called between its begin and its end."""
+    history: list[tuple[Access, Clock]] = field(factory=list)
+    """Each call, and what its stream knew when it began."""
+    _reached: set[int] = field(factory=set)
+    _carrying: set[int] = field(factory=set)
+    """Events that a captured stream recorded: who waits for one is captured too."""
+    _last: dict[int, Access] = field(factory=dict)
+
+    def begin(self, stream: int) -> None:
+        self._reached = {stream}
+
+    def end(self, stream: int) -> None:
+        clock = self._clock(stream)
+        for other, last in self._last.items():
+            if other != stream and clock.get(other, 0) < last.time:
+                self.outside.append(
+                    f"{last.call} on stream {other} is the last of its stream, and stream {stream}, which captures, "
+                    "waits for no event after it: the capture ends before it."
+                )
+        self._reached.clear()
+
+    def record(self, event: int, stream: int) -> None:
+        self.events[event] = dict(self._clock(stream))
+        if stream in self._reached:
+            self._carrying.add(event)
+
+    def wait(self, event: int, stream: int) -> None:
+        """What the event knew, the stream knows now; an event that nobody recorded in this capture orders nothing."""
+        clock = self._clock(stream)
+        if event in self._carrying and self._reached:
+            self._reached.add(stream)
+        for other, time in self.events.get(event, {}).items():
+            clock[other] = max(clock.get(other, 0), time)
+
+    def call(self, stream: int, name: str, reads: Iterable[int], writes: Iterable[int]) -> None:
+        clock = self._clock(stream)
+        clock[stream] = clock.get(stream, 0) + 1
+        mine = self._last[stream] = Access(stream=stream, time=clock[stream], call=name)
+        if self._reached and stream not in self._reached:
+            self._reached.add(stream)  # told once
+            self.outside.append(
+                f"{name} is called on stream {stream}, which waits for no event of the capture: it is not captured."
+            )
+        self.history.append((mine, dict(clock)))
+        reads, writes = set(reads), set(writes)
+        for memory in reads | writes:
+            self._check(mine, self.written.get(memory), clock, "wrote")
+        for memory in writes:
+            for reader in self.read.pop(memory, []):
+                self._check(mine, reader, clock, "reads")
+            self.written[memory] = mine
+        for memory in reads - writes:
+            self.read.setdefault(memory, []).append(mine)
+
+    def happens_before(self) -> set[tuple[str, str]]:
+        """(earlier, later) of the calls that are ordered however long each of them takes."""
+        return {
+            (first.call, then.call)
+            for then, clock in self.history
+            for first, _ in self.history
+            if first is not then and clock.get(first.stream, 0) >= first.time
+        }
+
+    def _check(self, mine: Access, earlier: Access | None, clock: Clock, did: str) -> None:
+        if earlier is not None and earlier.stream != mine.stream and clock.get(earlier.stream, 0) < earlier.time:
+            self.unordered.append(
+                f"{mine.call} on stream {mine.stream} reads or writes what {earlier.call} on stream {earlier.stream} "
+                f"{did}, and no event orders them."
+            )
+
+    def _clock(self, stream: int) -> Clock:
+        return self.clocks.setdefault(stream, {})
+
+
+KERNEL, RECORD, WAIT = "KERNEL", "EVENT_RECORD", "EVENT_WAIT"
+
+
+@define(kw_only=True, eq=False)
+class Trace:
+    """`trace.kernel("aten.mm", 1)` appends a task; a record gets a handle of its own, which the waits after it name."""
+
+    tasks: list[dict[str, Any]] = field(factory=list)
+    _handles: dict[int, int] = field(factory=dict)
+
+    def kernel(self, name: str, stream: int) -> None:
+        self._task(name, KERNEL, stream)
+
+    def record(self, event: int, stream: int) -> None:
+        self._handles[event] = len(self.tasks) + 1
+        self._task(f"{RECORD}_{self._handles[event]}", RECORD, stream)
+
+    def wait(self, event: int, stream: int) -> None:
+        """An event that this graph did not record is waited for by its own number, which no record has."""
+        handle = self._handles.get(event, -event)
+        self._task(f"{WAIT}_{handle}" if handle > 0 else f"{WAIT}_external{event}", WAIT, stream)
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.tasks, indent=1), encoding="utf-8")
+
+    def _task(self, name: str, kind: str, stream: int) -> None:
+        """Times are the order in which the device was told; a dump of a device has no others."""
+        number = len(self.tasks) + 1
+        args = {"Task Id": number, "Stream Id": stream, "Task Type": kind}
+        self.tasks.append(
+            {"name": name, "pid": "npugraph", "tid": f"stream{stream}", "ph": "X", "ts": float(number), "dur": 0.5,
+             "args": args}
+        )  # fmt: skip

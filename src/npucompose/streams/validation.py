@@ -1,4 +1,6 @@
-"""What a device and a mode put up with: streams, events, operators, kernels that want all cores at once."""
+"""Reading a planned graph back (Plan) and proving it: every order that the kernels need is kept on every timing, and
+the device and the mode put up with its streams, events, operators, and kernels that want all cores at once.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ import torch
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence
+from npucompose.graphs import Dependence, Edge
 from npucompose.graphs.effects import is_collective
-from npucompose.graphs.scopes import NAMESPACES, control, core_limits
+from npucompose.graphs.scopes import NAMESPACES, control, core_limits, priorities, stream_labels
+from npucompose.results.streams import Event, Plan
 from npucompose.schema.capabilities import Capabilities
-from npucompose.streams.timing import Timing
+from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.streams.lifetime import check_lifetimes
+from npucompose.streams.timing import Timing, issued_before
 
 GANGS = (
     "npu_moe_distribute_dispatch",
@@ -72,15 +77,13 @@ def check_gangs(graph: fx.Graph, timing: Timing, needed: Dependence, can: Capabi
     gangs = [kernel for kernel in needed.kernels if _is_gang(kernel)]
     limits, there = core_limits(graph), can.device_model.vector
     wants = {gang: limits[gang].vectorcore if gang in limits else there for gang in gangs}
-    starving = _beyond(gangs, timing, wants, there)
-    if not starving:
-        return
-    told = " and ".join(f"'{gang.name}' ({wants[gang]} on stream '{timing.streams[gang.name]}')" for gang in starving)
-    raise PlanError(
-        "gang",
-        f"{told} each take their vector cores all at once and no event orders them; together they want "
-        f"{sum(wants[gang] for gang in starving)} of {there}: they can starve each other for ever.",
-    )
+    if starving := _beyond(gangs, timing, wants, there):
+        each = (f"'{gang.name}' ({wants[gang]} on stream '{timing.streams[gang.name]}')" for gang in starving)
+        raise PlanError(
+            "gang",
+            f"{' and '.join(each)} each take their vector cores all at once and no event orders them; together they "
+            f"want {sum(wants[gang] for gang in starving)} of {there}: they can starve each other for ever.",
+        )
 
 
 def _beyond(gangs: Sequence[fx.Node], timing: Timing, wants: Mapping[fx.Node, int], there: int) -> tuple[fx.Node, ...]:
@@ -97,15 +100,67 @@ def _beyond(gangs: Sequence[fx.Node], timing: Timing, wants: Mapping[fx.Node, in
         if taken + sum(wants[gang] for gang in rest) <= there:
             continue
         for place, gang in enumerate(rest):
-            later = [other for other in rest[place + 1 :] if not _ordered(timing, gang, other)]
+            later = [
+                other for other in rest[place + 1 :] if not (timing.orders(gang, other) or timing.orders(other, gang))
+            ]
             todo.append(((*chosen, gang), later))
     return ()
-
-
-def _ordered(timing: Timing, one: fx.Node, other: fx.Node) -> bool:
-    return timing.orders(one, other) or timing.orders(other, one)
 
 
 def _is_gang(kernel: fx.Node) -> bool:
     packet = getattr(getattr(kernel.target, "overloadpacket", None), "__name__", "")
     return is_collective(kernel) or packet.startswith(GANGS)
+
+
+def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> Plan:
+    """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
+    kernels = (dependence or Dependence.of(graph)).kernels
+    labels = stream_labels(graph)
+    before = issued_before(graph, kernels)
+    streams = {kernel: labels.get(kernel, DEFAULT_STREAM) for kernel in before}
+    return Plan(
+        nodes={kernel.name: stream for kernel, stream in streams.items()},
+        events=tuple(
+            Event(recorder=first.name, waiter=kernel.name)
+            for kernel, firsts in before.items()
+            for first in firsts
+            if streams[first] != streams[kernel]
+        ),
+        priorities=priorities(graph),
+    )
+
+
+def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabilities | None = None) -> None:
+    """Raise PlanError unless the graph is safe however long each kernel takes; a hand-written graph may be given too.
+
+    The codes: `scope_unpaired`, `scope_nested`, `scope_label` (the label must be the first key), `record_nothing` (no
+    kernel before it on its stream), `deadlock` (a wait for what is recorded only after it; the circle is printed),
+    `race`, `collective_order`, `random_order`, `effect_order`, `order` (an edge of `dependence` that neither stream
+    order nor events keep; `dependence` is that of the graph before it was planned, by default of the graph itself).
+    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang`
+    (kernels that take all their cores at once, any number of them together more than there are) and `lifetime` (memory
+    that a stream may reuse while another one still reads it).
+    """
+    needed = dependence or Dependence.of(graph)
+    if can is not None:
+        check_operators(graph, can)
+    timing = Timing.from_graph(graph, needed)
+    for edge in needed.edges:
+        if not timing.orders(edge.first, edge.then):
+            raise PlanError(
+                _code(edge),
+                f"'{edge.first.name}' on stream '{timing.streams[edge.first.name]}' must be done before "
+                f"'{edge.then.name}' on stream '{timing.streams[edge.then.name]}' ({edge.why}), but neither stream "
+                "order nor an event says so.",
+            )
+    if can is not None:
+        check_budget(timing, can)
+        check_gangs(graph, timing, needed, can)
+        if can.frees_early:
+            check_lifetimes(graph, timing, needed)
+
+
+def _code(edge: Edge) -> str:
+    if edge.why == "effect order" and is_collective(edge.first) and is_collective(edge.then):
+        return "collective_order"
+    return {"random order": "random_order", "effect order": "effect_order", "asked for": "order"}.get(edge.why, "race")

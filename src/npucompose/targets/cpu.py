@@ -26,7 +26,7 @@ from npucompose.replay.interface import (
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 
 if TYPE_CHECKING:
     from torch import fx
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from npucompose.replay.memory.arena import Arena
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.compilation import Backend, Compilation
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
@@ -43,6 +43,24 @@ def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | N
     from npucompose.replay.executor.timing import clocked
 
     return clocked(graph_module, inputs)
+
+
+def _traced_where_unrecorded(
+    traced: fx.GraphModule, compiled: Callable[..., Any], compilations: Sequence[Compilation]
+) -> Callable[..., Any]:
+    """`compiled`, or for calls without a recording the graph that it was compiled of.
+
+    Only where one graph was made of it, and no pass was allowed to change its results.
+    """
+    from npucompose.replay.cache.graph_cache import GraphCache
+    from npucompose.targets.compiled_calls import AsTraced
+
+    if len(compilations) != 1:
+        return compiled
+    (made,) = compilations
+    if not isinstance(made.lowered, GraphCache) or not all(record.exact for record in made.passes):
+        return compiled
+    return AsTraced(compiled, traced.forward, made.lowered, made.moving_inputs)
 
 
 @frozen(kw_only=True)
@@ -184,17 +202,13 @@ class CpuTarget(Target):
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         if not self.support(backend.mode).fuses:
-            from npucompose.targets.cpu.as_traced import where_nothing_is_recorded
-
             known = len(backend.compilations)
-            made = super().compile(backend, graph_module, example_inputs)
-            return where_nothing_is_recorded(graph_module, made, backend.compilations[known:])
-        from npucompose.targets.cpu import linears
-        from npucompose.targets.inductor import through_inductor
+            compiled = super().compile(backend, graph_module, example_inputs)
+            return _traced_where_unrecorded(graph_module, compiled, backend.compilations[known:])
+        from npucompose.targets import inductor
 
-        return through_inductor(
-            backend, graph_module, example_inputs, frozen=partial(linears.choose, library=self.linear)
-        )
+        chosen = partial(inductor.choose_linears, library=self.linear)
+        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen)
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.cache.segments import planned

@@ -1,4 +1,4 @@
-"""The compiled base classes of torch.npu.Stream, Event and ExternalEvent; the classes themselves are the wheel's.
+"""The compiled base classes of torch.npu's Stream, Event, ExternalEvent and NPUGraph; the classes are the wheel's.
 
 What each method takes and gives is read from Ascend/pytorch (torch_npu/csrc/npu/Stream.cpp and Event.cpp, August 2026).
 The device runs everything in one row and remembers what it was told.
@@ -6,14 +6,14 @@ The device runs everything in one row and remembers what it was told.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
-from npucompose.targets.npu_offline.simulator.lacking import refuse
-
-if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.simulator.device import Device, Event
+from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording, Tasks
+from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
+from npucompose.targets.npu_offline.simulator.recorder import Updater
 
 DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""
@@ -106,20 +106,76 @@ class EventBase(torch.Event):
     def synchronize(self) -> None:
         self._device.synchronize()
 
-    def elapsed_time(self, other: Any) -> float:
-        refuse("torch.npu.Event.elapsed_time")
-
-    def recorded_time(self) -> int:
-        refuse("torch.npu.Event.recorded_time")
-
-    def ipc_handle(self) -> bytes:
-        refuse("torch.npu.Event.ipc_handle")
+    elapsed_time = refused("torch.npu.Event.elapsed_time")
+    recorded_time = refused("torch.npu.Event.recorded_time")
+    ipc_handle = refused("torch.npu.Event.ipc_handle")
 
     @classmethod
     def from_ipc_handle(cls, device: Any, ipc_handle: bytes) -> EventBase:
         refuse("torch.npu.Event.from_ipc_handle")
 
 
+class GraphBase:
+    """torch_npu._C._NPUGraph."""
+
+    _device: ClassVar[Device]
+
+    def __init__(self) -> None:
+        self._recording = Recording(self._device)
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", report_shape: bool = False) -> None:
+        self._recording.begin(pool, capture_error_mode)
+
+    def capture_end(self) -> None:
+        self._recording.end()
+
+    def replay(self) -> None:
+        self._recording.replay()
+
+    def reset(self) -> None:
+        self._recording.reset()
+
+    def pool(self) -> Any:
+        return self._recording.pool
+
+    def debug_dump(self, debug_path: str) -> None:
+        self._recording.trace.write(Path(debug_path))
+
+    def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
+        self._device.ledger.note("super_kernel_optimize", f"{optimize_options} {debug_options}")
+
+
+class TaskGroups:
+    """torch_npu._C._graph_task_*: the calls between begin and end are a group that gets new arguments later."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._updating: list[Updater] = []
+
+    def begin(self, stream: Any) -> None:
+        self._open("graph_task_group_begin").group_begin()
+
+    def end(self, stream: Any) -> Tasks:
+        tasks = self._open("graph_task_group_end").group_end()
+        self._device.ledger.note("task_group")
+        return tasks
+
+    def update_begin(self, stream: Any, handle: Tasks) -> None:
+        updater = Updater(handle.calls)
+        updater.__enter__()
+        self._updating.append(updater)
+
+    def update_end(self, stream: Any) -> None:
+        updater = self._updating.pop()
+        updater.__exit__(None, None, None)
+        self._device.ledger.note("task_update", f"{updater.updated} calls")
+
+    def _open(self, asked: str) -> Recording:
+        if self._device.capturing is None:
+            raise RuntimeError(f"stand-in: {asked} outside a capture.")
+        return self._device.capturing
+
+
 def attach(device: Device) -> None:
-    """From now on streams and events are this device's."""
-    StreamBase._device = EventBase._device = device
+    """From now on streams, events and captured graphs are this device's."""
+    StreamBase._device = EventBase._device = GraphBase._device = device

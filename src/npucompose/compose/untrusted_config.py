@@ -1,4 +1,6 @@
-"""A configuration file that did not come with the package: read to plain data by an allow-list, then composed.
+"""What of a configuration is not trusted: files that did not come with the package, and values that no file may say.
+
+Such a file is read to plain data by an allow-list, then composed.
 
 It may say what an experiment is: choices of npucompose's groups, values of its keys, `${a.b}`. It may not speak of
 Hydra, name code, call a resolver or put its content anywhere but at the top or in its own group.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 import attrs
@@ -18,8 +20,11 @@ from attrs import frozen
 from npucompose.compose.references import PLAIN
 from npucompose.errors import ConfigError, listed, unknown
 from npucompose.plain_yaml import Limits, Resolvers, plain_data
+from npucompose.results.effective import COMMAND_LINE
 from npucompose.schema.experiment import Experiment
+from npucompose.schema.sweep import Executor, Ray
 from npucompose.untrusted import read_text
+from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
 
 MOST_BYTES = 1_000_000
 LIMITS = Limits(most_values=20_000, deepest=40, aliases=True)
@@ -171,3 +176,33 @@ def _text_problem(text: str) -> str | None:
     if re.search(r"\$\{[^{}]*:", left):
         return f"uses a resolver ({text[:60]}); a file may only refer to other values: ${{model.size}}."
     return f"is not understood ({text[:60]}); a file may refer to one other value: ${{model.size}}."
+
+
+# Values that only the command line may say: folders that are written to, the address of a cluster.
+
+WRITTEN = ("path", "dir")
+"""Kinds of leaves that name a folder which is written to."""
+
+
+def path_problems(options: CompilerOptions, said_by: Callable[[str], str]) -> Iterator[str]:
+    """A sentence for each folder that the vendor's compiler would write to, leads out of the run directory, and was not
+    named by the person; `said_by` tells the origin of a dotted key."""
+    for path, value in options.changed().items():
+        if EVERY_LEAF[path].kind not in WRITTEN or not isinstance(value, str):
+            continue
+        key, place = f"compiler.{path}", PurePath(value)
+        if (place.is_absolute() or ".." in place.parts or value.startswith("~")) and said_by(key) != COMMAND_LINE:
+            yield (
+                f"{key}={value!r} leads out of the run directory and comes from {said_by(key)}; only the command line "
+                "itself can say that."
+            )
+
+
+def address_problems(executor: Executor, said_by: Callable[[str], str], *, trust: bool) -> Iterator[str]:
+    """A sentence where a file names the Ray cluster: Ray unpickles what a cluster answers."""
+    origin = said_by("executor.address")
+    if isinstance(executor, Ray) and executor.address != "auto" and origin != COMMAND_LINE and not trust:
+        yield (
+            f"executor.address={executor.address} comes from {origin}, and a cluster's answers can run code here. If "
+            "you trust it, say the address on the command line, or trust=true."
+        )
