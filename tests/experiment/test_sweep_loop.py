@@ -35,11 +35,11 @@ from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
 from npucompose.experiment.sweep.point_run import PointFolder
 from npucompose.experiment.sweep.run import exit_status, kept, membership, run_sweep
-from npucompose.experiment.sweep.search.run import _Trials
 from npucompose.report import json as report_json
 from npucompose.results.figures import Figures
 from npucompose.results.record import Report
 from npucompose.schema.sweep import Tracker
+from npucompose_extensions.search.run import _Trials
 
 
 @pytest.fixture(scope="module")

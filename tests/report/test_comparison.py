@@ -10,10 +10,8 @@ from attrs import evolve
 from hostile import HOSTILE, filled
 from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR
 
-from npucompose.report.compare import Line
-from npucompose.report.comparison import Compared, render
-from npucompose.report.differences import ABSENT, differences
-from npucompose.report.pareto import with_front
+from npucompose.report.compare import Line, with_front
+from npucompose.report.comparison import ABSENT, Compared, differences, render
 from npucompose.results.figures import Figures
 from npucompose.results.measured import Memory
 from npucompose.results.record import Report

@@ -8,8 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.report.compare import Line
-from npucompose.report.pareto import front, rounded, with_front
+from npucompose.report.compare import Line, front, rounded, with_front
 from npucompose.results.figures import Figures
 
 SMALL = st.integers(0, 4).map(float)

@@ -25,24 +25,24 @@ from npucompose.report import (
     compare,
     comparison,
     html,
-    pareto,
     pictures,
     terminal,
 )
-from npucompose.report.comparison import Compared, render
-from npucompose.report.differences import (
+from npucompose.report.comparison import (
     CUT as WINDOW,
 )
-from npucompose.report.differences import (
+from npucompose.report.comparison import (
+    Compared,
     as_json,
     beside_each_other,
     difference_markdown,
     difference_text,
     differences,
     facts,
+    render,
 )
-from npucompose.report.exports import Tracked, trace_entries, trace_text
 from npucompose.report.html import source
+from npucompose.report.json import Tracked, trace_entries, trace_text
 from npucompose.report.pictures import Axis, timeline_drawings
 from npucompose.report.words import (
     as_time,
@@ -103,7 +103,7 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
         )
         for name, report in reports.items()
     ]
-    for line, report in zip(pareto.with_front(lines), reports.values(), strict=True):
+    for line, report in zip(compare.with_front(lines), reports.values(), strict=True):
         yield Compared(line=line, report=None if report.status == "illegal" else report)
 
 

@@ -26,6 +26,7 @@ from npucompose.vendor.option_specs import Leaf, shown
 from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]
+OURS = ("npucompose", "npucompose_extensions")
 PACKAGES = (npucompose.table, npucompose.vendor, npucompose.schema, npucompose.results)
 
 
@@ -39,7 +40,7 @@ def classes() -> Iterator[type[Any]]:
             if isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__
         )
     for registry in (MODELS, PASSES, TARGETS):
-        yield from (registry.get(name) for name in registry.names() if name in dict(registry.built_in))
+        yield from (registry.get(name) for name in registry.names() if registry.package(name) in OURS)
 
 
 def default_of(field: attrs.Attribute[Any]) -> str:

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from npucompose.errors import ConfigError
+from npucompose.experiment.tracking.base import TRACKERS
 from npucompose.results.effective import DEFAULT, Effective, origin, settings
 from npucompose.results.figures import CHOICES, MEASURED, Figures, figure_stage
 from npucompose.results.graphs import (
@@ -29,7 +30,6 @@ from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, SinkingF
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.experiment import PATHS, Operator, dimension_of, told
 from npucompose.schema.streams import fits
-from npucompose.schema.sweep import PACKAGES
 from npucompose.table.plain import facts_of, flat, of_facts
 from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel, cpu
 from npucompose.version import torch_warning
@@ -203,7 +203,8 @@ def test_an_overwritten_result_is_told_with_the_option_that_makes_copies() -> No
 
 
 def test_each_tracker_is_an_extra_of_its_own_name() -> None:
-    assert PACKAGES == {"mlflow": "mlflow", "tensorboard": "tensorboard"}
+    trackers = {name: tracker.package for name, tracker in TRACKERS.every().items()}
+    assert trackers == {"mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 
 # Devices.

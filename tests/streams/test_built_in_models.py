@@ -24,7 +24,7 @@ OTHERS = tuple(name for name in MODELS.names() if name not in (*QUICK, "python")
 
 def width(graph: fx.Graph) -> int:
     """How many kernels can run at once, those left out that read nothing and go where they are read."""
-    found = Dependence.of(graph)
+    found = Dependence.from_graph(graph)
     kernels = [kernel for kernel in found.kernels if kernel.all_input_nodes]
     number = {kernel: index for index, kernel in enumerate(sorted(kernels, key=found.kernels.index))}
     edges = [(number[e.first], number[e.then]) for e in found.edges if e.first in number and e.then in number]

@@ -53,7 +53,7 @@ class Written:
 
     def done(self, *outputs: fx.Node) -> tuple[fx.Graph, Dependence]:
         self.graph.output(outputs)
-        return self.graph, Dependence.of(self.graph)
+        return self.graph, Dependence.from_graph(self.graph)
 
 
 def before(graph: fx.Graph, needed: Dependence) -> dict[str, list[str]]:
@@ -269,7 +269,7 @@ def planned() -> fx.GraphModule:
 
 def test_an_order_that_was_asked_for_is_proven_too() -> None:
     graph = planned().graph
-    found = Dependence.of(graph)
+    found = Dependence.from_graph(graph)
     asked = attrs.evolve(found, edges=(*found.edges, Edge(node(graph, "sub"), node(graph, "mm"), "asked for")))
     with pytest.raises(PlanError, match=r"'sub' on stream 'stream1' must be .* 'mm' on stream 'default' \(asked for\)"):
         validate(graph, asked)
@@ -361,7 +361,7 @@ def test_an_order_by_chance_is_legal_and_of_every_kernel() -> None:
     ],
 )
 def test_a_race_is_told_by_what_shows_first(got: dict[str, Any], words: str) -> None:
-    kernels = Dependence.of(traced(mm_abs_sub, X).graph).kernels
+    kernels = Dependence.from_graph(traced(mm_abs_sub, X).graph).kernels
     expected = {"mm": 1, "abs_1": 2, "sub": 3, "add": 4, "": []}
     told = execute._words(5, 3, kernels, expected, got)
     assert told == f"Random order 5 (seed 3), which streams and events allow, gives another result: {words}."
@@ -375,7 +375,7 @@ def test_what_was_asked_for_is_an_edge_behind_those_of_the_data() -> None:
     assert [(edge.first.name, edge.then.name, edge.why) for edge in problem.needed.edges] == [
         ("abs_1", "sub", "data"), ("mm", "add", "data"), ("sub", "add", "data"), ("sub", "mm", "asked for"),
     ]  # fmt: skip
-    found = Dependence.of(module.graph)
+    found = Dependence.from_graph(module.graph)
     assert problem.needed.origins.keys() == found.origins.keys()
     assert problem.needed.aliases.written == found.aliases.written
     with pytest.raises(PlanError, match="goes in a circle: mm -> add -> mm") as caught:

@@ -35,7 +35,7 @@ def orders(before: dict[fx.Node, list[fx.Node]], done: tuple[fx.Node, ...] = ())
 
 def is_observable(module: fx.GraphModule) -> bool:
     """Whether some order that streams and events allow gives other bits."""
-    dependence = Dependence.of(module.graph)
+    dependence = Dependence.from_graph(module.graph)
     inputs = Inputs(module.graph, dependence)
     with isolated_run():
         expected = execute._run(module.graph, inputs, dependence.kernels)

@@ -90,7 +90,7 @@ def writer() -> fx.GraphModule:
 
 def test_what_the_graph_writes_is_a_copy_of_its_own_at_each_start() -> None:
     module = writer()
-    inputs = Inputs(module.graph, Dependence.of(module.graph))
+    inputs = Inputs(module.graph, Dependence.from_graph(module.graph))
     once, again = inputs.start(), inputs.start()
     x, y = (node(module.graph, name) for name in ("x0", "x1"))
     assert list(once) == [x, y]
@@ -127,7 +127,7 @@ def viewed() -> fx.GraphModule:
 
 
 def begun(module: fx.GraphModule) -> tuple[Execution, dict[str, fx.Node]]:
-    found = Dependence.of(module.graph)
+    found = Dependence.from_graph(module.graph)
     execution = Execution(module.graph, found.kernels, Inputs(module.graph, found).start())
     return execution, {one.name: one for one in module.graph.nodes}
 
@@ -200,7 +200,7 @@ MEASURED = Clocked(
 
 def test_the_work_of_each_kernel_is_what_the_clock_said_of_it() -> None:
     module = traced(mm_abs_sub, X)
-    assert cost.work_of(MEASURED, Dependence.of(module.graph)) == [
+    assert cost.work_of(MEASURED, Dependence.from_graph(module.graph)) == [
         Work(us=4.0, in_a_row_us=3.0, vector=1),
         Work(us=1.0, in_a_row_us=0.0, vector=1),
         Work(us=2.0, in_a_row_us=5.0, vector=1),
@@ -237,7 +237,7 @@ def test_a_kernel_s_time_is_the_shortest_round_after_the_one_that_warms_up(monke
         return times[kernel.name][rounds.count(kernel.name) - 1]
 
     monkeypatch.setattr(cost, "_timed", timed)
-    found = cost.measured(module.graph, Dependence.of(module.graph))
+    found = cost.measured(module.graph, Dependence.from_graph(module.graph))
     assert found == [Work(us=us, vector=1) for us in (6, 3, 1, 2)]
     assert rounds == ["mm", "abs_1", "sub", "add"] * (1 + cost.ROUNDS)
 
@@ -257,7 +257,9 @@ def test_one_call_is_timed_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_graph_that_writes_its_inputs_is_timed_on_fresh_ones() -> None:
     module = writer()
-    assert all(item.us > 0 and item.vector == 1 for item in cost.measured(module.graph, Dependence.of(module.graph)))
+    assert all(
+        item.us > 0 and item.vector == 1 for item in cost.measured(module.graph, Dependence.from_graph(module.graph))
+    )
     assert names(module.graph)[0] == "x0"
 
 

@@ -173,7 +173,7 @@ def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
     return Choice(name=str(rest.pop("pass", label)), options=rest)
 
 
-def _made(registry: Registry[T], choice: Choice, group: str) -> T:
+def _made(registry: Registry[type[T]], choice: Choice, group: str) -> T:
     return structure(registry.get(choice.name), dict(choice.options), group)
 
 

@@ -224,7 +224,7 @@ class Traced:
         checked = session.checked
         mode = checked.experiment.mode.name
         can = checked.target.capabilities(mode)
-        pre, post = (PassPipeline.of(checked.passes if passes else (), stage, can) for stage in STAGES)
+        pre, post = (PassPipeline.for_stage(checked.passes if passes else (), stage, can) for stage in STAGES)
         backend = Backend(target=checked.target, mode=mode, options=checked.experiment.compiler, pre=pre, post=post)
         backend.reads_only = True
         backend.decompositions = decompositions(checked.target, session.materialised.backend)

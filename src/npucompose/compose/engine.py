@@ -51,9 +51,10 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     mode = experiment.mode.name
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
     ops.define()
+    ops.define_installed(rule.op for rule in experiment.adapt.rules)
     can = checked.target.capabilities(mode)
     proving = experiment.check == "per_pass"
-    pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
+    pre, post = (PassPipeline.for_stage(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(
         target=checked.target,
         mode=mode,

@@ -82,10 +82,9 @@ def _composed(arguments: argparse.Namespace) -> Composed:
 
 
 def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explanation:
-    from npucompose.sinking import with_artefacts
-    from npucompose.sinking.artefacts import read
+    from npucompose.sinking import read_artefact, with_artefacts
 
-    told = [read(path).sinking for path in files]
+    told = [read_artefact(path) for path in files]
     if files and not arguments.overrides:
         names = {"file": ", ".join(Path(path).name for path in files)}
         return Explanation(asked=names, sinking=with_artefacts(None, told), compile_s=0.0, diagnosis_s=0.0)

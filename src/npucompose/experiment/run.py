@@ -28,7 +28,7 @@ from npucompose.experiment.orchestrator import remote_environment, store_at
 from npucompose.machine import thread_settings
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report.exports import trace_text
+from npucompose.report.json import trace_text
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
 from npucompose.table.plain import of_facts

@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from npucompose.errors import CaptureError
+from npucompose.graphs.matching import source_line
 from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
-from npucompose.graphs.source import source_line
 from npucompose.replay.plan import flat
 
 _Key: Any = torch._C.DispatchKey

@@ -32,12 +32,12 @@ class Figures:
         experiment, stages, memory = report.experiment, report.stages, report.memory
         times = stages.benchmark if report.status != "numerics_failed" else None
         return Figures(
-            model=_name(experiment, "model"),
-            target=_name(experiment, "target"),
-            mode=_name(experiment, "mode"),
-            shapes=_name(experiment, "shapes"),
+            model=choice_name(experiment, "model"),
+            target=choice_name(experiment, "target"),
+            mode=choice_name(experiment, "mode"),
+            shapes=choice_name(experiment, "shapes"),
             passes=",".join(_mapping(experiment.get("passes"))),
-            streams=_name(experiment, "streams") if report.streams is not None else None,
+            streams=choice_name(experiment, "streams") if report.streams is not None else None,
             p50_us=times.p50_us if times else None,
             p99_us=times.p99_us if times else None,
             speedup=times.speedup.get("eager") if times else None,
@@ -57,7 +57,8 @@ def figure_stage(figure: str) -> str:
     return {"compile_s": "compile", "pool_bytes": "capture"}.get(figure, "benchmark")
 
 
-def _name(experiment: Mapping[str, Any], group: str) -> str | None:
+def choice_name(experiment: Mapping[str, Any], group: str) -> str | None:
+    """Of what an experiment has of a group of conf/."""
     name = _mapping(experiment.get(group)).get("name")
     return name if isinstance(name, str) else None
 

@@ -90,9 +90,6 @@ Executor = Local | Ray | Slurm
 
 TrackerName = Literal["none", "mlflow", "tensorboard"]
 
-PACKAGES: Mapping[str, str] = {"mlflow": "mlflow", "tensorboard": "tensorboard"}
-"""{tracker: what has to be importable, and the extra of the same name that brings it}."""
-
 
 @frozen(kw_only=True)
 class Tracker:

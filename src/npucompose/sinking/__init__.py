@@ -6,6 +6,17 @@ Importing this loads no torch; `sinking.reading`, which reads an FX graph, does.
 
 from npucompose.sinking.diagnosis import diagnose, not_compiled, with_artefacts
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Question
+from npucompose.sinking.readers import read_artefact
 from npucompose.sinking.table import OperatorTable
 
-__all__ = ["Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled", "with_artefacts"]
+__all__ = [
+    "Change",
+    "FxFacts",
+    "GeFacts",
+    "OperatorTable",
+    "Question",
+    "diagnose",
+    "not_compiled",
+    "read_artefact",
+    "with_artefacts",
+]

@@ -14,8 +14,8 @@ from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name
 from npucompose.graphs.effects import nodes_in, tensors_in
 from npucompose.graphs.inputs import places
+from npucompose.graphs.matching import arguments_of
 from npucompose.graphs.scopes import control
-from npucompose.passes.matching import bound
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op
 
 VIEWS = frozenset(
@@ -116,7 +116,7 @@ def _computed(node: fx.Node) -> Iterator[str]:
 def _arguments(node: fx.Node) -> dict[str, Argument]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
-    return {name: _argument(value) for name, value in bound(node, defaults=False).items()}
+    return {name: _argument(value) for name, value in arguments_of(node, defaults=False).items()}
 
 
 def _argument(value: Any) -> Argument:

@@ -33,7 +33,7 @@ def isolated_run() -> Iterator[None]:
 def made_up_inputs(graph: fx.Graph) -> list[Any]:
     """Values for a graph's placeholders, by their fake values; see `Inputs`."""
     with isolated_run():
-        return list(Inputs(graph, Dependence.of(graph)).start().values())
+        return list(Inputs(graph, Dependence.from_graph(graph)).start().values())
 
 
 class Inputs:
@@ -119,7 +119,7 @@ def find_races(graph: fx.Graph, orders: int, seed: int = 0) -> None:
     shows when it matters and an order is drawn in which it does; the validator needs no such luck, but trusts what it
     is told of memory.
     """
-    dependence = Dependence.of(graph)
+    dependence = Dependence.from_graph(graph)
     kernels = dependence.kernels
     before = issued_before(graph, kernels)
     with isolated_run():

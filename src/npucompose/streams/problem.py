@@ -44,7 +44,7 @@ class Problem:
 
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
-        found = Dependence.of(graph)
+        found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
         times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
         return cls(

@@ -65,7 +65,7 @@ class Timing:
         return timing
 
     def enter(self, node: fx.Node, outer: str) -> str | None:
-        scope = Scope.of(node)
+        scope = Scope.from_node(node)
         if scope.stream is None:
             return None
         if outer != DEFAULT_STREAM:

@@ -114,7 +114,7 @@ def _is_gang(kernel: fx.Node) -> bool:
 
 def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> Plan:
     """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
-    kernels = (dependence or Dependence.of(graph)).kernels
+    kernels = (dependence or Dependence.from_graph(graph)).kernels
     labels = stream_labels(graph)
     before = issued_before(graph, kernels)
     streams = {kernel: labels.get(kernel, DEFAULT_STREAM) for kernel in before}
@@ -141,7 +141,7 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
     (kernels that take all their cores at once, any number of them together more than there are) and `lifetime` (memory
     that a stream may reuse while another one still reads it).
     """
-    needed = dependence or Dependence.of(graph)
+    needed = dependence or Dependence.from_graph(graph)
     if can is not None:
         check_operators(graph, can)
     timing = Timing.from_graph(graph, needed)

@@ -249,7 +249,7 @@ def test_inputs_are_copied_where_they_do_not_lie_in_the_buffers_already() -> Non
 def results_of(function: Any, *inputs: Any) -> tuple[Results, list[Any], list[Any]]:
     module, given = traced(function, *inputs), list(inputs)
     values = list(module(*given))
-    return Results.of(module, Aliases.of(module.graph), given, values), given, values
+    return Results.of(module, Aliases.from_graph(module.graph), given, values), given, values
 
 
 def test_each_kind_of_output_goes_out_its_own_way() -> None:

@@ -18,6 +18,7 @@ from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan, Point, expanded
 from npucompose.experiment.sweep.run import Name, exit_status, run_sweep
 from npucompose.experiment.sweep.view import SweepView
+from npucompose.registry import Registry
 from npucompose.schema.sweep import NoSearch, Search, Tracker
 from npucompose.table.structure import structure
 
@@ -47,6 +48,18 @@ class Task(ABC):
     @abstractmethod
     def _run(self, folder: Path, name: Name) -> int:
         """The exit status."""
+
+
+class SearchTask(Task):
+    """Points that are asked for one after another, each told what became of those before."""
+
+    @classmethod
+    @abstractmethod
+    def from_overrides(cls, options: Any, overrides: Sequence[str], composer: Composer) -> SearchTask:
+        """What a command line with `search=…` asks for, checked before anything is made."""
+
+
+SEARCHES: Registry[type[SearchTask]] = Registry(kind="search", base=SearchTask, group="npucompose.searches")
 
 
 class Sweep(Task):
@@ -83,9 +96,7 @@ def planned(overrides: Sequence[str], composer: Composer) -> Task:
         tree = composer.compose(points[0]).tree
         search: Search = structure(Search, tree.get("search", {}), "search")  # pyright: ignore[reportArgumentType]
         if not isinstance(search, NoSearch):
-            from npucompose.experiment.sweep.search.command import SearchTask
-
-            return SearchTask.of(search, points[0], composer)
+            return SEARCHES.get(search.name).from_overrides(search, points[0], composer)
     return Sweep(Plan.of(overrides, composer))
 
 

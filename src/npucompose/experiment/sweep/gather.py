@@ -16,9 +16,8 @@ from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.run import POINTS
 from npucompose.report import json as report_json
-from npucompose.report.compare import Line
+from npucompose.report.compare import RIGHT, Line, Timed, best, with_front
 from npucompose.report.comparison import Compared
-from npucompose.report.pareto import RIGHT, Timed, best, with_front
 from npucompose.results.figures import Figures
 from npucompose.results.record import Report
 from npucompose.table.plain import flat

@@ -115,7 +115,7 @@ class CudaRecording:
         self._kind = inputs[self._tensors[0]].device.type if self._tensors else "cuda"
         self._walk = Walk(graph_module=graph_module, device=device, lanes=pool.lanes)
         self._walk.check()
-        self._aliases = Aliases.of(graph_module.graph)
+        self._aliases = Aliases.from_graph(graph_module.graph)
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self._written = [i for i in self._tensors if self._aliases.keys[placeholders[i]] & self._aliases.written]
         shared = sharing(inputs)

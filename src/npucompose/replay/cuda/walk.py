@@ -57,7 +57,7 @@ class Walk:
             current = scopes[-1] if scopes else home
             kind = control(node)
             if kind == "scope_enter":
-                scopes.append(self._lane(Scope.of(node), current, forked, begin))
+                scopes.append(self._lane(Scope.from_node(node), current, forked, begin))
             elif kind == "scope_exit":
                 scopes.pop()
             elif kind == "record":

@@ -83,7 +83,7 @@ class PlanTrial:
         those that take too much memory, and where nothing will be tried."""
         if self._tried is not None:
             return {}
-        aliases = Aliases.of(graph_module.graph)
+        aliases = Aliases.from_graph(graph_module.graph)
         nodes = graph_module.graph.find_nodes(op="placeholder")
         written = {
             i: value

@@ -56,7 +56,7 @@ class Transformers(Model):
         self.check()
         import torch
 
-        from npucompose.models.pretrained import Outputs, Sizes, makers
+        from npucompose_extensions.pretrained.inputs_and_outputs import Outputs, Sizes, makers
 
         dtype = getattr(torch, self.dtype)
         with seeded(seed):
@@ -74,8 +74,8 @@ class Transformers(Model):
     def _made(self) -> nn.Module:
         import transformers  # pyright: ignore[reportMissingImports]
 
-        from npucompose.models.pretrained import offline
-        from npucompose.models.small_configs import arguments
+        from npucompose_extensions.pretrained.inputs_and_outputs import offline
+        from npucompose_extensions.pretrained.small_configs import arguments
 
         architecture = self._class("architecture", self.architecture, transformers.PreTrainedModel)
         config_class = self._config_class(architecture)

