@@ -10,7 +10,7 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages import STAGES
-from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS

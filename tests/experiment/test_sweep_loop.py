@@ -31,10 +31,8 @@ from npucompose.experiment.sweep import report as reporting
 from npucompose.experiment.sweep import run
 from npucompose.experiment.sweep.command import TrackerQueue
 from npucompose.experiment.sweep.gather import gather, with_reports
-from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
-from npucompose.experiment.sweep.point_run import PointFolder
-from npucompose.experiment.sweep.run import exit_status, kept, membership, run_sweep
+from npucompose.experiment.sweep.run import Entry, Ledger, PointFolder, exit_status, kept, membership, run_sweep
 from npucompose.report import json as report_json
 from npucompose.results.figures import Figures
 from npucompose.results.record import Report
