@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npucompose.experiment.stages.compile import _shared
+from npucompose.experiment.stages.capture import _shared
 
 
 def test_a_slab_that_several_recordings_share_counts_once() -> None:

@@ -11,8 +11,8 @@ import torch
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment.stages import ablation, benchmark, facts, modes
 from npucompose.experiment.stages.ablation import lists
-from npucompose.experiment.stages.compile import Capture, _named, _shared, _summed
-from npucompose.experiment.stages.replay import _as_after_the_first_call, _call_facts
+from npucompose.experiment.stages.capture import Capture, _named, _shared, _summed
+from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
 from npucompose.results.measured import ALL, Memory, Numerics, Variant
 from npucompose.results.record import CaptureFacts
@@ -362,6 +362,6 @@ def test_a_session_that_compiled_more_than_the_first_call_starts_over() -> None:
 
 
 def test_a_call_is_told_with_what_it_compiled_and_its_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.experiment.stages.replay.told", lambda call: f"told {call}")
+    monkeypatch.setattr("npucompose.experiment.stages.sequence.told", lambda call: f"told {call}")
     found = _call_facts("x", SimpleNamespace(recompiles=(1, 2), numerics=PASSED))  # type: ignore[arg-type]
     assert (found.call, found.recompiles, found.passed, found.max_abs_err) == ("told x", 2, True, 0.5)

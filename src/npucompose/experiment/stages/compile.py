@@ -1,16 +1,14 @@
-"""The stages `compile`, from `torch.compile` to a callable, and `capture`: what was recorded."""
+"""The stage `compile`: from `torch.compile` to a callable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts import graphs_account, npu_facts, sinking_facts, stream_facts, timelines
-from npucompose.results.measured import Memory
-from npucompose.results.record import CaptureFacts
 from npucompose.table.plain import facts_of
-from npucompose.targets.optional import device_memory, recording_facts
+from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -36,62 +34,3 @@ class Compile(Stage["Session"]):
             "npu": npu_facts(live),
             "sinking": sinking_facts(live),
         }
-
-
-class Capture(Stage["Session"]):
-    """What was recorded: kernels, memory, and whether the recording can be called without torch.compile's guards."""
-
-    name: ClassVar[str] = "capture"
-    needs: ClassVar[tuple[str, ...]] = ("compile",)
-
-    def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
-        live.compiled  # noqa: B018  the first call records
-        recordings = recording_facts(live.checked.target, live.materialised.backend)
-        handle = live.detached
-        device = device_memory(live.checked.target)
-        facts: dict[str, Any] = {
-            "recordings": recordings,
-            "capture": None,
-            "memory": facts_of(Memory(**device)),
-        }
-        if recordings:
-            facts["capture"] = facts_of(
-                CaptureFacts(
-                    seconds=sum(r["seconds"] for r in recordings),
-                    captures=len(recordings),
-                    kernels=sum(r["kernels"] for r in recordings),
-                    executor=_named(recordings, "executor"),
-                    why_executor=_named(recordings, "executor_reason"),
-                    detached=handle is not None,
-                    why_attached=live.why_attached or None,
-                    ran=live.materialised.backend.statistics.if_any(),
-                )
-            )
-            facts["memory"] = facts_of(
-                Memory(
-                    pool_bytes=_summed(recordings, "pool_bytes"),
-                    shared_pool_bytes=_shared(recordings),
-                    unplanned_bytes=_summed(recordings, "unplanned_bytes"),
-                    live_bytes=_summed(recordings, "live_bytes"),
-                    **device,
-                )
-            )
-        return facts
-
-
-def _summed(recordings: list[Mapping[str, Any]], name: str) -> int | None:
-    """None where a recording does not know."""
-    values = [recording.get(name) for recording in recordings]
-    return None if None in values else sum(value for value in values if value is not None)
-
-
-def _shared(recordings: list[Mapping[str, Any]]) -> int | None:
-    """The slabs of all recordings, each once; None where a recording does not know them."""
-    if any("slabs" not in recording for recording in recordings):
-        return None
-    return sum({number: nbytes for recording in recordings for number, nbytes in recording["slabs"]}.values())
-
-
-def _named(recordings: list[Mapping[str, Any]], name: str) -> str | None:
-    """The different words of all recordings, in order; None where none says anything."""
-    return ", ".join(dict.fromkeys(str(r[name]) for r in recordings if r.get(name))) or None
