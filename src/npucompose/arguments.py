@@ -110,7 +110,7 @@ def _bisect(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    from npucompose.results.figures import MEASURED
+    from npucompose.results.record import MEASURED
 
     parser.add_argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)")
     parser.add_argument("--diff", action="store_true", help="what differs between two runs, and who said so")

@@ -14,7 +14,7 @@ from npucompose.experiment.sweep import command as view_module
 from npucompose.experiment.sweep.command import SweepView
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.experiment.sweep.run import Entry
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ NO_STRANGERS = {
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
     "npucompose.machine": "the kernel's files",
-    "npucompose.measure.memory": "the kernel's files",
+    "npucompose.measure.environment": "the kernel's files",
     "npucompose.vendor.devices": "the package's own table",
     "npucompose.sinking.table": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",

@@ -64,7 +64,7 @@ def facts(
         sure: Any = "unknown" if value == "unknown" else certainty
         return Verdict(value=value, certainty=sure, evidence=(f"{sure} {value}",))  # type: ignore[arg-type]
 
-    return SinkingFacts.of(fx_graph=verdict(fx), ge_graph=verdict(ge), ge_build=verdict(build), **more)
+    return SinkingFacts.from_verdicts(fx_graph=verdict(fx), ge_graph=verdict(ge), ge_build=verdict(build), **more)
 
 
 def a_step(id: str, status: str, *evidence: str) -> Step:

@@ -37,9 +37,8 @@ from npucompose.report.words import (
     written,
 )
 from npucompose.results.effective import COMMAND_LINE, origin
-from npucompose.results.figures import Figures
 from npucompose.results.graphs import rules_together
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 from npucompose.results.streams import Timelines
 from npucompose.table.plain import facts_of, flat
 
@@ -113,7 +112,7 @@ def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
 
 def render(report: Report, timelines: Timelines = ()) -> str:
     """The whole document; `timelines` are those of trace.json."""
-    figures = Figures.of(report)
+    figures = Figures.from_report(report)
     return page(
         "run.html",
         title_of(figures),

@@ -46,7 +46,7 @@ def diagnose(
     took = path(found, question)
     failure = next((graph.failure for graph in graphs if graph.failure is not None), None)
     fx = _least_static(found, "fx_graph")
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         path=took,
         fx_graph=fx if failure is None else evolve(fx, certainty="derived"),
         ge_graph=_least_static(found, "ge_graph"),
@@ -82,7 +82,7 @@ def with_artefacts(facts: SinkingFacts | None, told: Sequence[SinkingFacts]) -> 
     for step in (step for one in told for step in one.steps):
         if step.status != "skipped" or step.id not in found:
             found[step.id] = step
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         path=_path(facts, verdicts),
         fx_graph=verdicts["fx_graph"],
         ge_graph=verdicts["ge_graph"],
@@ -113,7 +113,7 @@ def not_compiled(question: Question, error: str) -> SinkingFacts:
     unknown = Verdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
     told = [_not_reached(step_id, guilty, error, fix) for step_id in TITLES]
     blame = Blame(node="forward", operator="torch.compile", reason=error)
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         fx_graph=unknown,
         ge_graph=unknown,
         ge_build=unknown,

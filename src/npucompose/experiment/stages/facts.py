@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import evolve, fields
 
-from npucompose.results.record import GraphFacts, PassFacts, StreamFacts
+from npucompose.results.graphs import PassFacts
+from npucompose.results.record import GraphFacts, StreamFacts
 from npucompose.table.plain import facts_of
 from npucompose.targets.optional import device_facts, device_texts
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
     from npucompose.compose.session import Session
     from npucompose.results.measured import Numerics, Overwrites
-    from npucompose.results.npu import NpuFacts
+    from npucompose.results.sinking import NpuFacts
     from npucompose.targets.compilation import Compilation
 
 
@@ -63,23 +64,8 @@ def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
 
 
 def _pass_facts(c: Compilation) -> list[PassFacts]:
-    return [
-        PassFacts(
-            name=r.name,
-            stage=r.stage,
-            matches=r.matches,
-            nodes_before=r.nodes_before,
-            nodes_after=r.nodes_after,
-            seconds=r.seconds,
-            exact=r.exact,
-            rules=r.rules,
-            moves=r.moves,
-            folds=r.folds,
-            max_abs_err=r.max_abs_err,
-            graph=c.id,
-        )
-        for r in c.passes
-    ]
+    shared = [field.name for field in fields(PassFacts) if field.name != "graph"]
+    return [PassFacts(graph=c.id, **{name: getattr(record, name) for name in shared}) for record in c.passes]
 
 
 def _texts(c: Compilation) -> dict[str, str]:

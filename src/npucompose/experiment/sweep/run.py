@@ -26,8 +26,7 @@ from npucompose.experiment.orchestrator import translate_errors
 from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.plan import Plan, Point
 from npucompose.report import json as report_json
-from npucompose.results.figures import MEASURED, Figures
-from npucompose.results.record import EXIT_STATUS, Status
+from npucompose.results.record import EXIT_STATUS, MEASURED, Figures, Status
 from npucompose.schema import sweep as choices
 from npucompose.table.structure import structure
 from npucompose.visible import visible
@@ -229,7 +228,7 @@ class PointRun:
             exit_signal=outcome.exit_signal if outcome is not None else None,
             run_dir=os.path.relpath(self.run.run_dir, self.root),
             seconds=outcome.seconds if outcome is not None else time.monotonic() - self.began,
-            figures=Figures.of(report),
+            figures=Figures.from_report(report),
         )
 
     def broken(self, problem: str) -> Entry:
