@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from npucompose.experiment.tracking.base import Order, RunTracker
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 
 T = TypeVar("T")
 DATABASE = "mlflow.db"

@@ -18,7 +18,7 @@ from npucompose.experiment import tracking
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.tracking import process
 from npucompose.experiment.tracking.base import Order
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 from npucompose.schema.sweep import Dimension, Optuna, Tracker
 from npucompose_extensions import trackers
 from npucompose_extensions.search.space import Space

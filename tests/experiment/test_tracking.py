@@ -16,7 +16,7 @@ from npucompose.experiment.tracking.base import Order
 from npucompose.experiment.tracking.process import handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 from npucompose.results.record import Report
 from npucompose.schema.sweep import Tracker
 

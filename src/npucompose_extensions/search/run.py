@@ -23,7 +23,7 @@ from npucompose.experiment.sweep.plan import Point, check_installed, point_of
 from npucompose.experiment.sweep.point_run import PointFolder
 from npucompose.experiment.sweep.run import POINTS, Name, beginner, executor_of, kept
 from npucompose.results.effective import origin
-from npucompose.results.figures import MEASURED, figure_stage
+from npucompose.results.record import MEASURED, figure_stage
 from npucompose.schema.sweep import Executor, Optuna
 from npucompose.table.structure import structure
 from npucompose_extensions.search.space import Space, changed_by_nobody_else

@@ -9,7 +9,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from npucompose.registry import Registry
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 
 
 @frozen(kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from npucompose.experiment.tracking.base import TRACKERS, Order
 from npucompose.report import json as report_json
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 
 
 def main() -> None:

@@ -23,10 +23,10 @@ from npucompose.graphs.effects import is_getitem, is_host, nodes_in, op_facts
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.graphs.scopes import control
 from npucompose.replay.capture import updates
-from npucompose.replay.capture.ledger import storage_of
 from npucompose.replay.capture.updates import is_functional_call, write_in_place
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, note, watchers
+from npucompose.replay.operands import storage_of
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 
