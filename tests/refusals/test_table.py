@@ -47,7 +47,7 @@ NO_STRANGERS = {
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.environment": "the kernel's files",
     "npucompose.vendor.devices": "the package's own table",
-    "npucompose.sinking.table": "the package's own table",
+    "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
     "npucompose_extensions.search.space": "what was written in the same call",

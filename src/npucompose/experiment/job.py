@@ -42,7 +42,7 @@ RESULT_PACKAGES = (
     "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.table",
     "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
-    "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
+    "npucompose.passes.simplify", "npucompose.models.base", "npucompose.models.layers",
     "npucompose.experiment.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
