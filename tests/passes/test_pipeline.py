@@ -12,10 +12,9 @@ from torch import fx
 from npucompose.errors import ConfigError, PassError, PlanError
 from npucompose.passes import PASSES
 from npucompose.passes.base import Pass
-from npucompose.passes.cse import Cse
-from npucompose.passes.dead_code import DeadCode
 from npucompose.passes.pipeline import PassPipeline, build, order_problems
-from npucompose.passes.stream_plan import StreamPlan
+from npucompose.passes.scopes import StreamPlan
+from npucompose.passes.simplify import Cse, DeadCode
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.schema.streams import Streams

@@ -16,7 +16,7 @@ from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
 from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
 from npucompose.table.options import option

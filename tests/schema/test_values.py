@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.experiment.tracking import TRACKERS
 from npucompose.results.effective import DEFAULT, Effective, origin, settings
 from npucompose.results.graphs import (
     Adaptation,
