@@ -25,7 +25,7 @@ from npucompose.registry import Registry
 from npucompose.results.effective import Effective, origin
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.sections import Extensions
-from npucompose.sinking import OperatorTable
+from npucompose.sinking import OperatorTable, shipped_table
 from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
@@ -113,9 +113,9 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
         _model_problems(model, experiment, problems)
     _pass_problems(passes or (), experiment, problems)
     effective: tuple[Effective, ...] = ()
-    operators = _gather(problems, lambda: OperatorTable.own().with_rows(experiment.sinking.operators))
+    operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
     if target is not None:
-        _gather(problems, lambda: OperatorTable.own().product(target.soc))
+        _gather(problems, lambda: shipped_table().product(target.soc))
         _gather(problems, lambda: target.check(experiment.mode.name))
         found = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
         effective = found or ()

@@ -12,12 +12,12 @@ from attrs import evolve
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.cuda.device import SharedPool, Uses
 from npucompose.replay.cuda.recording import Buffers, Captured, CudaCache, CudaRecording
 from npucompose.replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat, _is_dense
 from npucompose.replay.gate import Refused
-from npucompose.replay.plan import Layout, Literally, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.operands import Layout, same_bytes
+from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
 from tests.replay.capturing import request, traced
 from tests.replay.cuda.standin import Standin
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npucompose.errors import traced_line
 from npucompose.results.graphs import Outside
 from npucompose.results.sinking import Failure
-from npucompose.sinking.table import NUMBERS, is_scalar, taken_instead
+from npucompose.sinking.operators import NUMBERS, is_scalar, taken_instead
 from npucompose.table.modes import GE
 
 if TYPE_CHECKING:

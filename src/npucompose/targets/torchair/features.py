@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, listed
-from npucompose.results.npu import NpuFacts
+from npucompose.results.sinking import NpuFacts
 from npucompose.targets.torchair.config import MODES, package, read
 from npucompose.vendor.compiler import LEAVES
 

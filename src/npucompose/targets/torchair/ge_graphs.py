@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from npucompose.results.npu import GeGraph
+from npucompose.results.sinking import GeGraph
 from npucompose.sinking import GeFacts
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from npucompose.models.binding import Bound
     from npucompose.results.graphs import Outside
-    from npucompose.results.npu import NpuFacts
+    from npucompose.results.sinking import NpuFacts
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend, Compilation
 

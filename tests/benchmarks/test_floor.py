@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.measure import floor as floors
-from npucompose.measure.floor import Floor, StepTime, by_operator
+from benchmarks import floor as floors
+from benchmarks.floor import Floor, StepTime, by_operator
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
-from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.arena import Memory
 from tests.replay.capturing import traced
 
 

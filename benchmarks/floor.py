@@ -16,7 +16,7 @@ from attrs import frozen
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
-from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.arena import Memory
 
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 REPEATED = 16

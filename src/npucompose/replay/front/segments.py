@@ -23,10 +23,10 @@ from npucompose.graphs.effects import is_getitem, is_host, nodes_in, op_facts
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.graphs.scopes import control
 from npucompose.replay.capture import updates
-from npucompose.replay.capture.ledger import storage_of
 from npucompose.replay.capture.updates import is_functional_call, write_in_place
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, note, watchers
+from npucompose.replay.operands import storage_of
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 
@@ -126,13 +126,13 @@ def _is_view(node: fx.Node, outside: frozenset[fx.Node]) -> bool:
         source = node.args[0]
         return isinstance(source, fx.Node) and _is_view(source, outside)
     found = op_facts(node)
-    return found is not None and found.view and not found.may_copy
+    return found.view and not found.may_copy
 
 
 def _in_place_on(node: fx.Node) -> fx.Node | None:
     """The argument whose memory, as it lies there, is the node's result: x of `add_(x, y)`."""
     found = op_facts(node)
-    if found is None or len(found.writes) != 1 or found.changes_metadata:
+    if not found.writes or len(found.writes) != 1 or found.changes_metadata:
         return None
     target: Any = node.target
     returned = target._schema.returns

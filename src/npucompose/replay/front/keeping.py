@@ -31,10 +31,9 @@ from attrs import define, field, frozen
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph, How
 from npucompose.replay.interface import WhenNew
-from npucompose.replay.memory.arena import over
-from npucompose.replay.memory.buffers import sharing
 from npucompose.replay.memory.inputs import signature
-from npucompose.replay.plan import Layout, Plan, Root
+from npucompose.replay.operands import Layout, over, sharing
+from npucompose.replay.plan import Plan, Root
 
 AT_ONCE = 2
 """So many signatures of a graph are captured when they first come."""

@@ -15,15 +15,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
-from npucompose.replay.cache.keeping import Admission, KeptPlans
-from npucompose.replay.cache.segments import Segmented, nodes_of, prepared
 from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
 from npucompose.replay.executor.timing import PlanTrial
+from npucompose.replay.front.keeping import Admission, KeptPlans
+from npucompose.replay.front.segments import Segmented, nodes_of, prepared
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, is_watched, note, watchers
 from npucompose.replay.memory.arena import Arena, fork_safe_lock
 from npucompose.replay.memory.inputs import signature
-from npucompose.replay.threads import Workers
+from npucompose.replay.plan import Workers
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial

@@ -1,16 +1,125 @@
-"""Which operators read values that change, and what that makes of them: rows 2 to 5 of the decision table."""
+"""The operator table, and which operators of a graph read values that change: rows 2 to 5 of the decision table.
+
+The table says which operators' tiling reads values and where it can sink; and for which TorchAir has no GE converter,
+with what it converts in their place. Loads no torch.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
-from attrs import frozen
+import yaml
+from attrs import evolve, frozen
 
+from npucompose.errors import ConfigError, unknown
 from npucompose.results.sinking import Blame
 from npucompose.schema.experiment import Operator
-from npucompose.sinking.facts import FxFacts, Op, Question
-from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
+from npucompose.table.options import option
+from npucompose.table.structure import structure
+from npucompose.vendor import devices
+from npucompose.vendor.devices import Product
+
+_NAME = re.compile(r"\w+::\w+")
+FILE = Path(__file__).with_name("operators.yaml")
+ADAPTED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "all.dim", "amax.default", "amin.default", "clamp_max.default", "count_nonzero.dim_IntList", "dot.default",
+        "erfc.default", "exp2.default", "frac.default", "hardshrink.default", "index_copy.default", "index_put.default",
+        "isnan.default", "isneginf.default", "isposinf.default", "logical_xor.default", "mv.default",
+        "silu_backward.default", "softplus.default", "trunc.default",
+    )
+)  # fmt: skip
+"""Operators without a converter that adapt=ascend replaces; a test compares it with that file."""
+SCALAR = ("aten._local_scalar_dense.default", "aten.item.default")
+ON_DEVICE = "torchair.ops.npu_fused_infer_attention_score, which takes them as a tensor"
+NUMBERS = (
+    "numbers that the caller gives: a list[int] as an argument of forward, which shapes=dynamic makes symbols; "
+    f"for attention also {ON_DEVICE}"
+)
+
+
+@frozen(kw_only=True)
+class OperatorTable:
+    """The rows of operators.yaml and those that an experiment adds, with the families of socs.yaml."""
+
+    version: int
+    products: Mapping[str, Product] = option(factory=dict)
+    operators: Mapping[str, Operator] = option(factory=dict)
+    unconverted: Mapping[str, str] = option(factory=dict)
+    """{operator that turns data into a number, and that TorchAir has no converter for: where that stands}."""
+
+    def with_rows(self, rows: Mapping[str, Operator]) -> OperatorTable:
+        """The table with an experiment's rows, which replace those of the same name; ConfigError for a wrong one."""
+        rows = {name.replace(".", "::", 1): row for name, row in rows.items()}
+        problems = [
+            f"'{name}' @ sinking.operators is no operator's name: write namespace.operator or namespace::operator."
+            for name in rows
+            if not _NAME.fullmatch(name)
+        ]
+        for name, row in rows.items():
+            for product in row.products or ():
+                if product not in self.products:
+                    where = f"sinking.operators.{name}.products"
+                    problems.append(unknown("product", product, tuple(self.products), where))
+        if problems:
+            raise ConfigError(*problems)
+        return evolve(self, operators={**self.operators, **rows}) if rows else self
+
+    def of_ge(self, ge_type: str) -> Operator | None:
+        """The first row whose GE operator this is."""
+        return next((row for row in self.operators.values() if row.ge == ge_type), None)
+
+    def product(self, name: str | None) -> str | None:
+        """The family of a device's name: `product("Ascend910B3")` is "ascend910b"; ConfigError for an unknown name."""
+        return devices.SocTable(families=self.products).family(name)
+
+    def sinks(self, row: Operator, family: str | None) -> bool | None:
+        """Whether this operator's tiling sinks on this product; None where nobody can tell."""
+        if row.sinks is False:
+            return False
+        if family is None:
+            return None
+        if row.products is not None and family not in row.products:
+            return False
+        of_product = self.products[family].sinks
+        return False if of_product is False else None if None in (of_product, row.sinks) else True
+
+
+@cache
+def shipped_table() -> OperatorTable:
+    """The table of this version."""
+    data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    made = structure(OperatorTable, data, "sinking/operators.yaml")
+    return evolve(made, products=devices.table().families)
+
+
+def taken_instead(operator: str) -> str:
+    """What TorchAir converts in place of `aten.softplus.default`, as far as that is known."""
+    if is_scalar(operator):
+        return NUMBERS
+    if operator in ADAPTED:
+        return f"adapt=ascend  # its rules make operators with a converter of {operator.rpartition('.')[0]}"
+    name = operator.rpartition(".")[0]
+    ways = "mode=npugraph_ex, which captures operators and converts none"
+    return f"target.decompose=[{name}]  # torch takes it apart; or {ways}" if _decomposes(operator) else ways
+
+
+def is_scalar(operator: str) -> bool:
+    """Whether it turns data into a number; the name may lack `.default`."""
+    return any(operator in (full, full.removesuffix(".default")) for full in SCALAR)
+
+
+def _decomposes(operator: str) -> bool:
+    from torch._decomp import decomposition_table
+
+    return any(str(known) == operator for known in decomposition_table)
+
 
 Sink = Literal[
     "constant", "sinks", "packed", "switched_off", "operator_cannot", "product_cannot", "product_unknown", "unknown"
@@ -46,7 +155,7 @@ def uses(graph: FxFacts, question: Question, table: OperatorTable) -> tuple[Use,
 
 
 def _use(op: Op, question: Question, table: OperatorTable) -> Use | None:
-    row = table.row(op.schema)
+    row = table.operators.get(op.schema)
     if row is None:
         changing = tuple(name for name, a in op.arguments.items() if a.kind == "symbols")
         foreign = op.schema.partition("::")[0] not in TORCH_OWN
@@ -87,11 +196,9 @@ def geared(graph: FxFacts, question: Question) -> frozenset[str]:
 
 def shapes_made_of_values(graph: FxFacts, question: Question) -> Iterator[tuple[Op, tuple[str, ...]]]:
     """Operators whose result has an unknown size that no tensor given to it has: a number or the data decide it."""
-    known = geared(graph, question)
+    given = geared(graph, question).union(*(one.sizes.values() for one in graph.inputs))
     for op in graph.ops:
-        made = tuple(s for s in op.unknown_out if s not in op.unknown_in and s not in known)
-        sizes = {s for one in graph.inputs for s in one.sizes.values()}
-        made = tuple(s for s in made if s not in sizes)
+        made = tuple(s for s in op.unknown_out if s not in op.unknown_in and s not in given)
         if made:
             yield op, made
 
@@ -106,7 +213,7 @@ def dynamic_ops(
     unsure: dict[str, Blame] = {}
     for op in graph.ops:
         use = by_op.get(op.name)
-        row = table.row(op.schema)
+        row = table.operators.get(op.schema)
         if row is not None and row.host_engine:
             dynamic[op.name] = _blame(graph, op, "row 2", f"{row.ge} runs on the host's engine ({row.source})")
         elif any(symbol not in known for symbol in (*op.unknown_in, *op.unknown_out)):
@@ -121,11 +228,8 @@ def dynamic_ops(
 
 
 def _inside(op: Op, question: Question, table: OperatorTable) -> Blame | None:
-    for graph in op.subgraphs:
-        dynamic, _ = dynamic_ops(graph, question, table)
-        if dynamic:
-            return next(iter(dynamic.values()))
-    return None
+    dynamic = (dynamic_ops(graph, question, table)[0] for graph in op.subgraphs)
+    return next((blame for found in dynamic for blame in found.values()), None)
 
 
 def _unknown_shape(graph: FxFacts, op: Op, known: Collection[str]) -> Blame:
@@ -137,6 +241,15 @@ def _unknown_shape(graph: FxFacts, op: Op, known: Collection[str]) -> Blame:
     origin = graph.symbols.get(symbol)
     reason = f"a size of its {'result' if made else 'input'} is {symbol}" + (f", which is {origin}" if origin else "")
     return _blame(graph, op, "row 3", reason, argument=origin, symbol=symbol)
+
+
+def fed_slots(ge: GeFacts, table: OperatorTable) -> Iterator[str]:
+    """`FusedInferAttentionScore: actual_seq_lengths_kv is fed by Data`, for every operator of the table."""
+    for ge_type, fed in ge.inputs.values():
+        row = table.of_ge(ge_type)
+        for slot in row.ge_slots().values() if row is not None else ():
+            if slot in fed:
+                yield f"{ge_type}: {slot} is fed by {fed[slot]}"
 
 
 SENTENCES: Mapping[Sink, str] = {
