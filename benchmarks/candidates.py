@@ -17,9 +17,9 @@ from typing import Any
 import numpy
 import torch
 from attrs import frozen
+from floor import Floor
 
 import npucompose
-from npucompose.measure.floor import Floor
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Native
 

@@ -23,6 +23,7 @@ from npucompose.passes.pipeline import build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
+from npucompose_extensions.paddle import operators
 
 CAN = Capabilities(target="null_device", mode="reduce-overhead")
 NAMES = ("adapt", "replace", "cancel_moves")
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     given = parser.parse_args()
     ops.define()
+    operators.define()
     seconds(500, tuple(given.passes), 1)  # imports and caches of torch's own
     print(f"torch {torch.__version__}; milliseconds of processor time, best of {given.runs}")
     for nodes in given.nodes:

@@ -21,7 +21,7 @@ median of a call, then the quartiles; *× eager* the median of the ratios of eac
 eager on three steps before anything is timed; *made* the seconds of compiling, capturing, loading and the first call
 (compilers' caches may be warm); *memory* what the process holds more than before, and the replayer's planned pool where
 there is one. The *kernel floor* is what ATen's own kernels take, by themselves and hot, without fusion
-(`npucompose.measure.floor`).
+(`benchmarks/floor.py`).
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with

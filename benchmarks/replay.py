@@ -3,7 +3,7 @@
 For each built-in model: eager, the detached handle and the call through torch.compile, interleaved in one process at
 one thread, each on inputs of its own that stay where they are; a ratio is the median of the ratios of each round.
 Replay is compared with eager bit for bit before it is timed. Where the native replayer runs, three more figures: the
-handle's time over the raw kernel floor (`npucompose.measure.floor` says what that is), the front (a handle's call less
+handle's time over the raw kernel floor (`benchmarks/floor.py` says what that is), the front (a handle's call less
 the kernels in it, in pairs), and the planned pool over what is live at most. The second table holds the goals.
 `--steps` shows, for each operator, its kernel in the recording beside the same call through torch's dispatcher.
 """
@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from attrs import evolve, frozen
+from floor import Floor, StepTime, by_operator
 from rich.console import Console
 from rich.table import Table
 
 from npucompose.api import checked
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
-from npucompose.measure.floor import Floor, StepTime, by_operator
 from npucompose.measure.numerics import compare
 from npucompose.measure.timing import Samples, interleaved, paired_ratio
 from npucompose.models import MODELS

@@ -36,17 +36,14 @@ from npucompose.api import checked
 from npucompose.compose.session import Session
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Objective, Streams
-from npucompose.streams import apply, auto, dag, validate
-from npucompose.streams.chains import Shape, fewest_streams, fewest_syncs, laid_on
+from npucompose.streams import apply, assignment, dag, validate
+from npucompose.streams.assignment import Shape, fewest_events, fewest_streams, fewest_syncs, in_runs, laid_on
 from npucompose.streams.emit import emit
-from npucompose.streams.found import Found, with_names
-from npucompose.streams.order import fewest_events, in_runs
-from npucompose.streams.predict import Drawn
-from npucompose.streams.problem import Problem
-from npucompose.streams.simulate import Simulation, simulate
-from npucompose.streams.work import Work
+from npucompose.streams.planning import NamedPlan, with_names
+from npucompose.streams.problem import Problem, ScheduledPlan
+from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.targets.compilation import Backend
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags
 
 NAMES = ("DIAMOND", "MM_ABS_SUB", "INCEPTION_A", "INCEPTION_E", "NASNET_A", "MOE", "MLA")
@@ -90,7 +87,7 @@ def exact() -> Table:
         table.add_column(column)
     for name in NAMES:
         then = getattr(dags, name)
-        shape = Shape.of(then, [1.0] * len(then))
+        shape = Shape.from_work(then, [1.0] * len(then))
         streams = laid_on(fewest_syncs(shape), shape, len(then))
         events = fewest_events(in_runs(streams, then, range(len(then))), streams, dags.pairs(then))
         sizes = (len(then), len(dags.pairs(then)), len(dags.pairs(shape.needed)), len(events))
@@ -102,7 +99,7 @@ def planned(then: dags.Dag, work: Sequence[Work], objective: Objective, streams:
     """(order, streams, events) of the best plan, as the pass would choose it, proven by clocks on the way."""
     found = []
     edges = sorted(dags.pairs(then))
-    for one in auto.candidates(objective, then, work, streams, MODEL):
+    for one in assignment.candidates(objective, then, work, streams, MODEL):
         order = in_runs(one.streams, then, one.ranked)
         found.append((order, one.streams, fewest_events(order, one.streams, edges)))
     return min(found, key=lambda plan: simulate(*plan, work, MODEL).makespan)
@@ -144,7 +141,7 @@ def large(rounds: int) -> tuple[Table, bool]:
     for objective in ("events", "streams", "ge"):
 
         def plan_and_prove(_: Any, objective: Objective = objective) -> tuple[Any, ...]:
-            (one,) = auto.candidates(objective, then, work, STREAMS, MODEL)
+            (one,) = assignment.candidates(objective, then, work, STREAMS, MODEL)
             order = in_runs(one.streams, then, one.ranked)
             plan = order, one.streams, fewest_events(order, one.streams, sorted(dags.pairs(then)))
             if not is_proven(then, plan):
@@ -184,25 +181,29 @@ def large_graph(rounds: int) -> tuple[Table, bool]:
     module = as_graph(dags.random_dag(NODES, EDGES, 1, SPAN))
     can = Capabilities(target="null_device", mode="reduce-overhead", max_streams=STREAMS)
     wanted = Streams(objective="events", cost="none", max_streams=STREAMS)
-    edges = len(Problem.of(module.graph, wanted, can).edges)
+    edges = len(Problem.from_graph(module.graph, wanted, can).edges)
     work, names = [Work(us=1.0)] * NODES, (DEFAULT_STREAM, *(f"stream{n}" for n in range(1, STREAMS)))
 
-    def planned_only(problem: Problem) -> Found:
-        (one,) = auto.candidates("events", problem.then, work, STREAMS, MODEL)
+    def planned_only(problem: Problem) -> NamedPlan:
+        (one,) = assignment.candidates("events", problem.then, work, STREAMS, MODEL)
         order = in_runs(one.streams, problem.then, one.ranked)
         events = fewest_events(order, one.streams, problem.edges)
         nothing = Simulation(start=(), end=(), makespan=0.0)
-        drawn = Drawn(problem=problem, streams=one.streams, order=order, events=events, simulation=nothing)
-        return with_names(drawn, names, {})
+        scheduled = ScheduledPlan(problem=problem, streams=one.streams, order=order, events=events, simulation=nothing)
+        return with_names(scheduled, names, {})
 
     def fresh() -> Problem:
-        return Problem.of(copy.deepcopy(module).graph, wanted, can)
+        return Problem.from_graph(copy.deepcopy(module).graph, wanted, can)
 
-    read, _ = shortest(rounds, lambda: copy.deepcopy(module), lambda copied: Problem.of(copied.graph, wanted, can))
+    read, _ = shortest(
+        rounds, lambda: copy.deepcopy(module), lambda copied: Problem.from_graph(copied.graph, wanted, can)
+    )
     took, _ = shortest(rounds, fresh, planned_only)
     written, found = shortest(rounds, lambda: planned_only(fresh()), lambda found: _emitted(found, can))
     proven, _ = shortest(
-        rounds, lambda: found, lambda found: validate(found.drawn.problem.graph, found.drawn.problem.needed, can)
+        rounds,
+        lambda: found,
+        lambda found: validate(found.scheduled.problem.graph, found.scheduled.problem.needed, can),
     )
     table = Table(title=f"the same as an FX graph: {NODES:,} kernels, {edges:,} edges, {STREAMS} streams")
     for column in ("what", "ms", "goal"):
@@ -216,8 +217,8 @@ def large_graph(rounds: int) -> tuple[Table, bool]:
     return table, together <= PLAN_GOAL
 
 
-def _emitted(found: Found, can: Capabilities) -> Found:
-    emit(found.drawn.problem.graph, found.plan, found.drawn.problem.needed, can)
+def _emitted(found: NamedPlan, can: Capabilities) -> NamedPlan:
+    emit(found.scheduled.problem.graph, found.plan, found.scheduled.problem.needed, can)
     return found
 
 

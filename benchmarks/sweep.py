@@ -27,7 +27,7 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 
 TRIES = 7
 POINTS = [

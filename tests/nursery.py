@@ -54,9 +54,9 @@ PRELOADED = (
     "torch.utils.cpp_extension", "hydra._internal.hydra", "omegaconf", "rich.progress", "sympy.tensor.tensor",
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
-OURS = ("airflow_free", "npucompose")
-NOT_HERE = re.compile(r"npucompose\.(experiment\.tracking\.to_|targets\.npu|scope$)")
-"""What needs an extra or a device, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
+OURS = ("airflow_free", "npucompose", "npucompose_extensions")
+NOT_HERE = re.compile(r"npucompose\.(targets\.npu|scope$)")
+"""What needs a device, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(
     r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"
     r"|TORCH(?!INDUCTOR_CACHE_DIR$)|PYTORCH_|CUDA_|LANG|LC_|TZ$"

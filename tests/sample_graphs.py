@@ -159,7 +159,7 @@ def run(module: fx.GraphModule) -> tuple[list[Any], list[Any]]:
 def happens_before(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
     """Who certainly is done when a kernel starts, read off scopes, records and waits alone: stream order and events."""
     labels = stream_labels(graph)
-    kernels = set(Dependence.of(graph).kernels)
+    kernels = set(Dependence.from_graph(graph).kernels)
     last: dict[str, fx.Node] = {}
     recorded: dict[fx.Node, fx.Node] = {}
     waits: dict[str, list[fx.Node]] = {}

@@ -200,21 +200,22 @@ def test_the_doctor_looks_at_the_store_that_is_used(
 
 
 def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from npucompose.compose import application
+    from npucompose.compose import hydra_loader
 
     before = list(sys.argv)
+    composer: Any = SimpleNamespace(loader="loader", config_name="name")
     for code, status in ((None, 0), (0, 0), (1, 2), ("words", 2)):
 
-        def run(arguments: Any, composer: Any, task: Any, code: Any = code) -> None:
-            assert (arguments, composer, task) == ("a", "c", "t")
+        def run(*given: Any, code: Any = code) -> None:
+            assert given == ("a", "loader", "name", "t")
             assert sys.argv[0] == "mine"
             raise SystemExit(code)
 
-        monkeypatch.setattr(application, "run_application", run)
-        assert cli._hydra("a", "mine run", "c", "t") == status  # type: ignore[arg-type]
+        monkeypatch.setattr(hydra_loader, "run_application", run)
+        assert cli._hydra("a", "mine run", composer, "t") == status  # type: ignore[arg-type]
         assert sys.argv == before
-    monkeypatch.setattr(application, "run_application", lambda *given: None)
-    assert cli._hydra("a", "mine run", "c", "t") == 0  # type: ignore[arg-type]
+    monkeypatch.setattr(hydra_loader, "run_application", lambda *given: None)
+    assert cli._hydra("a", "mine run", composer, "t") == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import nn
 
 import npucompose
 from npucompose import cli, completion, private
-from npucompose.compose import conf, steadiness
+from npucompose.compose import conf, state
 from npucompose.errors import CaptureError, ConfigError, MissingExtra, NpuComposeError, RejectedError
 from npucompose.replay.front import detached as recapturing_module
 from npucompose.results.measured import Numerics
@@ -197,13 +197,13 @@ def spot(path: str, known: bool = True) -> Any:
 )
 def test_why_a_model_differs_from_itself_is_told(changed: list[Any], written: list[str], why: str) -> None:
     for passed in (True, False):
-        found = steadiness._unsteady(changed, written, numerics(passed=passed))
+        found = state._unsteady(changed, written, numerics(passed=passed))
         assert found.words is not None
         assert found.words.startswith("the model differs from itself: called twice from one state, eager differs by up")
         assert why in found.words
         assert not found.repeats
         assert found.within is (passed and not written)
-        verdict = steadiness.unsteady_result(found)
+        verdict = state.unsteady_result(found)
         if found.within:
             assert verdict is None
             continue
@@ -213,16 +213,16 @@ def test_why_a_model_differs_from_itself_is_told(changed: list[Any], written: li
 
 
 def test_a_difference_is_told_as_a_number_or_as_what_is_wrong() -> None:
-    assert steadiness._off(numerics(max_abs_err=0.123456)) == "differs by up to 0.123"
+    assert state._off(numerics(max_abs_err=0.123456)) == "differs by up to 0.123"
     wrong = numerics(max_abs_err=None, problems=("another shape", "another dtype"))
-    assert steadiness._off(wrong) == "gives something else (another shape; another dtype)"
+    assert state._off(wrong) == "gives something else (another shape; another dtype)"
 
 
 def test_the_first_few_names_are_told_and_how_many_more_there_are() -> None:
-    names = [f"n{k}" for k in range(steadiness.SHOWN + 2)]
-    assert steadiness._listed(names[: steadiness.SHOWN]).endswith(f"'n{steadiness.SHOWN - 1}'")
-    assert steadiness._listed(names).endswith(" and 2 more")
-    assert f"'n{steadiness.SHOWN}'" not in steadiness._listed(names)
+    names = [f"n{k}" for k in range(state.SHOWN + 2)]
+    assert state._listed(names[: state.SHOWN]).endswith(f"'n{state.SHOWN - 1}'")
+    assert state._listed(names).endswith(" and 2 more")
+    assert f"'n{state.SHOWN}'" not in state._listed(names)
 
 
 def test_every_source_of_random_numbers_begins_anew() -> None:
@@ -233,11 +233,11 @@ def test_every_source_of_random_numbers_begins_anew() -> None:
     def drawn() -> tuple[float, float, float]:
         return torch.rand(1).item(), random.random(), float(np.random.rand())
 
-    steadiness.seed_all(3)
+    state.seed_all(3)
     first = drawn()
-    steadiness.seed_all(3)
+    state.seed_all(3)
     assert drawn() == first
-    steadiness.seed_all(4)
+    state.seed_all(4)
     assert not set(drawn()) & set(first)
-    steadiness.seed_all(2**32 + 3)  # numpy takes 32 bits
+    state.seed_all(2**32 + 3)  # numpy takes 32 bits
     assert drawn()[2] == first[2]

@@ -10,6 +10,7 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages import STAGES
+from npucompose.experiment.tracking.base import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS
@@ -18,12 +19,19 @@ from npucompose.registry import Registry
 from npucompose.targets import TARGETS
 
 ROOT = Path(__file__).parents[1]
-REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS, DIALECTS)
+REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS, DIALECTS, TRACKERS)
+EXTENSIONS = "npucompose_extensions"
+
+
+def places(registry: Registry[Any]) -> dict[str, str]:
+    """{name: where it lies} of what this project brings: built in, or as extensions of its own."""
+    points = {name: point.value for name, point in registry._installed().items() if point.value.startswith(EXTENSIONS)}
+    return dict(registry.built_in) | points
 
 
 def of_a_package(registry: Registry[Any], name: str) -> EntryPoint:
-    """A class of theirs: here one that is built in already, under their name."""
-    return EntryPoint(name, registry.built_in[-1][1], registry.group)
+    """A class of theirs: here one that is there already, under their name."""
+    return EntryPoint(name, list(places(registry).values())[-1], registry.group)
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
@@ -31,13 +39,16 @@ class TestEveryRegistry:
     def test_an_installed_package_adds_names_but_takes_no_built_in_one(
         self, registry: Registry[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        theirs = of_a_package(registry, "stranger").load()
         own = tuple(name for name, _ in registry.built_in)
-        taken = own[0]
-        points = [of_a_package(registry, "stranger"), of_a_package(registry, taken)]
-        monkeypatch.setattr("npucompose.registry.entry_points", lambda group: points if group == registry.group else [])
+        points = [of_a_package(registry, name) for name in ("stranger", *own[:1])]
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == registry.group else [])
         assert registry.names() == (*own, "stranger")
-        assert registry.get("stranger") is registry.get(own[-1])
-        assert registry.get(taken) is not registry.get(own[-1])
+        assert registry.get("stranger") is theirs
+        assert registry.package("stranger") == theirs.__module__.partition(".")[0]
+        for taken in own[:1]:
+            assert registry.get(taken) is not theirs
+            assert registry.package(taken) == "npucompose"
 
     @pytest.mark.parametrize(
         ("place", "words"),
@@ -52,10 +63,12 @@ class TestEveryRegistry:
         self, place: str, words: str, registry: Registry[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         points = [EntryPoint("odd", place, registry.group)]
-        monkeypatch.setattr("npucompose.registry.entry_points", lambda group: points)
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
         with pytest.raises(ConfigError) as refused:
             registry.get("odd")
         assert str(refused.value).startswith(f"{registry.kind} 'odd' ({place}) {words}")
+        assert "odd" not in registry.every()
+        assert "odd" in registry.names()
 
     def test_an_unknown_name_is_refused_with_what_is_possible(self, registry: Registry[Any]) -> None:
         name = registry.names()[-1]
@@ -64,11 +77,11 @@ class TestEveryRegistry:
         assert f"unknown {registry.kind} '{name}x' @ a.place. Did you mean '{name}'? Choices: " in str(refused.value)
 
     def test_a_built_in_one_lies_where_its_place_says(self, registry: Registry[Any]) -> None:
-        for name, place in registry.built_in:
+        for name, place in places(registry).items():
             assert registry.get(name).__module__ == place.partition(":")[0]
 
     def test_a_class_knows_the_name_that_it_is_registered_under(self, registry: Registry[Any]) -> None:
-        for name, _ in registry.built_in:
+        for name in places(registry):
             assert registry.get(name).name == name
 
 
@@ -76,10 +89,14 @@ class TestEveryRegistry:
 def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any]) -> None:
     group = registry.group.partition(".")[2]
     yaml = {"models": "model", "targets": "target"}.get(group, group)
-    for name, place in registry.built_in:
+    for name, place in places(registry).items():
         module = place.partition(":")[0]
         file = {"cancel_moves": "cancel_transposes"}.get(name, name)  # a name that users have written down
-        assert module == f"npucompose.{group}.{file}" or (group == "models" and module.startswith("npucompose.models."))
+        assert (
+            module == f"npucompose.{group}.{file}"
+            or (group == "models" and module.startswith("npucompose.models."))
+            or module.startswith(EXTENSIONS)
+        )
         assert (ROOT / "conf" / yaml / f"{name}.yaml").is_file()
 
 

@@ -23,7 +23,7 @@ import attrs
 from npucompose.errors import FetchError
 from npucompose.targets.npu_offline.option_trees import read_tree, sources_digest
 from npucompose.targets.npu_offline.wheel import unpack, version
-from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.option_specs import GenuineLeaf
 from npucompose.vendor.versions import DATA, order_of, versions
 
 PYTHON, PLATFORMS = "3.11", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")

@@ -189,7 +189,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _tree_shown() -> tuple[str | None, str]:
     """(version, sentence) of the tree that holds here; (None, …) where that is the reference's, as conf/ has it."""
-    from npucompose.compose.torch_npu import found_here
+    from npucompose.compose.check import found_here
     from npucompose.vendor.versions import REFERENCE, assumed, tree_of
 
     found = found_here()
@@ -352,12 +352,12 @@ def _composer(arguments: argparse.Namespace) -> Composer:
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
     """Hydra around `task`: it makes the run folder, .hydra/ and run.log."""
-    from npucompose.compose.application import run_application
+    from npucompose.compose.hydra_loader import run_application
 
     before = sys.argv
     sys.argv = [program.split()[0], *sys.argv[1:]]  # Hydra's help says it
     try:
-        run_application(arguments, composer, task)
+        run_application(arguments, composer.loader, composer.config_name, task)
     except SystemExit as end:
         return 0 if end.code in (None, 0) else ConfigError.exit_status  # Hydra says 1 of what it refuses
     finally:

@@ -15,7 +15,7 @@ from torch import nn
 from torch._dynamo import OptimizedModule
 from torch._dynamo.eval_frame import DisableContext
 
-from npucompose.compose.dynamo_errors import in_our_words
+from npucompose.compose.engine import translate_torch_errors
 from npucompose.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _called(compiled: Callable[..., Any], model: Callable[..., Any], materialise
         try:
             return around(*args, **kwargs)
         except Exception:
-            with in_our_words(debug):
+            with translate_torch_errors(debug):
                 raise
 
     return call

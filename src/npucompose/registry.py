@@ -1,16 +1,23 @@
-"""Classes by registered name: built in, or an installed package's entry point. Imports a class when it is asked for."""
+"""What is found by name: built in, or an installed package's entry point. Imports a thing when it is asked for.
+
+A name that is built in asks nobody else, so that no installed package is looked at before one is needed.
+"""
 
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
 
 from npucompose.errors import ConfigError, unknown
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 T = TypeVar("T")
+OURS = "npucompose"
 
 
 @frozen(kw_only=True)
@@ -18,20 +25,24 @@ class Registry(Generic[T]):
     """`TARGETS.get("cpu")` is the class CpuTarget; an unknown name is a ConfigError that lists what there is."""
 
     kind: str
-    base: type[T]
+    base: type[Any]
+    """What is registered is a class below it, or with `values` one of it."""
     group: str
     """The entry-point group in which installed packages register theirs; a built-in name cannot be taken."""
-    built_in: tuple[tuple[str, str], ...]
-    """(name, "module:Class")."""
+    built_in: tuple[tuple[str, Any], ...] = ()
+    """(name, "module:attribute"), or (name, value)."""
+    values: bool = False
 
     def names(self) -> tuple[str, ...]:
         """Every name that `get` takes: built-in ones first, then those of installed packages."""
         return tuple(dict.fromkeys([name for name, _ in self.built_in] + sorted(self._installed())))
 
-    def get(self, name: str, where: str = "") -> type[T]:
-        """The class; only its own file is imported. `where` is the path in the configuration, for the error."""
+    def get(self, name: str, where: str = "") -> T:
+        """The class or value; only its own file is imported. `where` is the path in the configuration, for errors."""
         for built_in, place in self.built_in:
             if built_in == name:
+                if not isinstance(place, str):
+                    return place
                 module, _, attribute = place.partition(":")
                 return getattr(importlib.import_module(module), attribute)
         point = self._installed().get(name)
@@ -39,15 +50,36 @@ class Registry(Generic[T]):
             raise ConfigError(unknown(self.kind, name, self.names(), where))
         return self._loaded(name, point)
 
-    def _loaded(self, name: str, point: EntryPoint) -> type[T]:
+    def every(self) -> dict[str, T]:
+        """{name: class or value} of all that can be imported; what cannot be is an error of who asks for it."""
+        found: dict[str, T] = {}
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except ConfigError:
+                continue
+        return found
+
+    def package(self, name: str) -> str:
+        """The import package that a name comes from: `npucompose` for what is built in."""
+        if any(name == built_in for built_in, _ in self.built_in) or name not in (points := self._installed()):
+            return OURS
+        return points[name].value.partition(":")[0].partition(".")[0]
+
+    def _loaded(self, name: str, point: EntryPoint) -> T:
         where = f"{self.kind} '{name}' ({point.value})"
         try:
             found: Any = point.load()
         except Exception as error:  # whatever a foreign module raises at import is the user's news
             raise ConfigError(f"{where} could not be imported: {type(error).__name__}: {error}.") from error
-        if not (isinstance(found, type) and issubclass(found, self.base)):
-            raise ConfigError(f"{where} is not a subclass of {self.base.__module__}.{self.base.__name__}.")
-        return cast("type[T]", found)
+        base = f"{self.base.__module__}.{self.base.__name__}"
+        if self.values and not isinstance(found, self.base):
+            raise ConfigError(f"{where} is no {base}.")
+        if not self.values and not (isinstance(found, type) and issubclass(found, self.base)):
+            raise ConfigError(f"{where} is not a subclass of {base}.")
+        return cast("T", found)
 
-    def _installed(self) -> dict[str, EntryPoint]:
+    def _installed(self) -> Mapping[str, EntryPoint]:
+        from importlib.metadata import entry_points
+
         return {point.name: point for point in entry_points(group=self.group)}

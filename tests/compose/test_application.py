@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from npucompose.compose.application import NAME, run_application
+from npucompose.compose.hydra_loader import NAME, run_application
 from npucompose.errors import ConfigError
 
 ASKED: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -49,9 +49,9 @@ def arguments(**given: Any) -> Any:
 
 
 def asked(**given: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    composer: Any = SimpleNamespace(loader=LOADER, config_name="config")
+    loader: Any = LOADER
     ASKED.clear()
-    run_application(arguments(**given), composer, TASK)
+    run_application(arguments(**given), loader, "config", TASK)
     assert not GlobalHydra.instance().is_initialized()
     (one,) = ASKED
     return one

@@ -8,11 +8,11 @@ import pytest
 
 from npucompose.compose import check as checking
 from npucompose.compose.check import Checked, Known, check
-from npucompose.compose.strangers import address_problems, path_problems
 from npucompose.compose.tree import COMMAND_LINE, Composed, compose
+from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError
-from npucompose.schema.execution import Local, Ray
 from npucompose.schema.experiment import Choice
+from npucompose.schema.sweep import Local, Ray
 from npucompose.vendor.compiler import CompilerOptions
 
 

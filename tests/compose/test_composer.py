@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from npucompose.compose import tree
+from npucompose.compose.hydra_loader import plain
 from npucompose.compose.overrides import parsed_overrides, words
 from npucompose.compose.references import resolved
-from npucompose.compose.sources import plain
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 from npucompose.table.plain import flat

@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException, Unsupported
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from npucompose.compose.dynamo_errors import in_our_words, sentence
+from npucompose.compose.engine import sentence, translate_torch_errors
 from npucompose.errors import CompileError, PassError
 
 FRAME = 'from user code:\n   File "/home/me/m.py", line 3, in forward\n    return x.item()\n'
@@ -48,7 +48,7 @@ def test_a_long_explanation_is_cut_to_what_where_and_what_to_do(message: str, wo
 
 
 def raised(error: BaseException, debug: bool = False) -> BaseException:
-    with pytest.raises(Exception) as found, in_our_words(debug):  # noqa: PT011
+    with pytest.raises(Exception) as found, translate_torch_errors(debug):  # noqa: PT011
         raise error
     return found.value
 

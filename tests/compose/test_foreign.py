@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir, files_of
-from npucompose.compose.foreign import includes, is_hydra, read_foreign
-from npucompose.compose.sources import DEEPEST, MOST_FILES, loader_of, plain
+from npucompose.compose.hydra_loader import DEEPEST, MOST_FILES, loader_of, plain
 from npucompose.compose.tree import compose
+from npucompose.compose.untrusted_config import includes, is_hydra, read_foreign
 from npucompose.errors import ConfigError
 
 GROUPS = ("model", "mode", "passes", "passes/deep")

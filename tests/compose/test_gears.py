@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npucompose.compose import shapes
 from npucompose.compose.check import Checked, check
+from npucompose.compose.inputs import apply_shapes
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes
@@ -61,7 +61,7 @@ def test_a_mode_that_captures_refuses_them_and_a_laptop_lists_them() -> None:
 def test_they_are_told_to_the_device_by_argument_and_dimension() -> None:
     told: list[tuple[torch.Size, dict[int, list[int]]]] = []
     policy = Shapes(dynamic=True, gears={"x.0": (2, 4), "x.1": (3, 5)})
-    shapes.apply(policy, {"x": torch.ones(4, 3)}, lambda tensor, gears: told.append((tensor.shape, gears)))
+    apply_shapes(policy, {"x": torch.ones(4, 3)}, lambda tensor, gears: told.append((tensor.shape, gears)))
     assert told == [(torch.Size([4, 3]), {0: [2, 4], 1: [3, 5]})]
 
 
@@ -70,4 +70,4 @@ def test_they_are_told_to_the_device_by_argument_and_dimension() -> None:
 )
 def test_what_fits_no_input_is_refused_by_name(key: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"'{key}' @ shapes.gears.*{words}"):
-        shapes.apply(Shapes(dynamic=True, gears={key: (2, 4)}), {"x": torch.ones(4, 3)})
+        apply_shapes(Shapes(dynamic=True, gears={key: (2, 4)}), {"x": torch.ones(4, 3)})

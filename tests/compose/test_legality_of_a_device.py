@@ -9,7 +9,7 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.legality import Asked, _device, judged
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, PlanError
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2
 
 B4 = "target.soc=Ascend910B4"
 REGION = "passes.core_limit.regions=[{aicore: %d, vectorcore: %d, match: {target: aten.mm}}]"

@@ -14,9 +14,9 @@ from npucompose.compose.overrides import (
     REFUSED_OF_HYDRA,
     group_problems,
     hydra_problem,
-    in_our_words,
     parsed_overrides,
     short,
+    translate_hydra_errors,
     value_problem,
     words,
 )
@@ -152,11 +152,11 @@ def test_errors_of_the_libraries_come_after_what_was_known() -> None:
     from yaml import YAMLError
 
     for error in (ValueError("no"), AssertionError("no"), YAMLError("no")):
-        with pytest.raises(ConfigError) as found, in_our_words(["first"]):
+        with pytest.raises(ConfigError) as found, translate_hydra_errors(["first"]):
             raise error
         assert found.value.problems == ("first", "no")
         assert found.value.__cause__ is error
-    with pytest.raises(KeyError), in_our_words():
+    with pytest.raises(KeyError), translate_hydra_errors():
         raise KeyError("not theirs")
 
 

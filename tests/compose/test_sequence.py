@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.api import checked
-from npucompose.compose import sequence
+from npucompose.compose.inputs import check_calls, varied
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
@@ -24,22 +24,22 @@ def example() -> dict[str, Any]:
 
 def test_a_dimension_is_cut_or_repeated_and_everything_else_stays() -> None:
     inputs = example()
-    longer = sequence.varied({"x.0": 6}, inputs)["x"]
+    longer = varied({"x.0": 6}, inputs)["x"]
     assert torch.equal(longer, inputs["x"][[0, 1, 2, 3, 0, 1]])
-    assert torch.equal(sequence.varied({"x.1": 2}, inputs)["x"], inputs["x"][:, :2])
-    assert sequence.varied({"x.0": 0}, inputs)["x"].shape == (0, 3)
-    assert sequence.varied({}, inputs) == inputs
+    assert torch.equal(varied({"x.1": 2}, inputs)["x"], inputs["x"][:, :2])
+    assert varied({"x.0": 0}, inputs)["x"].shape == (0, 3)
+    assert varied({}, inputs) == inputs
 
 
 def test_numbers_and_lists_keep_their_kind() -> None:
-    changed = sequence.varied({"times": 4, "rate": 2, "causal": False, "lens": (1, 2, 3)}, example())
+    changed = varied({"times": 4, "rate": 2, "causal": False, "lens": (1, 2, 3)}, example())
     assert (changed["times"], changed["rate"], changed["causal"], changed["lens"]) == (4, 2.0, False, [1, 2, 3])
     assert type(changed["rate"]) is float
 
 
 def test_transposed_changes_the_strides_only() -> None:
     inputs = example()
-    turned = sequence.varied({"x": "transposed"}, inputs)["x"]
+    turned = varied({"x": "transposed"}, inputs)["x"]
     assert torch.equal(turned, inputs["x"])
     assert turned.stride() == (1, 4)
 
@@ -49,8 +49,8 @@ def test_a_resized_tensor_keeps_the_order_of_its_strides(shape: list[int], data:
     order = data.draw(st.permutations(range(len(shape))))
     tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).permute(*order)
     at, size = data.draw(st.integers(0, len(shape) - 1)), data.draw(st.integers(1, 7))
-    sequence.check([{f"x.{at}": size}], {"x": tensor})
-    resized = sequence.varied({f"x.{at}": size}, {"x": tensor})["x"]
+    check_calls([{f"x.{at}": size}], {"x": tensor})
+    resized = varied({f"x.{at}": size}, {"x": tensor})["x"]
     assert torch.equal(resized, tensor.index_select(at, torch.arange(size) % tensor.shape[at]))
 
     def dense(one: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,7 @@ def test_a_resized_tensor_keeps_the_order_of_its_strides(shape: list[int], data:
 )
 def test_what_does_not_fit_the_example_is_refused_by_call_and_input(call: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        sequence.check([call], example())
+        check_calls([call], example())
     (problem,) = caught.value.problems
     assert words in problem
     assert " @ model.sequence[0]." in problem
@@ -89,12 +89,12 @@ def test_what_does_not_fit_the_example_is_refused_by_call_and_input(call: dict[s
 
 def test_an_empty_dimension_has_nothing_to_repeat() -> None:
     with pytest.raises(ConfigError, match=r"'x\.0' cannot grow to 4"):
-        sequence.check([{"x.0": 4}], {"x": torch.ones(0, 3)})
+        check_calls([{"x.0": 4}], {"x": torch.ones(0, 3)})
 
 
 def test_every_mistake_of_every_call_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        sequence.check([{"x.5": 4}, {}, {"y": 1, "lens": 3}], example())
+        check_calls([{"x.5": 4}, {}, {"y": 1, "lens": 3}], example())
     assert [p.partition("model.sequence")[2][:3] for p in caught.value.problems] == ["[0]", "[2]", "[2]"]
 
 

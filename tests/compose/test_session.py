@@ -16,7 +16,7 @@ from npucompose.api import checked
 from npucompose.compose import comparison
 from npucompose.compose.comparison import compared, every_step
 from npucompose.compose.session import Session
-from npucompose.compose.steadiness import Steadiness
+from npucompose.compose.state import Steadiness
 from npucompose.errors import ConfigError, SignatureError
 from npucompose.models.binding import bind
 from npucompose.results.measured import EXACT
@@ -69,13 +69,13 @@ def test_each_step_draws_its_own_numbers_on_every_side() -> None:
 
 def test_a_session_of_another_experiment_shares_the_model_and_what_is_known_of_it() -> None:
     one = session()
-    other = one.of(one.checked)
+    other = one.with_experiment(one.checked)
     assert (other.built, other.state, other.reference) == (one.built, one.state, one.reference)
     assert other.traced is one.traced
     assert other.made is not one.made
     assert "steadiness" not in other.__dict__
     known = one.steadiness
-    assert one.of(one.checked).__dict__["steadiness"] is known
+    assert one.with_experiment(one.checked).__dict__["steadiness"] is known
     assert one.modules == [one.built.module, one.reference]
 
 
@@ -88,7 +88,7 @@ def test_a_session_keeps_the_passes_that_are_named() -> None:
 def test_eager_compiles_nothing_and_records_nothing() -> None:
     made = session()
     assert made.compiled is made.built.module
-    assert made.first_call.total_s == 0
+    assert made.first_call.times.total_s == 0
     assert made.detached is None
     assert made.why_attached == "mode=eager records nothing"
     assert made.compilations == ()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import npucompose
-from npucompose.compose import shapes
+from npucompose.compose.inputs import apply_shapes, is_static
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes
 
@@ -17,7 +17,7 @@ def symbols_of(policy: Shapes, rows: int = 6) -> tuple[str, ...]:
     dynamic = str(policy.dynamic).lower().replace("none", "null")
     made = npucompose.materialize("mode=reduce-overhead", f"shapes.dynamic={dynamic}")
     inputs = {"x": torch.randn(rows, 4), "weight": torch.randn(4, 5)}
-    shapes.apply(policy, inputs)
+    apply_shapes(policy, inputs)
     compiled = torch.compile(lambda x, w: x @ w, backend=made.backend, **made.compile_keywords)
     with torch.no_grad():
         assert torch.equal(compiled(*inputs.values()), inputs["x"] @ inputs["weight"])
@@ -43,13 +43,13 @@ def test_static_dynamic_and_marked_inputs_compile_to_graphs_with_those_symbols()
 )
 def test_a_policy_that_does_not_fit_the_inputs_is_refused(policy: Shapes, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        shapes.apply(policy, {"weight": torch.randn(2, 2), "count": 3})
+        apply_shapes(policy, {"weight": torch.randn(2, 2), "count": 3})
     assert words in str(caught.value)
 
 
 def told(policy: Shapes, inputs: dict[str, object], unmarked: frozenset[str] = frozenset()) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as refused:
-        shapes.apply(policy, inputs, unmarked=unmarked)
+        apply_shapes(policy, inputs, unmarked=unmarked)
     return refused.value.problems
 
 
@@ -61,11 +61,11 @@ def marks(tensor: torch.Tensor) -> tuple[set[int], set[int]]:
 def test_every_tensor_of_an_argument_is_marked_but_of_those_that_are_left_out() -> None:
     inputs = {"x": torch.ones(2, 3), "cache": [torch.ones(4), {"k": torch.ones(5)}], "y": torch.ones(2, 3)}
     policy = Shapes(mark_static=("cache",), mark_dynamic={"re:x|y": (0, -1)})
-    shapes.apply(policy, inputs, unmarked=frozenset({"y"}))
+    apply_shapes(policy, inputs, unmarked=frozenset({"y"}))
     assert marks(inputs["x"]) == (set(), {0, 1})
     assert marks(inputs["y"]) == (set(), set())
     assert [marks(t)[0] for t in (inputs["cache"][0], inputs["cache"][1]["k"])] == [{0}, {0}]
-    shapes.apply(Shapes(mark_static=("y",)), inputs, unmarked=frozenset({"y"}))
+    apply_shapes(Shapes(mark_static=("y",)), inputs, unmarked=frozenset({"y"}))
     assert marks(inputs["y"]) == (set(), set())
 
 
@@ -73,7 +73,7 @@ def test_every_tensor_of_an_argument_is_marked_but_of_those_that_are_left_out() 
 def test_a_dimension_is_counted_from_either_end(dim: int, fits: bool) -> None:
     policy, inputs = Shapes(mark_dynamic={"x": (dim,)}), {"x": torch.ones(2, 3)}
     if fits:
-        shapes.apply(policy, inputs)
+        apply_shapes(policy, inputs)
         assert marks(inputs["x"])[1] == {dim % 2}
     else:
         assert told(policy, inputs) == (f"dimension {dim} of 'x' @ shapes.mark_dynamic: it has 2 dimensions, (2, 3).",)
@@ -83,16 +83,16 @@ def test_gears_are_told_to_the_device_where_all_fit() -> None:
     said: list[tuple[object, dict[int, list[int]]]] = []
     inputs = {"x": torch.ones(2, 3), "a.b": torch.ones(4), "n": 3}
     policy = Shapes(gears={"x.0": (2, 4), "x.1": (3, 6), "a.b.0": (4, 8)})
-    shapes.apply(policy, inputs, lambda tensor, gears: said.append((tensor, gears)), unmarked=frozenset({"a.b"}))
+    apply_shapes(policy, inputs, lambda tensor, gears: said.append((tensor, gears)), unmarked=frozenset({"a.b"}))
     ((tensor, gears),) = said
     assert tensor is inputs["x"]
     assert gears == {0: [2, 4], 1: [3, 6]}
-    shapes.apply(policy, inputs)
+    apply_shapes(policy, inputs)
     given = "Inputs: x (2, 3), a.b (4,)."
     wrong = {"x.0": (3, 4), "x.2": (2, 3), "x": (2, 3), "n.0": (2, 3), "z.0": (2, 3), "x.-1": (2, 3), "x.1": (3, 6)}
     said.clear()
     with pytest.raises(ConfigError) as refused:
-        shapes.apply(Shapes(gears=wrong), inputs, lambda tensor, gears: said.append((tensor, gears)))
+        apply_shapes(Shapes(gears=wrong), inputs, lambda tensor, gears: said.append((tensor, gears)))
     assert said == []
     assert refused.value.problems == (
         "'x.0' @ shapes.gears: the input has size 2, which is none of [3, 4].",
@@ -108,4 +108,4 @@ def test_a_name_that_finds_nothing_is_told_with_the_inputs() -> None:
         "'wieght' @ shapes.mark_dynamic names no input. Did you mean 'weight'? Inputs: weight, n.",
     )
     policy = Shapes(mark_static=("w*", "re:n|m"))
-    assert [shapes.is_static(policy, name) for name in ("weight", "n", "m", "nm")] == [True, True, True, False]
+    assert [is_static(policy, name) for name in ("weight", "n", "m", "nm")] == [True, True, True, False]

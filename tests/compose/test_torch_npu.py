@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.compose import torch_npu
+from npucompose.compose import check as checking
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
@@ -29,7 +29,7 @@ def finds(monkeypatch: pytest.MonkeyPatch):
 
     def find(version: str | None) -> None:
         found = None if version is None else UnpackedWheel(tree=Path("somewhere"), version=version, by="the cache")
-        monkeypatch.setattr(torch_npu, "find", lambda: found)
+        monkeypatch.setattr(checking, "find", lambda: found)
 
     find(None)
     return find
@@ -131,9 +131,9 @@ def test_a_mode_that_the_version_lacks_is_refused():
 
 def test_a_target_that_runs_the_genuine_classes_takes_no_other_version_than_theirs():
     found = UnpackedWheel(tree=Path("somewhere"), version="2.13.0", by="the cache")
-    torch_npu._same("2.13.0", found, "npu_offline")
+    checking._same("2.13.0", found, "npu_offline")
     with pytest.raises(ConfigError, match=r"target=npu_offline runs the genuine classes of torch_npu 2\.13\.0"):
-        torch_npu._same("2.9.0.post6", found, "npu_offline")
+        checking._same("2.9.0.post6", found, "npu_offline")
 
 
 @pytest.mark.parametrize("target", ["npu", "npu_offline", "cpu"])
@@ -142,11 +142,11 @@ def test_a_version_that_was_asked_for_holds_where_none_is_found(target: str):
 
     options = CompilerOptions(torch_npu_version="2.9.0")
     asked = Experiment(mode=Mode(name="max-autotune"), target=Choice(name=target), compiler=options)
-    found = torch_npu.torch_npu_of(asked, lambda: None)
+    found = checking.torch_npu_of(asked, lambda: None)
     assert (found.version, found.by) == ("2.9.0.post6", "compiler.torch_npu_version")
     other = UnpackedWheel(tree=Path("somewhere"), version="2.13.0", by="the cache")
     if target == "cpu":
-        assert torch_npu.torch_npu_of(asked, lambda: other).version == "2.9.0.post6"
+        assert checking.torch_npu_of(asked, lambda: other).version == "2.9.0.post6"
     else:
         with pytest.raises(ConfigError, match=rf"but target={target} runs the genuine classes of torch_npu 2\.13\.0"):
-            torch_npu.torch_npu_of(asked, lambda: other, runs=True)
+            checking.torch_npu_of(asked, lambda: other, runs=True)

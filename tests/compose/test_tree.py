@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.compose.sources import plain
+from npucompose.compose.hydra_loader import plain
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 

@@ -10,17 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.compose import judgement, steadiness
-from npucompose.compose.comparison import Steps, _asked, _is_numbers, named
-from npucompose.compose.judgement import judged, left
-from npucompose.compose.session import FirstCall
+from npucompose.compose import comparison, state
+from npucompose.compose.comparison import Steps, _account_kept, _apart, _asked, _is_numbers, judged, left, named
+from npucompose.compose.session import _times
 from npucompose.compose.sinking import _calls, _changes, _difference
-from npucompose.compose.state import Spot
-from npucompose.compose.steadiness import Steadiness, steadiness_of, unsteady_result
-from npucompose.compose.traced import _account_kept, _apart
+from npucompose.compose.state import Spot, Steadiness, steadiness_of, unsteady_result
 from npucompose.errors import PassError
 from npucompose.measure.numerics import compare
 from npucompose.results.measured import EXACT, Numerics
+from npucompose.results.record import CompileTimes
 from npucompose.schema.experiment import Mode, Shapes
 
 ONE = torch.tensor([1.0, 2.0])
@@ -52,7 +50,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             raise of.results[passes]
         return [of.results[passes]]
 
-    monkeypatch.setattr(judgement, "_as_traced", as_traced)
+    monkeypatch.setattr(comparison, "_as_traced", as_traced)
     return asked
 
 
@@ -154,16 +152,16 @@ def spot(path: str, known: bool = True, in_place: bool = False) -> Spot:
 
 
 def test_three_places_are_named_and_those_that_can_be_told_apart_before_others() -> None:
-    assert steadiness._shown([spot("a"), spot("b", known=False), spot("_modules.c")]) == "'a', 'c'"
-    assert steadiness._shown([spot("b", known=False)]) == "'b'"
-    assert steadiness._listed(["a", "b", "c"]) == "'a', 'b', 'c'"
-    assert steadiness._listed(["a", "b", "c", "d", "e"]) == "'a', 'b', 'c' and 2 more"
+    assert state._shown([spot("a"), spot("b", known=False), spot("_modules.c")]) == "'a', 'c'"
+    assert state._shown([spot("b", known=False)]) == "'b'"
+    assert state._listed(["a", "b", "c"]) == "'a', 'b', 'c'"
+    assert state._listed(["a", "b", "c", "d", "e"]) == "'a', 'b', 'c' and 2 more"
     assert Steadiness(in_python=("a", "b")).why_attached.startswith("a call changes 'a', 'b' in Python")
 
 
 def test_how_far_two_calls_are_apart() -> None:
-    assert steadiness._off(compare([ONE], [ONE + 0.5])) == "differs by up to 0.5"
-    assert steadiness._off(compare([ONE], [ONE[:1]])).startswith("gives something else (")
+    assert state._off(compare([ONE], [ONE + 0.5])) == "differs by up to 0.5"
+    assert state._off(compare([ONE], [ONE[:1]])).startswith("gives something else (")
 
 
 class Opaque:
@@ -205,12 +203,14 @@ def steady(kind: str, inputs: Any = None) -> tuple[Steadiness, Any]:
 
     module = Unsteady(kind)
     state = State(module)
-    held = SimpleNamespace(
-        state=state, reference=module, built=SimpleNamespace(inputs=inputs or (lambda step: {"x": ONE.clone()})),
-        inputs=lambda step: {"x": ONE.clone()}, seed=lambda step: torch.manual_seed(step),
-        call=lambda function, given: function(**given),
-    )  # fmt: skip
-    return steadiness_of(held), state
+    example = inputs or (lambda step: {"x": ONE.clone()})
+
+    def step() -> Any:
+        torch.manual_seed(0)
+        given = {"x": ONE.clone()}
+        return module(**given), given
+
+    return steadiness_of(state, module, (example(0), example(0)), step), state
 
 
 def test_a_model_whose_state_is_in_buffers_is_steady() -> None:
@@ -252,7 +252,7 @@ def test_every_source_of_random_numbers_is_seeded() -> None:
     import numpy as np
 
     def drawn(seed: int) -> tuple[float, ...]:
-        steadiness.seed_all(seed)
+        state.seed_all(seed)
         return torch.rand(1).item(), random.random(), float(np.random.rand())
 
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
@@ -330,11 +330,11 @@ def test_the_parts_of_a_first_call_are_added() -> None:
         SimpleNamespace(aot_s=8.0, passes_s=0.5, backend_s=0.25),
     ]
     backend: Any = SimpleNamespace(compilations=graphs, entered_at=[105.0, 107.0])
-    assert FirstCall.of(backend, 100.0, 120.0) == FirstCall(
+    assert _times(backend, 100.0, 120.0) == CompileTimes(
         dynamo_s=5.0, aot_s=9.0, passes_s=2.5, backend_s=4.25, total_s=20.75
     )
     never: Any = SimpleNamespace(compilations=[], entered_at=[])
-    assert FirstCall.of(never, 100.0, 120.0).dynamo_s == 20.0
+    assert _times(never, 100.0, 120.0).dynamo_s == 20.0
 
 
 def test_all_steps_together_have_one_verdict() -> None:

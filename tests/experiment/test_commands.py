@@ -229,9 +229,7 @@ FACTS = SinkingFacts(fx_graph="static")
 @pytest.fixture
 def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
-    monkeypatch.setattr(
-        "npucompose.sinking.artefacts.read", lambda path: asked.append(path) or SimpleNamespace(sinking=f"of {path}")
-    )
+    monkeypatch.setattr("npucompose.sinking.read_artefact", lambda path: asked.append(path) or f"of {path}")
     monkeypatch.setattr(
         "npucompose.sinking.with_artefacts",
         lambda facts, told: asked.append((facts, told)) or attrs.evolve(FACTS, product="with"),

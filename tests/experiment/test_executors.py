@@ -20,7 +20,7 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.plan import check_installed
 from npucompose.experiment.sweep.run import executor_of
-from npucompose.schema.execution import Local, Ray, Slurm
+from npucompose.schema.sweep import Local, Ray, Slurm
 
 
 def test_each_choice_has_its_executor_and_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.ledger import FILE_NAME
 from npucompose.experiment.sweep.ledger import Entry, Ledger
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 
 
 def entry(number: int, **changes: object) -> Entry:

@@ -23,8 +23,8 @@ from npucompose.experiment.job import PlanContext
 from npucompose.experiment.sweep.command import planned
 from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import point_of
-from npucompose.experiment.sweep.search.space import Space, written
-from npucompose.schema.search import Dimension
+from npucompose.schema.sweep import Dimension
+from npucompose_extensions.search.space import Space, written
 
 COMPOSER = Composer()
 FOUND = ["search=optuna", "+search.objectives.p50_us=minimize", "+search.space.seed={low:1,high:2}"]

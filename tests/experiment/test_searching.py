@@ -17,9 +17,9 @@ from sweeping import check_folders, entries, none_left, statuses, sweep, write_f
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
 from npucompose.experiment.sweep.ledger import Ledger
-from npucompose.experiment.sweep.search.space import Space
-from npucompose.experiment.sweep.search.study import Study
-from npucompose.schema.search import Dimension, Optuna
+from npucompose.schema.sweep import Dimension, Optuna
+from npucompose_extensions.search.space import Space
+from npucompose_extensions.search.study import Study
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None, reason="needs Optuna: pip install 'npucompose[optuna]'"

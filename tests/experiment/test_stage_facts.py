@@ -189,7 +189,7 @@ def compiled_session(recordings: list[Any]) -> Any:
         ),
         experiment=SimpleNamespace(mode=SimpleNamespace(name="m")),
         detached=None,
-        first_call=SimpleNamespace(total_s=2.5),
+        first_call=SimpleNamespace(times=SimpleNamespace(total_s=2.5)),
     )
 
 

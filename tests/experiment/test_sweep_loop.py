@@ -33,11 +33,10 @@ from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
 from npucompose.experiment.sweep.point_run import PointFolder
 from npucompose.experiment.sweep.run import exit_status, kept, membership, run_sweep
-from npucompose.experiment.sweep.search.run import _Trials
 from npucompose.report import json as report_json
-from npucompose.results.figures import Figures
-from npucompose.results.record import Report
-from npucompose.schema.execution import Tracker
+from npucompose.results.record import Figures, Report
+from npucompose.schema.sweep import Tracker
+from npucompose_extensions.search.run import _Trials
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +128,7 @@ def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan:
     }
     assert ends[two.key] == Entry(
         key=two.key, status="crashed", overrides=two.overrides, error="it died", exit_signal="SIGKILL",
-        run_dir=os.path.join("sweep", "1"), seconds=4.5, ended=ends[two.key].ended, figures=Figures.of(FULL),
+        run_dir=os.path.join("sweep", "1"), seconds=4.5, ended=ends[two.key].ended, figures=Figures.from_report(FULL),
     )  # fmt: skip
     assert ends[three.key].exit_signal is None
     assert "'seed' must be >= 0" in (ends[illegal.key].error or "")

@@ -16,13 +16,13 @@ from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
 from npucompose.experiment import tracking
 from npucompose.experiment.sweep.ledger import Ledger
-from npucompose.experiment.sweep.search.space import Space
-from npucompose.experiment.sweep.search.study import Study
-from npucompose.experiment.tracking import process, to_mlflow, to_tensorboard
-from npucompose.experiment.tracking.process import Order
-from npucompose.report.exports import Tracked
-from npucompose.schema.execution import Tracker
-from npucompose.schema.search import Dimension, Optuna
+from npucompose.experiment.tracking import process
+from npucompose.experiment.tracking.base import Order
+from npucompose.report.json import Tracked
+from npucompose.schema.sweep import Dimension, Optuna, Tracker
+from npucompose_extensions import trackers
+from npucompose_extensions.search.space import Space
+from npucompose_extensions.search.study import Study
 
 RUN = Tracked(
     key="k" * 64, name="a run", params={f"p{n:03}": "v" * 6000 for n in range(101)},
@@ -79,7 +79,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> Mlflow:
 @pytest.mark.usefixtures("environ")
 def test_mlflow_gets_a_run_in_portions_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = mlflow(monkeypatch, known=True)
-    teller = to_mlflow.reporter(order(tmp_path))
+    teller = trackers.Mlflow.reporter(order(tmp_path))
     assert (tmp_path / "store").is_dir()
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     teller(RUN, False)
@@ -100,13 +100,13 @@ def test_mlflow_gets_a_run_in_portions_that_it_takes(tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("environ")
 def test_mlflow_makes_the_experiment_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = mlflow(monkeypatch, known=False)
-    to_mlflow.reporter(order(tmp_path))
+    trackers.Mlflow.reporter(order(tmp_path))
     artifacts = (tmp_path / "store" / "mlflow-artifacts" / "mine").as_uri()
     assert client.calls[1] == ("create_experiment", "mine", artifacts, {})
     client = mlflow(monkeypatch, known=False)
-    to_mlflow.reporter(order(tmp_path, "http://there"))
+    trackers.Mlflow.reporter(order(tmp_path, "http://there"))
     assert client.calls == [("uri", "http://there"), ("create_experiment", "mine", None, {})]
-    to_mlflow.reporter(order(tmp_path))  # the folder is there already
+    trackers.Mlflow.reporter(order(tmp_path))  # the folder is there already
 
 
 @pytest.mark.usefixtures("environ")
@@ -114,7 +114,7 @@ def test_mlflow_is_told_of_a_run_that_ran_nothing_only_where_it_does_not_know_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = mlflow(monkeypatch, known=True)
-    teller = to_mlflow.reporter(order(tmp_path))
+    teller = trackers.Mlflow.reporter(order(tmp_path))
     client.runs = ["known"]
     teller(RUN, True)
     assert len(client.calls) == 1
@@ -151,7 +151,7 @@ def test_tensorboard_gets_a_folder_for_each_run(
     Writer.made = []
     module.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    teller = to_tensorboard.reporter(order(tmp_path, place))
+    teller = trackers.TensorBoard.reporter(order(tmp_path, place))
     run = Tracked(key="k" * 64, name="a run", params={"a": "1"}, metrics={"p50_us": 1.5},
                   samples={"replay": (3.0, 4.0)}, tags={"t": "x", "u": "y"}, files=())  # fmt: skip
     teller(run, True)

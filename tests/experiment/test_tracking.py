@@ -12,12 +12,13 @@ import pytest
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
-from npucompose.experiment.tracking.process import Order, handle, reporter_of
+from npucompose.experiment.tracking.base import Order
+from npucompose.experiment.tracking.process import handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report.exports import Tracked
+from npucompose.report.json import Tracked
 from npucompose.results.record import Report
-from npucompose.schema.execution import Tracker
+from npucompose.schema.sweep import Tracker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_examples import CRASHED, FULL, WRONG

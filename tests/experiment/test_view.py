@@ -14,7 +14,7 @@ from npucompose.experiment.sweep import view as view_module
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.experiment.sweep.view import SweepView
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 
 
 @pytest.fixture(scope="module")

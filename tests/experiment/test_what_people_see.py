@@ -25,11 +25,10 @@ from npucompose.experiment.sweep import view as view_module
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.experiment.sweep.run import exit_status
-from npucompose.experiment.sweep.search.command import MOST_SHOWN, best_lines
 from npucompose.experiment.sweep.view import LAST_SHOWN, SweepView
 from npucompose.experiment.verify import Difference, Verdict
-from npucompose.results.figures import Figures
-from npucompose.results.record import Status
+from npucompose.results.record import Figures, Status
+from npucompose_extensions.search.command import MOST_SHOWN, best_lines
 
 # A recipe.
 

@@ -57,7 +57,7 @@ def planned(draw: st.DrawFn, can: Capabilities | None = CAN, most: int = 16) -> 
     without `can` on one."""
     seed = draw(st.integers(0, 1 << 32))
     module = in_place_program(seed, size=draw(st.integers(most // 2, most)))
-    needed = Dependence.of(module.graph)
+    needed = Dependence.from_graph(module.graph)
     if can is not None:
         apply(module.graph, random_streams(module, seed, count=draw(st.integers(2, 4))), can)
     return Planned(module, needed, random.Random(f"break {seed}"))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from npucompose.errors import SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.memory.buffers import sharing
+from npucompose.replay.operands import sharing
 from tests.facts.broken import EXAMPLES, limits
 from tests.replay.capturing import same, traced
 

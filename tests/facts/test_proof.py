@@ -25,7 +25,10 @@ ANOTHER_NAME = {**IN_PLACE, aten.clone.default: aten.alias.default}
 
 def in_another_order(plan: Planned) -> bool:
     """A kernel is moved to before one that it had to follow because of their memory: no name says so."""
-    edges, place = Dependence.of(plan.graph).edges, {node: number for number, node in enumerate(plan.graph.nodes)}
+    edges, place = (
+        Dependence.from_graph(plan.graph).edges,
+        {node: number for number, node in enumerate(plan.graph.nodes)},
+    )
     expected = left_behind(plan.module, some_inputs(plan.module))
     for edge in plan.chance.sample(edges, k=len(edges)):
         if edge.why != "data" and all(place[source] < place[edge.first] for source in edge.then.all_input_nodes):

@@ -14,7 +14,7 @@ from hypothesis import assume
 from torch import fx
 
 from npucompose.graphs.scopes import control
-from npucompose.streams.race import find_races
+from npucompose.streams.execute import find_races
 from tests.facts.broken import EXAMPLES, Planned, hold, races, refused, with_another_name, without_a_wait
 from tests.sample_graphs import bits, happens_before, some_inputs
 

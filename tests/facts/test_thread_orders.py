@@ -14,11 +14,10 @@ from hypothesis import assume
 
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.memory import buffers as memory_module
-from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory import arena as arena_module
+from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.placement import Lifetimes
-from npucompose.replay.plan import Plan
-from npucompose.replay.threads import Threads, Workers
+from npucompose.replay.plan import Plan, Threads, Workers
 from tests.facts.broken import EXAMPLES, Planned, hold
 from tests.replay.executor.test_in_place_orders import done_before, races
 from tests.sample_graphs import some_inputs
@@ -81,7 +80,7 @@ def test_memory_that_is_given_away_before_its_last_reader_is_done_shows(
         found = False
         for chance in range(8):
             with monkeypatch.context() as patch:
-                patch.setattr(memory_module, "Lifetimes", _Shorter(random.Random(f"{plan.chance.random()} {chance}")))
+                patch.setattr(arena_module, "Lifetimes", _Shorter(random.Random(f"{plan.chance.random()} {chance}")))
                 broken = attrs.evolve(made, memory=Memory.of(made.plan, threads=made.threads))
             found = bool(list(races(broken)))  # type: ignore[arg-type]
             if found:

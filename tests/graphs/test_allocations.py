@@ -30,7 +30,7 @@ def told(graph: fx.Graph) -> list[tuple[str, list[str], list[str], str, bool]]:
 
     return [
         (one.maker.name, named(one.holders), named(one.touched_by), one.mentioned.name, one.returned)
-        for one in allocations(graph, Dependence.of(graph))
+        for one in allocations(graph, Dependence.from_graph(graph))
     ]
 
 
@@ -42,7 +42,7 @@ def program() -> Program:
 def test_a_piece_has_the_storage_of_its_maker_s_value(program: Program) -> None:
     made = program.call(aten.clone.default, program.values[0])
     program.graph.output((made,))
-    (piece,) = allocations(program.graph, Dependence.of(program.graph))
+    (piece,) = allocations(program.graph, Dependence.from_graph(program.graph))
     assert piece.storage == storage_of(made.meta["val"])
 
 
@@ -138,7 +138,7 @@ def test_a_value_without_a_storage_is_a_piece_and_a_number_is_none(program: Prog
         ("_to_sparse_default", ["_to_sparse_default"], ["strange", "_local_scalar_dense_default"], "strange", False),
         ("strange", ["strange"], ["_local_scalar_dense_default"], "_local_scalar_dense_default", False),
     ]  # fmt: skip
-    assert allocations(program.graph, Dependence.of(program.graph))[0].storage is None
+    assert allocations(program.graph, Dependence.from_graph(program.graph))[0].storage is None
 
 
 def test_who_returns_what_it_was_given_makes_nothing(program: Program) -> None:
@@ -164,7 +164,7 @@ def test_who_shares_nothing_with_what_it_reads_does_not_hand_it_on(program: Prog
 def test_a_wait_for_a_tensor_neither_holds_nor_touches_it(program: Program) -> None:
     made = program.call(aten.clone.default, program.values[0])
     last = program.call(aten.neg.default, made)
-    needed = Dependence.of(program.graph)
+    needed = Dependence.from_graph(program.graph)
     air = torch.ops.air
     program.graph.call_function(air.wait.default, ([made],))
     program.graph.output((last,))

@@ -16,11 +16,11 @@ X, Y = torch.randn(4, 4), torch.randn(4, 4)
 
 
 def edges(graph: fx.Graph) -> list[tuple[str, str, str]]:
-    return [(edge.first.name, edge.then.name, edge.why) for edge in Dependence.of(graph).edges]
+    return [(edge.first.name, edge.then.name, edge.why) for edge in Dependence.from_graph(graph).edges]
 
 
 def kernels(graph: fx.Graph) -> list[str]:
-    return [found.name for found in Dependence.of(graph).kernels]
+    return [found.name for found in Dependence.from_graph(graph).kernels]
 
 
 def test_views_and_getitem_belong_to_what_they_are_made_of() -> None:
@@ -31,7 +31,7 @@ def test_views_and_getitem_belong_to_what_they_are_made_of() -> None:
 
 def test_arithmetic_on_sizes_starts_no_kernel() -> None:
     graph = traced(lambda x: x.new_zeros(x.shape[0] * 2 + 1) + 1, X, mode="symbolic").graph
-    targets = [str(found.target) for found in Dependence.of(graph).kernels]
+    targets = [str(found.target) for found in Dependence.from_graph(graph).kernels]
     assert targets == ["aten.new_zeros.default", "aten.add.Tensor"]
     assert len([found for found in graph.nodes if found.op == "call_function"]) > 2
 
@@ -101,7 +101,7 @@ def test_what_two_results_of_one_call_own_is_told_apart() -> None:
     building = Program(inputs=1)
     both = building.call(aten.max.dim, building.values[0], 0)
     first, second = building.call(operator.getitem, both, 0), building.call(operator.getitem, both, 1)
-    aliases = Aliases.of(building.finish([first, second]).graph)
+    aliases = Aliases.from_graph(building.finish([first, second]).graph)
     graph = next(iter(aliases.keys)).graph
     assert not aliases.shares(node(graph, "getitem"), node(graph, "getitem_1"))
 
@@ -109,7 +109,7 @@ def test_what_two_results_of_one_call_own_is_told_apart() -> None:
 @given(programs())
 @settings(max_examples=40, deadline=None)
 def test_edges_go_forward_between_kernels_and_cover_the_data(module: Any) -> None:
-    found = Dependence.of(module.graph)
+    found = Dependence.from_graph(module.graph)
     number = {kernel: index for index, kernel in enumerate(found.kernels)}
     pairs = {(edge.first, edge.then) for edge in found.edges}
     assert len(pairs) == len(found.edges)
@@ -127,14 +127,14 @@ def test_a_sparse_tensor_has_no_storage_and_a_key_of_its_own() -> None:
         assert storage_of(sparse.meta["val"]) is None
     building.graph.call_function(aten.add_.Tensor, (made[0], 1))
     building.graph.output(())
-    aliases = Aliases.of(building.graph)
+    aliases = Aliases.from_graph(building.graph)
     assert [aliases.keys[sparse] for sparse in made] == [{-2}, {-3}]
     assert aliases.written == {-2}
     assert not aliases.shares(*made)
     feared = [building.graph.call_function(id, (sparse,)) for sparse in made]
     for unknown in feared:
         unknown.meta["val"] = torch.zeros(2, 2).to_sparse()
-    assert not Aliases.of(building.graph).shares(*feared)
+    assert not Aliases.from_graph(building.graph).shares(*feared)
 
 
 def test_memory_is_known_by_storage_and_by_schema() -> None:
@@ -150,7 +150,7 @@ def test_memory_is_known_by_storage_and_by_schema() -> None:
     both, made = building.call(aten.max.dim, x, 0), building.call(aten.clone.default, x)
     written = building.call(aten.add_.Tensor, stale, 1)
     building.graph.output(())
-    aliases = Aliases.of(building.graph)
+    aliases = Aliases.from_graph(building.graph)
     keys, at = aliases.keys, list(building.graph.nodes).index
     assert keys[view] == keys[x] == {storage_of(x.meta["val"])}
     assert keys[made] == {storage_of(made.meta["val"])}
@@ -195,7 +195,7 @@ def test_a_view_belongs_to_the_kernel_that_made_its_memory() -> None:
     count = building.graph.call_function(operator.getitem, (both, 2))
     count.meta["val"] = 3  # a number lies nowhere
     building.graph.output(())
-    found = Dependence.of(building.graph)
+    found = Dependence.from_graph(building.graph)
     assert found.home(count) is both
     assert found.origins[shaped] == (made, number)
     assert found.home(again) is made
@@ -214,7 +214,7 @@ def test_scopes_and_events_start_nothing() -> None:
     wait = building.graph.call_function(torch.ops.air.wait.default, ([record],))
     building.call(aten._assert_async.msg, made, "words")
     building.graph.output(())
-    found = Dependence.of(building.graph)
+    found = Dependence.from_graph(building.graph)
     assert [kernel.name for kernel in found.kernels] == ["neg_default", "_assert_async_msg"]
     assert (found.origins[record], found.origins[wait]) == ((), ())
     assert edges(building.graph) == [("neg_default", "_assert_async_msg", "data")]
@@ -242,6 +242,6 @@ def test_a_view_with_a_stale_value_is_a_view_of_both() -> None:
     with program.mode:
         view.meta["val"] = torch.empty(4, 4).t()
     assert kernels(graph) == ["neg_default"]
-    found = Aliases.of(graph)
+    found = Aliases.from_graph(graph)
     assert found.shares(view, view.args[0])  # type: ignore[arg-type]
     assert storage_of(view.meta["val"]) in found.keys[view]

@@ -88,7 +88,7 @@ def test_a_changed_argument_changes_the_fingerprint(module: Any) -> None:
 
 def test_a_snapshot_tells_of_the_graph_as_it_was(golden: Any) -> None:
     module = traced(chain, X)
-    taken, known = Snapshot.of(module.graph), fingerprint(module.graph)
+    taken, known = Snapshot.from_graph(module.graph), fingerprint(module.graph)
     nodes = [n for n in module.graph.nodes if n.op == "call_function"]
     for n in nodes:
         n.replace_all_uses_with(module.graph.find_nodes(op="placeholder")[0])

@@ -230,7 +230,7 @@ def test_symbols_of_strides_count_and_those_of_one_expression_are_sorted() -> No
 
 def test_what_is_learnt_of_a_symbol_later_changes_no_snapshot() -> None:
     graph = traced(lambda x: x + 1, torch.randn(4, 3), mode="symbolic").graph
-    taken, before, known = Snapshot.of(graph), printed(graph), fingerprint(graph)
+    taken, before, known = Snapshot.from_graph(graph), printed(graph), fingerprint(graph)
     assert bool(next(iter(graph.nodes)).meta["val"].shape[0] == 4)
     assert printed(graph) != before
     assert (taken.text, taken.fingerprint) == (before, known)

@@ -74,7 +74,7 @@ def test_a_plan_is_seen_and_whether_it_orders_streams(write: Any, planned: bool,
 
 def test_a_scope_says_what_its_keys_say_and_nothing_else() -> None:
     made = Written()
-    scope = Scope.of(made.enter(label="side", priority="2", **LIMIT))
+    scope = Scope.from_node(made.enter(label="side", priority="2", **LIMIT))
     assert scope == Scope(keys=(LABEL, PRIORITY, *CORES), values=("side", "2", "8", "16"))
     assert (scope.stream, scope.priority, scope.cores) == ("side", 2, Cores(aicore=8, vectorcore=16))
     silent = Scope(keys=("_other",), values=("3",))

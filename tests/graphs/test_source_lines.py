@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.graphs.source import model_line, source_line
+from npucompose.graphs.matching import model_line, source_line
 
 MODEL = '  File "model.py", line 12, in forward\n    idx = mask.nonzero()\n'
 BLOCK = '  File "/home/me/block.py", line 3, in forward\n    return f(x)  \n'

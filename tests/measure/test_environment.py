@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from npucompose.measure import environment as measured
-from npucompose.measure import memory
-from npucompose.measure.environment import _build_settings, cpu, environment, git_state, versions
-from npucompose.measure.memory import peak_rss_bytes
+from npucompose.measure.environment import _build_settings, cpu, environment, git_state, peak_rss_bytes, versions
 from npucompose.table.plain import facts_of
 from npucompose.version import __version__
 
@@ -71,7 +69,7 @@ def test_the_commit_of_the_folder_is_recorded(tmp_path: Path) -> None:
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent() -> None:
     ballast = bytearray(200 << 20)
     ballast[::4096] = b"x" * len(ballast[::4096])
-    code = "from npucompose.measure.memory import peak_rss_bytes; print(peak_rss_bytes())"
+    code = "from npucompose.measure.environment import peak_rss_bytes; print(peak_rss_bytes())"
     environment_ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = subprocess.run([sys.executable, "-c", code], env=environment_, check=True, capture_output=True, text=True)
     assert 1 << 20 < int(child.stdout) < peak_rss_bytes() - (100 << 20)
@@ -200,8 +198,8 @@ def test_the_peak_is_that_of_the_address_space_where_the_system_tells_it(
         ru_maxrss = 77
 
     asked: list[int] = []
-    monkeypatch.setattr(memory.resource, "getrusage", lambda who: asked.append(who) or Usage)
-    monkeypatch.setattr(memory, "PROC_STATUS", tmp_path / "status")
+    monkeypatch.setattr(measured.resource, "getrusage", lambda who: asked.append(who) or Usage)
+    monkeypatch.setattr(measured, "PROC_STATUS", tmp_path / "status")
     assert peak_rss_bytes() == 77 * 1024  # no such file
     (tmp_path / "status").write_text("Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t 1234 kB\nVmRSS:\t 5 kB\n")
     assert peak_rss_bytes() == 1234 * 1024
@@ -209,4 +207,4 @@ def test_the_peak_is_that_of_the_address_space_where_the_system_tells_it(
     assert peak_rss_bytes() == 77 * 1024
     monkeypatch.setattr(sys, "platform", "darwin")
     assert peak_rss_bytes() == 77
-    assert asked == [memory.resource.RUSAGE_SELF] * 3
+    assert asked == [measured.resource.RUSAGE_SELF] * 3

@@ -18,7 +18,7 @@ from npucompose.models.attention_decode import AttentionDecode
 from npucompose.models.base import generator, inference, seeded
 from npucompose.models.mla_prolog import MlaProlog
 from npucompose.models.moe_shared_expert import MoeSharedExpert
-from npucompose.models.paddle import Paddle
+from npucompose_extensions.paddle import Paddle
 
 HIDDEN, HEADS = 12, 3
 

@@ -12,9 +12,9 @@ import torch
 from npucompose.errors import ConfigError, MissingExtra
 from npucompose.models import MODELS, Built
 from npucompose.models.binding import Bound, bind, signature_of
-from npucompose.models.minilm import MiniLm, _without_progress_bar
 from npucompose.models.nested import mapped, opened, tensors_of
 from npucompose.models.python import Python, _described, _permuted, _reordered, _takes_seed
+from npucompose_extensions.pretrained.minilm import MiniLm, _without_progress_bar
 
 ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
 

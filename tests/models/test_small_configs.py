@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from npucompose.errors import ConfigError
-from npucompose.models import small_configs
-from npucompose.models.pretrained import FIRST_ID, Outputs, SentenceEncoder, Sizes, makers
-from npucompose.models.small_configs import CLASSES, SIZES, arguments, keys_of
+from npucompose_extensions.pretrained import small_configs
+from npucompose_extensions.pretrained.inputs_and_outputs import FIRST_ID, Outputs, SentenceEncoder, Sizes, makers
+from npucompose_extensions.pretrained.small_configs import CLASSES, SIZES, arguments, keys_of
 
 
 class Config:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from npucompose import ops
 from npucompose.ops.definitions import define_missing
+from npucompose_extensions.paddle import operators
 
-ops.define()
+operators.define()
 paddle = torch.ops.paddle
 MODES = list(itertools.product(("max", "avg"), ("NCHW", "NHWC"), (False, True), (False, True)))
 

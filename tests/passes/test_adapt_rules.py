@@ -14,10 +14,10 @@ from npucompose import ops
 from npucompose.errors import ConfigError, RejectedError
 from npucompose.graphs import op_counts
 from npucompose.graphs.form import same_form
-from npucompose.passes.adapt.build import TRAIL, Builder
-from npucompose.passes.adapt.engine import walk
+from npucompose.graphs.matching import arguments_of, operator_of, part_of
+from npucompose.passes.adapt.build import TRAIL, Builder, case_of
+from npucompose.passes.adapt.engine import applies, walk
 from npucompose.passes.base import Outcome
-from npucompose.passes.matching import argument, bound, case_of, matches, operator_of
 from npucompose.schema.adapt import Call, RuleSet
 from npucompose.schema.capabilities import Capabilities
 from tests.passes.test_adapt import FLATTENING, adapted, image, rules
@@ -47,17 +47,17 @@ def test_arguments_go_by_name_with_the_schema_s_defaults() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     call = graph.call_function(aten.add.Tensor, (x, 2), {"alpha": 3})
-    assert bound(call) == {"self": x, "other": 2, "alpha": 3}
-    assert bound(graph.call_function(aten.add.Tensor, (x,), {"other": 2})) == {"self": x, "other": 2, "alpha": 1}
-    assert bound(graph.call_function(aten.amax.default, (x,))) == {"self": x, "dim": [], "keepdim": False}
-    assert bound(graph.call_function(aten.add.Tensor, (x,))) == {"self": x, "alpha": 1}
+    assert arguments_of(call) == {"self": x, "other": 2, "alpha": 3}
+    assert arguments_of(graph.call_function(aten.add.Tensor, (x,), {"other": 2})) == {"self": x, "other": 2, "alpha": 1}
+    assert arguments_of(graph.call_function(aten.amax.default, (x,))) == {"self": x, "dim": [], "keepdim": False}
+    assert arguments_of(graph.call_function(aten.add.Tensor, (x,))) == {"self": x, "alpha": 1}
 
 
 @pytest.mark.parametrize(
     ("name", "found"), [("x", 1), ("l", [2, 3]), ("l[0]", 2), ("l[1]", 3), ("l[2]", None), ("x[0]", None), ("y", None)]
 )
 def test_a_part_of_a_list_has_its_place_as_name(name: str, found: Any) -> None:
-    assert argument({"x": 1, "l": [2, 3]}, name) == found
+    assert part_of({"x": 1, "l": [2, 3]}, name) == found
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def asked(one: Any, given: dict[str, Any], val: Any = 0) -> bool:
     graph = fx.Graph()
     call = graph.call_function(aten.relu.default, ())
     call.meta["val"] = val
-    return matches(one, call, {name: named(graph, value) for name, value in given.items()}, CAN)
+    return applies(one, call, {name: named(graph, value) for name, value in given.items()}, CAN)
 
 
 @pytest.mark.parametrize(("when", "given", "holds"), WHEN)
@@ -235,9 +235,11 @@ def test_references_stand_for_arguments_and_what_is_known_of_them() -> None:
     builder = Builder(building.graph, call, frozenset(("mine",)), asserts=True)
     names = {"x": x, "l": [y, 3], "n": 7}
     given = ["$x", "$l[0]", "$l[1]", "$n", "$x.dtype", "$x.device", "$x.rank", "$x.numel", "$x.shape", "$x.size(1)",
-             "$x.size(-1)", ["$x", {"a": "$n"}], "plain", 2.5]  # fmt: skip
+             "$x.size(-1)", ["$x", {"a": "$n"}], "plain", 2.5,
+             "$x.ones", "$x.shape[1:]", "$x.shape[2:]", [-1, "*$x.ones[1:]", "*$x.shape"]]  # fmt: skip
     assert builder.resolved(given, names) == [
-        x, y, 3, 7, torch.float32, torch.device("cpu"), 2, 16, [4, 4], 4, 4, [x, {"a": 7}], "plain", 2.5
+        x, y, 3, 7, torch.float32, torch.device("cpu"), 2, 16, [4, 4], 4, 4, [x, {"a": 7}], "plain", 2.5,
+        [1, 1], [4], [], [-1, 1, 4, 4]
     ]  # fmt: skip
     assert builder.made == []
     both = builder.of(Call(op="aten.max.dim", args=("$x", 1), kwargs={"keepdim": True}, result=1), names)

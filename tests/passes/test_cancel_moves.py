@@ -229,7 +229,9 @@ def test_a_chain_of_channels_last_operators_keeps_two_permutes(k: int) -> None:
     import yaml
 
     from npucompose.compose.conf import conf_dir
+    from npucompose_extensions.paddle import operators
 
+    operators.define()
     rules = RuleSet.of_tree(yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
 
     def f(x: torch.Tensor) -> torch.Tensor:

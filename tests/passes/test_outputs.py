@@ -26,7 +26,7 @@ class Three:
         self.view = building.call(aten.t.default, self.base)
         building.graph.output((self.out, self.view))
         self.graph = building.graph
-        self.visible = Visible(building.graph, Aliases.of(building.graph))
+        self.visible = Visible(building.graph, Aliases.from_graph(building.graph))
 
     def node(self, name: str) -> fx.Node:
         return getattr(self, name)
@@ -97,7 +97,7 @@ def test_numbers_lie_nowhere_and_may_always_be_one() -> None:
     building = Program(inputs=1)
     one, two = (building.call(aten.sym_size.int, building.values[0], 0) for _ in range(2))
     building.graph.output((two,))
-    visible = Visible(building.graph, Aliases.of(building.graph))
+    visible = Visible(building.graph, Aliases.from_graph(building.graph))
     assert visible.may_join(one, two)
     visible.merge(one, two)
     assert visible.outputs >= {one}

@@ -168,7 +168,7 @@ def test_a_pass_may_say_what_it_stands_before() -> None:
 
 def test_a_pipeline_takes_its_stage_s_passes_and_no_other() -> None:
     built = (("a", DeadCode()), ("b", DeadCode(stage="post")))
-    assert [label for label, _ in PassPipeline.of(built, "post", CAN).passes] == ["b"]
+    assert [label for label, _ in PassPipeline.for_stage(built, "post", CAN).passes] == ["b"]
     with pytest.raises(ConfigError, match="of one stage"):
         PassPipeline(passes=built, can=CAN)
 

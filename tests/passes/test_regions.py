@@ -43,7 +43,7 @@ def inside(graph: fx.Graph) -> dict[str, dict[str, str]]:
     for node in graph.nodes:
         kind = control(node)
         if kind == "scope_enter":
-            scope = Scope.of(node)
+            scope = Scope.from_node(node)
             stack.append(dict(zip(scope.keys, scope.values, strict=True)))
         elif kind == "scope_exit":
             stack.pop()

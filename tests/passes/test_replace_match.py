@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.passes.matching import occurrence, searches
 from npucompose.passes.replace import Pattern
 from npucompose.passes.replace.patterns import AddRmsNorm, RmsNorm, RotaryMul, SwiGlu
-from npucompose.passes.replace.rewrite import _Whole, facts_of, replace_all
+from npucompose.passes.replace.rewrite import _fits, _Whole, facts_of, replace_all, searches
 from tests.sample_graphs import aten, names, node, traced
 
 X, Y = torch.ones(2, 8), torch.zeros(2, 8)
@@ -218,12 +217,15 @@ def test_a_search_is_traced_once_and_starts_at_the_first_result() -> None:
     assert only.anchor is only.outputs[0]
     assert {str(made.target) for made in only.inner} == {"aten.mul.Tensor", "aten.add.Tensor"}
     module = traced(lambda x, y: wanted(x, y), X, Y)
-    got = occurrence(only, node(module.graph, "cat"))
+    got = only.at(node(module.graph, "cat"))
     assert got is not None
+    assert _fits(Scaled(), only, got)
     assert got.numbers == {"s": 3.0}
     assert set(got.nodes.values()) == {made for made in module.graph.nodes if made.name not in ("neg", "output")}
     bare: fx.Node = node(module.graph, "mul")
-    assert occurrence(only, bare) is None
+    assert only.at(bare) is None
     for made in module.graph.find_nodes(op="placeholder"):
         made.meta["val"] = 3
-    assert occurrence(only, node(module.graph, "cat")) is None
+    again = only.at(node(module.graph, "cat"))
+    assert again is not None
+    assert not _fits(Scaled(), only, again)

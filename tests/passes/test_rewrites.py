@@ -84,7 +84,7 @@ def test_the_passes_keep_every_bit_in_any_order(module: fx.GraphModule, order: l
 
 def outputs_sharing(graph: fx.Graph) -> list[bool]:
     """For every pair of (output, output or input): do they share memory? By the schemas, not by the fake values."""
-    aliases = Aliases.of(graph)
+    aliases = Aliases.from_graph(graph)
     output = next(n for n in graph.nodes if n.op == "output")
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     results = [root(n) for n in output.args[0]]
@@ -143,11 +143,11 @@ def test_joined_memories_stay_joined_for_the_next_question() -> None:
 def test_a_view_of_a_replaced_value_is_still_known_as_a_view() -> None:
     module = traced(lambda x: x.clone().t().clone().relu().t(), X)
     assert RemoveNoop().rewrite(module.graph, CAN) == 2
-    assert Dependence.of(module.graph).kernels == tuple(n for n in module.graph.nodes if n.name == "relu")
+    assert Dependence.from_graph(module.graph).kernels == tuple(n for n in module.graph.nodes if n.name == "relu")
     module = traced(lambda x: x.clone().t().relu(), X)
     assert RemoveNoop().rewrite(module.graph, CAN) == 1
     x, t, relu, _ = module.graph.nodes
-    aliases = Aliases.of(module.graph)
+    aliases = Aliases.from_graph(module.graph)
     assert aliases.shares(x, t)
     assert not aliases.shares(t, relu)
 

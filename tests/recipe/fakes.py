@@ -14,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from npucompose.graphs import printed
 from npucompose.recipe.genuine import Package, attributes
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 
 HOOKS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
 

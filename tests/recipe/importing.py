@@ -12,7 +12,7 @@ from npucompose import api
 from npucompose.recipe import Imported, import_script
 from npucompose.schema.experiment import CompileKeywords, Experiment, Mode, Shapes
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 
 
 def read(script: str) -> Imported:

@@ -21,7 +21,7 @@ from npucompose.recipe.genuine import Package, attributes
 from npucompose.schema.experiment import Experiment, Mode, ModeName
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 from tests.recipe.experiments import OTHER_VERSIONS
 from tests.recipe.wheel import torch_npu_tree
 

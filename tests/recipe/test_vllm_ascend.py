@@ -9,8 +9,8 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.recipe import export
-from npucompose.recipe.ascend_dialects import FIXED, MODES, OPTIONS
 from npucompose.vendor.compiler import LEAVES
+from npucompose_extensions.ascend_dialects import FIXED, MODES, OPTIONS
 
 FIXED_AS_THERE = [
     "compiler.npugraph_ex.force_eager=true",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.sinking.artefacts import read
+from npucompose_extensions.artefacts import read
 from tests.refusals.case import Case
 
 
@@ -18,7 +18,7 @@ def artefact(content: bytes | str, limit: int = 10_000) -> Callable[[Path], Any]
     return of
 
 
-AT = "npucompose.sinking.artefacts"
+AT = "npucompose_extensions.artefacts"
 TEXT, DUMPS, LISTINGS, LOGS, PROTO = (f"{AT}.{name}" for name in ("text", "dumps", "dumps", "logs", "text"))
 NODE = 'op { type: "NetOutput" } '
 LOG = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"

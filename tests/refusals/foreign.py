@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from npucompose.compose.check import check
-from npucompose.compose.foreign import read_foreign
+from attrs import evolve
+
+from npucompose.compose.check import check, torch_npu_of
+from npucompose.compose.hydra_loader import loader_of, run_application
 from npucompose.compose.references import resolved
-from npucompose.compose.sources import loader_of
 from npucompose.compose.tree import Composed, compose
+from npucompose.compose.untrusted_config import read_foreign
+from npucompose.schema.experiment import Choice
 from npucompose.table.plain import flat
+from npucompose.targets.npu_offline.wheel import UnpackedWheel
+from npucompose.vendor.compiler import CompilerOptions
 from tests.refusals.case import Case
 
 GROUPS = ("model", "mode", "experiment", "passes")
@@ -66,9 +75,40 @@ def checked(**sections: Any) -> Callable[[Path], Any]:
     return read
 
 
-FOREIGN, SOURCES = "npucompose.compose.foreign", "npucompose.compose.sources"
-REFERENCES, STRANGERS, CHECK = (f"npucompose.compose.{name}" for name in ("references", "strangers", "check"))
-EXECUTOR = "npucompose.schema.execution"
+def dimension(**said: Any) -> Callable[[Path], Any]:
+    return checked(search={"name": "optuna", "objectives": {"p50_us": "minimize"}, "space": {"seed": said}})
+
+
+def another_wheel(folder: Path) -> Any:
+    found = UnpackedWheel(tree=folder, version="2.13.0", by="the test")
+    asked = check(default()).experiment
+    return torch_npu_of(
+        evolve(asked, compiler=CompilerOptions(torch_npu_version="2.9.0"), target=Choice(name="npu_offline")),
+        lambda: found,
+        runs=True,
+    )
+
+
+def application(**said: Any) -> Callable[[Path], Any]:
+    """A command line in a place where Hydra's folder of the run cannot be made."""
+    names = ("run", "multirun", "cfg", "info", "shell_completion", "resolve", "help", "hydra_help", "package")
+
+    def full(self: Any, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/run")
+
+    def read(folder: Path) -> Any:
+        with patch("hydra._internal.hydra.Hydra.run", full), patch("hydra._internal.hydra.Hydra.multirun", full):
+            run_application(
+                Namespace(**{**dict.fromkeys(names), "overrides": [], **said}), loader_of([]), "config", print
+            )
+
+    return read
+
+
+FULL = "the folder of the run cannot be written"
+FOREIGN, SOURCES = "npucompose.compose.untrusted_config", "npucompose.compose.hydra_loader"
+REFERENCES, CHECK = (f"npucompose.compose.{name}" for name in ("references", "check"))
+EXECUTOR = "npucompose.schema.sweep"
 HYDRA = "a file may not hold hydra.*"
 LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}
@@ -114,13 +154,13 @@ CASES = (
     Case(REFERENCES, "there is no such value", tree({"a": "${b}"}), "${b}, and there is no such value", "KeyError"),
     Case(REFERENCES, "which is no place", tree({"a": "${b c}", "b c": 1}), "${b c}, which is no place"),
     Case(
-        STRANGERS,
+        FOREIGN,
         "leads out of the run",
         checked(compiler={"debug": {"graph_dump": {"path": "/tmp"}}}),
         "compiler.debug.graph_dump.path='/tmp' leads out of the run directory and comes from conf/experiment/mine.yaml",
     ),
     Case(
-        STRANGERS,
+        FOREIGN,
         "executor.address",
         checked(executor={"name": "ray", "address": "evil:1"}),
         "executor.address=evil:1 comes from conf/experiment/mine.yaml",
@@ -160,4 +200,24 @@ CASES = (
         checked(executor={"name": "slurm", "partition": "a\nrm"}),
         "'partition' must be one plain word for sbatch",
     ),
+    Case(EXECUTOR, "has either", dimension(one_of=[1], low=0, high=1), "a dimension has either 'one_of', or 'low'"),
+    Case(EXECUTOR, "at least one value", dimension(one_of=[]), "'one_of' takes at least one value"),
+    Case(EXECUTOR, "there is nothing", dimension(low=2, high=1), "from 'low' 2 to 'high' 1 by 'step' None"),
+    Case(EXECUTOR, "'log' needs", dimension(low=0, high=1, log=True), "'log' needs a 'low' above 0"),
+    Case(
+        CHECK,
+        "torch_npu_of :: raise",
+        checked(mode={"name": "npugraph_ex"}, compiler={"torch_npu_version": "2.6.0"}),
+        "mode=npugraph_ex: torch_npu 2.6.0.post5 (compiler.torch_npu_version) has no such package",
+    ),
+    Case(CHECK, "runs the genuine", another_wheel, "target=npu_offline runs the genuine classes of"),
+    Case(
+        SOURCES,
+        "cannot be written",
+        application(),
+        "the folder of the run cannot be written: a/run No space left",
+        "OSError",
+    ),
+    Case(SOURCES, "only one of", application(run=True, multirun=True), "only one of --run", FULL),
+    Case(SOURCES, "--resolve is for", application(run=True, resolve=True), "--resolve is for --cfg", FULL),
 )

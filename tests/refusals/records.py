@@ -18,8 +18,7 @@ from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
 from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.report import json as report_json
-from npucompose.results.figures import Figures
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 from npucompose.table.plain import of_facts
 from npucompose.vendor import versions
 from tests.refusals.case import ACCEPTED, Case, Unread

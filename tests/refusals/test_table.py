@@ -16,6 +16,7 @@ import pytest
 
 import airflow_free
 import npucompose
+import npucompose_extensions
 from tests.refusals import artefacts, devices, foreign, records, scripts, texts
 from tests.refusals.case import ACCEPTED, Case
 from tests.refusals.limits import TooMuch, limited
@@ -43,12 +44,12 @@ NO_STRANGERS = {
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
     "npucompose.machine": "the kernel's files",
-    "npucompose.measure.memory": "the kernel's files",
-    "npucompose.vendor.soc": "the package's own table",
-    "npucompose.sinking.table": "the package's own table",
+    "npucompose.measure.environment": "the kernel's files",
+    "npucompose.vendor.devices": "the package's own table",
+    "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
-    "npucompose.experiment.sweep.search.space": "what was written in the same call",
+    "npucompose_extensions.search.space": "what was written in the same call",
     "airflow_free.executors": "what a worker of the sweep has just written",
     "airflow_free.stage": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
@@ -77,7 +78,7 @@ def test_every_rule_of_a_reader_has_a_case(module: str) -> None:
 
 def test_every_module_that_reads_is_in_the_table_or_named_with_a_reason() -> None:
     reading = set()
-    for package in (npucompose, airflow_free):
+    for package in (npucompose, npucompose_extensions, airflow_free):
         top = Path(package.__path__[0])
         for file in top.rglob("*.py"):
             if "simulator" not in file.parts and READS.search(file.read_text(encoding="utf-8")):

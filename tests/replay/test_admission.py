@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.cache import keeping
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.cache.keeping import AT_ONCE, SHARE, Admission
+from npucompose.replay.front import keeping
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.front.keeping import AT_ONCE, SHARE, Admission
 from npucompose.replay.interface import watching
 from tests.replay.capturing import request, traced
 

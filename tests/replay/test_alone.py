@@ -11,7 +11,8 @@ from npucompose.replay.capture.calls import Issue
 from npucompose.replay.capture.kernels import SingleThreadCheck
 from npucompose.replay.executor.portable import Lent, lending
 from npucompose.replay.memory import arena
-from npucompose.replay.plan import Layout, Root, Slot, Step, lent_inputs
+from npucompose.replay.operands import Layout
+from npucompose.replay.plan import Root, Slot, Step, lent_inputs
 from tests.replay.capturing import traced
 
 aten = torch.ops.aten

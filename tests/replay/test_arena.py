@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import ROOMY, Arena, Slab
 from npucompose.replay.memory.placement import ALIGNMENT, Block, aligned, place
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import in_threads, request, traced
 from tests.replay.random_programs import programs
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from npucompose.errors import CaptureError
-from npucompose.replay.capture.isolation import Undo
+from npucompose.replay.capture.kernels import Undo
 from npucompose.replay.capture.recorder import go_on
 from npucompose.replay.gate import Refused, refused
 from npucompose.replay.interface import SeenCall, is_watched, note, watchers, watching

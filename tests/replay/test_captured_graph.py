@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from npucompose.errors import CaptureError, SignatureError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import built, in_threads, same, traced
 
 aten = torch.ops.aten

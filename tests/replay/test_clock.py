@@ -10,8 +10,7 @@ import torch
 
 from npucompose.errors import CaptureError
 from npucompose.replay.executor import timing
-from npucompose.replay.plan import Step
-from npucompose.replay.threads import Threads, Workers
+from npucompose.replay.plan import Step, Threads, Workers
 from npucompose.results.streams import StreamTimes
 from npucompose.targets import inductor
 from npucompose.targets.inductor import Linear

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 import npucompose
 from npucompose.errors import CaptureError
-from npucompose.replay.cache.segments import Segmented
-from npucompose.replay.capture.kernels import same_bytes
+from npucompose.replay.front.segments import Segmented
+from npucompose.replay.operands import same_bytes
 from npucompose.targets.compilation import Backend
 from tests.replay.cut_programs import PROGRAMS, Count, CutProgram, cond, count
 

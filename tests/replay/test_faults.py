@@ -104,7 +104,7 @@ OUT_OF_MEMORY = """
 import gc, resource, sys, torch
 from npucompose.errors import CaptureError
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.cache.graph_cache import GraphCache
+from npucompose.replay.front.graph_cache import GraphCache
 from tests.replay.capturing import request, traced
 
 executor = sys.argv[1]

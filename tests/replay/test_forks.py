@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import Arena
-from npucompose.replay.threads import Workers
+from npucompose.replay.operands import same_bytes
+from npucompose.replay.plan import Workers
 from tests.replay.capturing import one_thread, request, traced
 from tests.replay.executor.test_streams import planned
 from tests.replay.test_arena import EXECUTORS, block, block_of

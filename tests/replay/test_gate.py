@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay import gate
-from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.front.detached import DetachedHandle, detach
+from npucompose.replay.front.graph_cache import GraphCache
 from tests.replay.capturing import CapturingBackend, request, same, traced
 from tests.replay.odd_tensors import MAKERS, PLAIN, SHAPE
 

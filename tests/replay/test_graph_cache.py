@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from npucompose.errors import CaptureError
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.capture.kernels import same_bytes
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
 
 

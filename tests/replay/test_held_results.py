@@ -13,9 +13,9 @@ from torch import nn
 
 import npucompose
 from npucompose.errors import SignatureError
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import request, traced
 
 EXECUTORS = pytest.mark.parametrize("executor", ["native", "torchscript", "python"])

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from npucompose.replay.capture.updates import find
-from npucompose.replay.memory.buffers import ALIGNMENT, Private, sharing
-from npucompose.replay.memory.inputs import same_number
-from npucompose.replay.plan import Layout
+from npucompose.replay.memory.arena import ALIGNMENT
+from npucompose.replay.memory.inputs import Private, same_number
+from npucompose.replay.operands import Layout, sharing
 from tests.replay.capturing import traced
 
 MEMORY = torch.zeros(64)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.replay.cache import keeping
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.cache.keeping import KeptPlan, KeptPlans
 from npucompose.replay.capture import recorder
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.front import keeping
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.front.keeping import KeptPlan, KeptPlans
 from npucompose.replay.memory.arena import ROOMY
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, request, same, traced
 
 WEIGHT, TABLE = torch.randn(8, 8), torch.randn(8)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, storage_of, unheld
-from npucompose.replay.plan import Layout, Register, Root, Slot, flat
-from npucompose.replay.traits import traits_of
+from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, unheld
+from npucompose.replay.operands import Layout, flat, storage_of, traits_of
+from npucompose.replay.plan import Register, Root, Slot
 
 aten = torch.ops.aten
 

@@ -10,21 +10,8 @@ import torch
 
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.memory.placement import groups_of, parted
-from npucompose.replay.plan import (
-    Buffer,
-    Layout,
-    Literally,
-    Plan,
-    Register,
-    Root,
-    SameAsInput,
-    Slot,
-    Step,
-    is_plain,
-    leaves,
-    lifetimes,
-    mapped,
-)
+from npucompose.replay.operands import Layout, is_plain, mapped
+from npucompose.replay.plan import Buffer, Literally, Plan, Register, Root, SameAsInput, Slot, Step, leaves, lifetimes
 from npucompose.schema.streams import DEFAULT_STREAM
 from tests.replay.capturing import traced
 

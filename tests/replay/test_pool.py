@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npucompose.errors import CaptureError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.portable import StraightLine
-from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.placement import ALIGNMENT, Block, place
 from npucompose.replay.memory.results import outputs_of
+from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Plan, Slot
 from tests.replay.capturing import traced
 from tests.replay.random_programs import programs

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
-from npucompose.replay.plan import Layout, Register, Root, Slot, Step, dying_registers
+from npucompose.replay.operands import Layout, same_bytes
+from npucompose.replay.plan import Register, Root, Slot, Step, dying_registers
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("npucompose_portable", "FRAGMENT")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from npucompose.errors import SignatureError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import same, traced
 
 pytestmark = pytest.mark.usefixtures("executor")

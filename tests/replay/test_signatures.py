@@ -13,14 +13,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay import gate
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.cache.segments import nodes_of
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.front.segments import nodes_of
 from npucompose.replay.gate import Refused
-from npucompose.replay.memory.buffers import laid_over, relative, span_of
 from npucompose.replay.memory.inputs import Inputs, Slots, _is_there, _overlap, refusal, signature
-from npucompose.replay.plan import Layout, Root, Slot
+from npucompose.replay.operands import Layout, laid_over, relative, span_of
+from npucompose.replay.plan import Root, Slot
 from tests.replay.capturing import built, request, same, traced
 from tests.replay.odd_tensors import MAKERS
 

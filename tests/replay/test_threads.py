@@ -11,8 +11,8 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import record, record_call
 from npucompose.replay.memory.placement import Lifetimes
-from npucompose.replay.plan import Layout, Plan, Register, Root, Slot, Step
-from npucompose.replay.threads import Threads
+from npucompose.replay.operands import Layout
+from npucompose.replay.plan import Plan, Register, Root, Slot, Step, Threads
 from npucompose.schema.streams import DEFAULT_STREAM
 from tests.replay.capturing import built, same, traced
 

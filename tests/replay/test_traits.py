@@ -7,7 +7,7 @@ import torch
 from torch._ops import OpOverload
 
 from npucompose import ops
-from npucompose.replay.traits import Traits, traits_of
+from npucompose.replay.operands import Traits, traits_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 LIBRARY = torch.library.Library("npucompose_traits", "FRAGMENT")

@@ -12,7 +12,8 @@ from torch import fx
 
 from npucompose.replay.executor import timing
 from npucompose.replay.executor.timing import PlanTrial, Way, _quantile, _Race, _untriable
-from npucompose.replay.plan import Layout, Plan, Root, Slot, Step
+from npucompose.replay.operands import Layout
+from npucompose.replay.plan import Plan, Root, Slot, Step
 from npucompose.results.streams import Trial
 from tests.replay.capturing import built, same
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from npucompose.errors import CaptureError
-from npucompose.replay.capture.isolation import Undo
+from npucompose.replay.capture.kernels import Undo
 from npucompose.replay.captured_graph import CapturedGraph
 from tests.replay.capturing import same, traced
 

@@ -10,13 +10,10 @@ from attrs import evolve
 from hostile import HOSTILE, filled
 from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR
 
-from npucompose.report.compare import Line
-from npucompose.report.comparison import Compared, render
-from npucompose.report.differences import ABSENT, differences
-from npucompose.report.pareto import with_front
-from npucompose.results.figures import Figures
+from npucompose.report.compare import Line, with_front
+from npucompose.report.comparison import ABSENT, Compared, differences, render
 from npucompose.results.measured import Memory
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 from tools.chromium import Chromium
 
 
@@ -24,9 +21,9 @@ def line(name: str, report: Report) -> Line:
     return Line(
         name=name,
         status=report.status,
-        figures=Figures.of(report),
+        figures=Figures.from_report(report),
         error=report.error,
-        work=f"{Figures.of(report).model}",
+        work=f"{Figures.from_report(report).model}",
     )
 
 

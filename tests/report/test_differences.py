@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_examples import CRASHED, FULL, INDUCTOR
 
-from npucompose.report.differences import (
+from npucompose.report.comparison import (
     as_json,
     beside_each_other,
     difference_markdown,

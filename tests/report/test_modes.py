@@ -10,7 +10,7 @@ from report_examples import CONTEST, CONTESTED, timing
 
 from npucompose.report import html
 from npucompose.report import json as report_json
-from npucompose.report.sections import sentence
+from npucompose.report.words import modes_sentence
 from npucompose.results.measured import Behind, ModeFacts, ModeTime, Timing
 from tests.report.test_terminal import shown
 
@@ -20,7 +20,7 @@ def rounds(count: int, microseconds: float) -> Timing:
 
 
 def test_the_winner_is_named_with_every_ratio_and_its_spread() -> None:
-    assert sentence(CONTEST) == (
+    assert modes_sentence(CONTEST) == (
         "max-autotune won: 1.21x as fast as reduce-overhead (quartiles 1.18x to 1.25x), "
         "1.90x as fast as eager (quartiles 1.80x to 2.00x)"
     )
@@ -32,18 +32,18 @@ def test_a_lead_within_the_spread_is_no_win_and_names_who_is_even() -> None:
         for one in CONTEST.modes
     )
     words = "nobody won: max-autotune and reduce-overhead are even within the spread (1.02x, quartiles 0.97x to 1.08x)"
-    assert sentence(evolve(CONTEST, won=False, modes=near)) == words
+    assert modes_sentence(evolve(CONTEST, won=False, modes=near)) == words
 
 
 def test_too_few_rounds_are_told() -> None:
-    assert sentence(evolve(CONTEST, won=False)) == (
+    assert modes_sentence(evolve(CONTEST, won=False)) == (
         "nobody is said to have won: 24 rounds are too few; max-autotune was ahead"
     )
 
 
 def test_a_contest_without_a_second_is_none() -> None:
     only = ModeFacts(fastest="eager", won=False, modes=(ModeTime(mode="eager", passed=True, timing=rounds(24, 9.0)),))
-    assert "no two modes" in sentence(only)
+    assert "no two modes" in modes_sentence(only)
 
 
 def test_a_mode_that_won_is_none_beside_wrong_results() -> None:

@@ -8,9 +8,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.report.compare import Line
-from npucompose.report.pareto import front, rounded, with_front
-from npucompose.results.figures import Figures
+from npucompose.report.compare import Line, front, rounded, with_front
+from npucompose.results.record import Figures
 
 SMALL = st.integers(0, 4).map(float)
 

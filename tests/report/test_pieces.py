@@ -18,8 +18,9 @@ from report_examples import FULL, FULL_BENCHMARK, timing
 
 from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
-from npucompose.report import differences, html, keys, listing, sections
+from npucompose.report import comparison, html, keys, listing
 from npucompose.report import json as report_json
+from npucompose.report.words import modes_sentence
 from npucompose.results.measured import Behind, ModeFacts, ModeTime, Numerics
 from npucompose.results.record import Environment, Report
 from npucompose.vendor.compiler import LEAVES
@@ -329,7 +330,7 @@ def with_mode(name: str, ratio: float, *, spread: float = 0.0, **changes: Any) -
     ],
 )
 def test_two_runs_are_compared_in_one_sentence(one: Report, other: Report, begins: str) -> None:
-    said = differences.verdict(one, other)
+    said = comparison.verdict(one, other)
     assert said is not None
     assert said.startswith(begins)
     assert said.endswith("equals eager bit for bit.")
@@ -337,7 +338,7 @@ def test_two_runs_are_compared_in_one_sentence(one: Report, other: Report, begin
 
 def test_runs_that_do_not_compete_have_no_sentence() -> None:
     one = with_mode("a", 2.0)
-    assert differences.verdict(one, one) is not None
+    assert comparison.verdict(one, one) is not None
     for other in (
         evolve(one, status="numerics_failed"),
         evolve(one, stages=evolve(one.stages, benchmark=None)),
@@ -347,7 +348,7 @@ def test_runs_that_do_not_compete_have_no_sentence() -> None:
         evolve(one, experiment={**one.experiment, "target": {"name": "npu"}}),
         evolve(one, experiment={**one.experiment, "seed": 1}),
     ):
-        assert differences.verdict(one, other) is None
+        assert comparison.verdict(one, other) is None
 
 
 def test_quartiles_are_those_of_the_rounds() -> None:
@@ -358,11 +359,11 @@ def test_quartiles_are_those_of_the_rounds() -> None:
         samples_us=(100.0,) * 5,
         baselines={"eager": evolve(timing(1.0), samples_us=(100.0, 200.0, 300.0, 400.0, 500.0))},
     )
-    speed = differences._speed("x", evolve(one, stages=evolve(one.stages, benchmark=rounds)))
+    speed = comparison._speed("x", evolve(one, stages=evolve(one.stages, benchmark=rounds)))
     assert speed is not None
     assert (speed.low, speed.middle, speed.high) == (2.0, 2.0, 4.0)
     alone = evolve(rounds, baselines={})
-    speed = differences._speed("x", evolve(one, stages=evolve(one.stages, benchmark=alone)))
+    speed = comparison._speed("x", evolve(one, stages=evolve(one.stages, benchmark=alone)))
     assert speed is not None
     assert (speed.low, speed.middle, speed.high) == (2.0, 2.0, 2.0)
 
@@ -372,7 +373,7 @@ def test_quartiles_that_touch_overlap() -> None:
     assert slow.stages.benchmark is not None
     eager = evolve(timing(1.0), samples_us=(100.0, 100.0, 200.0, 200.0))
     touching = evolve(slow.stages.benchmark, samples_us=(100.0,) * 4, baselines={"eager": eager})
-    said = differences.verdict(fast, evolve(slow, stages=evolve(slow.stages, benchmark=touching)))
+    said = comparison.verdict(fast, evolve(slow, stages=evolve(slow.stages, benchmark=touching)))
     assert said is not None
     assert said.startswith("mode=a and mode=b cannot be told apart (2.00 ×")
 
@@ -391,7 +392,7 @@ def test_quartiles_that_touch_overlap() -> None:
     ],
 )
 def test_agreement_in_words(numerics: Numerics | None, words: str) -> None:
-    assert differences._agrees(numerics) == words
+    assert comparison._agrees(numerics) == words
 
 
 def facts(won: bool, *behind: tuple[str, float, float, float], fastest: str | None = "a", rounds: int = 3) -> ModeFacts:
@@ -425,7 +426,7 @@ def facts(won: bool, *behind: tuple[str, float, float, float], fastest: str | No
     ],
 )
 def test_who_won_in_one_sentence(given: ModeFacts, words: str) -> None:
-    assert sections.sentence(given) == words
+    assert modes_sentence(given) == words
 
 
 def test_a_report_says_its_kinds_of_keys_as_json() -> None:

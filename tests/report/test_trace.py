@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from npucompose.report.exports import trace_text
+from npucompose.report.json import trace_text
 from npucompose.results.streams import Timeline
 from npucompose.table.plain import facts_of, of_facts
 

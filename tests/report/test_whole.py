@@ -25,30 +25,29 @@ from npucompose.report import (
     compare,
     comparison,
     html,
-    pareto,
     pictures,
     terminal,
 )
-from npucompose.report.comparison import Compared, render
-from npucompose.report.differences import (
+from npucompose.report.comparison import (
     CUT as WINDOW,
 )
-from npucompose.report.differences import (
+from npucompose.report.comparison import (
+    Compared,
     as_json,
     beside_each_other,
     difference_markdown,
     difference_text,
     differences,
     facts,
+    render,
 )
-from npucompose.report.exports import Tracked, trace_entries, trace_text
 from npucompose.report.html import source
+from npucompose.report.json import Tracked, trace_entries, trace_text
 from npucompose.report.pictures import Axis, timeline_drawings
 from npucompose.report.words import (
     as_time,
 )
-from npucompose.results.figures import Figures
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -97,13 +96,13 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
         compare.Line(
             name=f"{name} mode=x",
             status=report.status,
-            figures=Figures.of(report),
+            figures=Figures.from_report(report),
             error=report.error,
             work="the work" if "model" in report.experiment else "",
         )
         for name, report in reports.items()
     ]
-    for line, report in zip(pareto.with_front(lines), reports.values(), strict=True):
+    for line, report in zip(compare.with_front(lines), reports.values(), strict=True):
         yield Compared(line=line, report=None if report.status == "illegal" else report)
 
 

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 from report_examples import CRASHED, FULL, WRONG
 
-from npucompose.report.differences import verdict
+from npucompose.report.comparison import verdict
 from npucompose.results.measured import Numerics
 from npucompose.results.record import Report
 

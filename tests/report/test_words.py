@@ -20,7 +20,6 @@ from npucompose.errors import ConfigError
 from npucompose.report import (
     compare,
     explain,
-    pareto,
     terminal,
 )
 from npucompose.report.comparison import Compared, render
@@ -203,15 +202,15 @@ def test_who_set_what_reads_like_this(golden: Any) -> None:
         ({"a": (1, 5, 5), "b": (2, 4, 4), "c": (3, 4, 4), "d": (4, 3, 5), "e": (5, 4, 3)}, "abde"),
     ],
 )
-def test_the_front_is_what_none_beats(points: dict[str, pareto.Point], wanted: str) -> None:
-    assert pareto.front(points) == frozenset(wanted)
+def test_the_front_is_what_none_beats(points: dict[str, compare.Point], wanted: str) -> None:
+    assert compare.front(points) == frozenset(wanted)
 
 
 def test_figures_are_compared_in_steps_of_five_percent() -> None:
     points = {"a": (1.0, 100.0, 2.0), "b": (1.04, 106.0, 2.5), "c": (2.0, 100.0, 2.0)}
-    assert pareto.rounded(points) == {"a": (0.0, 0.0, 0.0), "b": (0.0, 1.0, 4.0), "c": (14.0, 0.0, 0.0)}
-    assert pareto.rounded({"a": (1e-9, 0.5, 1e-7), "b": (1e-3, 1.0, 1e-3)}) == {"a": (0.0,) * 3, "b": (0.0,) * 3}
-    assert pareto.rounded({}) == {}
+    assert compare.rounded(points) == {"a": (0.0, 0.0, 0.0), "b": (0.0, 1.0, 4.0), "c": (14.0, 0.0, 0.0)}
+    assert compare.rounded({"a": (1e-9, 0.5, 1e-7), "b": (1e-3, 1.0, 1e-3)}) == {"a": (0.0,) * 3, "b": (0.0,) * 3}
+    assert compare.rounded({}) == {}
 
 
 def test_hostile_texts_stay_texts_in_every_form() -> None:

@@ -24,7 +24,7 @@ from npucompose.table.modes import NPUGRAPH_EX
 from npucompose.targets.npu_offline.option_trees import load_configs
 from npucompose.targets.torchair.config import PREFIX, read, write
 from npucompose.vendor.compiler import CompilerOptions
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 from npucompose.vendor.versions import REFERENCE, tree_of
 
 POOL = (0, 1)

@@ -24,9 +24,8 @@ from npucompose.schema.adapt import (
     When,
     references,
 )
-from npucompose.schema.execution import PARAMETERS, Local, Ray, Slurm
 from npucompose.schema.experiment import Experiment
-from npucompose.schema.search import Dimension, NoSearch, Optuna
+from npucompose.schema.sweep import PARAMETERS, Dimension, Local, NoSearch, Optuna, Ray, Slurm
 from npucompose.table.options import choices_of_field, option, set_by_engine
 from npucompose.table.structure import structure
 
@@ -193,7 +192,7 @@ def test_a_condition_names_dtypes_that_exist() -> None:
         "$x[0]",
         "$x[12].size(-1)",
         "$x.size(1)",
-        *(f"$x.{w}" for w in ("dtype", "device", "shape", "numel", "rank")),
+        *(f"$x.{w}" for w in ("dtype", "device", "shape", "ones", "shape[1:]", "ones[2:]", "numel", "rank")),
     ],
 )
 def test_a_reference_is_an_argument_or_something_of_it(good: str) -> None:
@@ -201,7 +200,9 @@ def test_a_reference_is_an_argument_or_something_of_it(good: str) -> None:
     assert Call(op=OP, args=([good],), kwargs={"a": {"b": good}}).args == ([good],)
 
 
-@pytest.mark.parametrize("wrong", ["$", "$x.sizes", "$x.size()", "$x.size(a)", "$x y", "$x[a]"])
+@pytest.mark.parametrize(
+    "wrong", ["$", "$x.sizes", "$x.size()", "$x.size(a)", "$x y", "$x[a]", "$x.rank[1:]", "*$x", "*$x.numel"]
+)
 def test_what_is_no_reference_is_refused_wherever_it_stands(wrong: str) -> None:
     for arguments in ({"args": (1, [wrong])}, {"kwargs": {"a": {"b": wrong}}}):
         with pytest.raises(ValueError, match="is no reference: write"):
@@ -211,7 +212,7 @@ def test_what_is_no_reference_is_refused_wherever_it_stands(wrong: str) -> None:
 
 
 def test_references_are_found_in_nested_arguments_and_other_text_is_none() -> None:
-    assert references((["$a", 1, "b$"], {"k": ("$c", None)}, "$d")) == ["$a", "$c", "$d"]
+    assert references((["$a", 1, "b$", "*b"], {"k": ("$c", None)}, "$d", "*$e")) == ["$a", "$c", "$d", "*$e"]
 
 
 def test_every_operator_of_a_rule_is_checked() -> None:

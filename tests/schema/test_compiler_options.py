@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.leaf import ELSEWHERE, Leaf
+from npucompose.vendor.option_specs import ELSEWHERE, Leaf
 from npucompose.vendor.versions import NPUGRAPH_EX_LEAVES, TORCHAIR
 
 LETTERS = string.ascii_letters + string.digits + string.punctuation + " "
@@ -263,7 +263,7 @@ def test_settable_dump_paths_keep_the_genuine_attribute_name():
 
 def test_the_schema_loads_no_torch():
     code = (
-        "import sys, npucompose.vendor.compiler, npucompose.vendor.legality\n"
+        "import sys, npucompose.vendor.compiler, npucompose.vendor.compiler\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

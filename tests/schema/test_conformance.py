@@ -19,10 +19,8 @@ from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.config import node_filter
-from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.vendor.genuine import GenuineLeaf, differences, stored_path
-from npucompose.vendor.leaf import INT64_MAX, Leaf
-from npucompose.vendor.legality import illegal_in_mode
+from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions, illegal_in_mode
+from npucompose.vendor.option_specs import INT64_MAX, GenuineLeaf, Leaf, differences, stored_path
 from npucompose.vendor.versions import genuine_tree, known, tree_of, versions
 
 OURS = tuple(LEAVES.values())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npucompose.api import checked
-from npucompose.vendor.compiler import CompilerOptions
-from npucompose.vendor.legality import IMPLIED, implied_by
+from npucompose.vendor.compiler import IMPLIED, CompilerOptions, implied_by
 
 
 @pytest.mark.parametrize(

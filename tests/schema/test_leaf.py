@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.vendor.leaf import INT64_MAX, Kind, Leaf, shown
+from npucompose.vendor.option_specs import INT64_MAX, Kind, Leaf, shown
 
 
 def leaf(kind: Kind, default: Any = None, **more: Any) -> Leaf:

@@ -12,9 +12,8 @@ from npucompose.errors import ConfigError
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment, Mode
 from npucompose.targets.base import ModeSupport
-from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.leaf import Leaf
-from npucompose.vendor.legality import idle_options, illegal_in_mode, twins, waiting
+from npucompose.vendor.compiler import LEAVES, CompilerOptions, idle_options, illegal_in_mode, twins, waiting
+from npucompose.vendor.option_specs import Leaf
 
 COMPILING = ("max-autotune", "reduce-overhead", "npugraph_ex")
 NOTHING: frozenset[str] = frozenset()

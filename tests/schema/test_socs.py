@@ -6,8 +6,7 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.report.listing import SOC_HEAD, _soc_cells, socs
-from npucompose.vendor.device_model import ATLAS_A2
-from npucompose.vendor.soc import DEFAULT, device_of, soc_of, table
+from npucompose.vendor.devices import ATLAS_A2, DEFAULT, device_of, soc_of, table
 
 SOCS = table().socs
 

@@ -22,10 +22,11 @@ from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.table.options import _in_literal, choices_of_field
 from npucompose.targets import TARGETS
-from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.option_specs import Leaf, shown
 from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]
+OURS = ("npucompose", "npucompose_extensions")
 PACKAGES = (npucompose.table, npucompose.vendor, npucompose.schema, npucompose.results)
 
 
@@ -39,7 +40,7 @@ def classes() -> Iterator[type[Any]]:
             if isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__
         )
     for registry in (MODELS, PASSES, TARGETS):
-        yield from (registry.get(name) for name in registry.names() if name in dict(registry.built_in))
+        yield from (registry.get(name) for name in registry.names() if registry.package(name) in OURS)
 
 
 def default_of(field: attrs.Attribute[Any]) -> str:

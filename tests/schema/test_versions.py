@@ -11,8 +11,7 @@ import pytest
 import npucompose.vendor.versions as versions_module
 from npucompose.errors import ConfigError
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.vendor.genuine import GenuineLeaf, kind_of, stored_path
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import GenuineLeaf, Leaf, kind_of, stored_path
 from npucompose.vendor.versions import (
     Span,
     _covers,

@@ -15,8 +15,8 @@ import pytest
 import torch
 from attrs import evolve, field, frozen
 
-from npucompose.compose import sequence, shapes
-from npucompose.compose.dynamo_errors import in_our_words
+from npucompose.compose.engine import translate_torch_errors
+from npucompose.compose.inputs import apply_shapes, check_calls, unmarked, varied
 from npucompose.errors import CompileError
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, Shapes
@@ -180,9 +180,9 @@ def called(row: Row, policy: Shapes, calls: tuple[Call, ...]) -> tuple[list[Reco
     again: list[Recompile] = []
     for call in ({}, *calls):
         example = {"x": torch.ones(4, 3), **copy.deepcopy(row.example)}  # a mark would stay on a tensor
-        sequence.check([call], example)
-        inputs = sequence.varied(call, example)
-        shapes.apply(policy, inputs, unmarked=sequence.unmarked(call))
+        check_calls([call], example)
+        inputs = varied(call, example)
+        apply_shapes(policy, inputs, unmarked=unmarked(call))
         asked = Asked(
             shapes=policy,
             mode="reduce-overhead",
@@ -190,7 +190,7 @@ def called(row: Row, policy: Shapes, calls: tuple[Call, ...]) -> tuple[list[Reco
             numbers=frozenset({"lens"}),
             arguments=tuple(inputs),
         )
-        with watched() as seen, in_our_words():
+        with watched() as seen, translate_torch_errors():
             compiled(*inputs.values())
         again += [explained(one, asked, call=call, name=str(call)) for one in seen()]
     return again, symbolic

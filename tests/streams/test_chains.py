@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from npucompose.streams import dag
-from npucompose.streams.chains import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
-from npucompose.streams.matching import NONE, by_bits, hopcroft_karp
-from npucompose.streams.order import fewest_events, in_runs
+from npucompose.streams.assignment import (
+    Shape,
+    fewest_events,
+    fewest_streams,
+    fewest_syncs,
+    in_runs,
+    laid_on,
+    paths_as_ge,
+)
+from npucompose.streams.dag import NONE, by_bits, hopcroft_karp
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs, small_dag
 
@@ -15,7 +22,7 @@ RANDOM = 1000
 
 
 def shape_of(then: Dag) -> Shape:
-    return Shape.of(then, [1.0] * len(then))
+    return Shape.from_work(then, [1.0] * len(then))
 
 
 def syncs(then: Dag, streams: list[int]) -> int:
@@ -135,7 +142,7 @@ def test_a_matching_that_one_phase_misses_is_found_in_the_next() -> None:
 
 def test_a_chain_goes_where_it_keeps_nobody_from_overlapping() -> None:
     """Of two equal chains, the last kernel stays behind the one that it has to wait for anyway."""
-    shape = Shape.of([[1], [3], [4], [], [], []], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    shape = Shape.from_work([[1], [3], [4], [], [], []], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     assert laid_on([[0, 1], [2, 4], [3], [5]], shape, 2)[:5] == [0, 0, 1, 0, 1]
 
 

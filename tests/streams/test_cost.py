@@ -14,7 +14,7 @@ from npucompose.errors import PlanError
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
 from npucompose.streams.cost import Sizes, roofline
-from npucompose.vendor.device_model import ATLAS_A2, cpu
+from npucompose.vendor.devices import ATLAS_A2, cpu
 from tests.sample_graphs import CAN, mm_abs_sub, node, traced
 
 X = torch.randn(4, 4)
@@ -91,5 +91,5 @@ def test_a_decision_survives_being_copied_and_sent() -> None:
     assert decision is not None
     for other in (copy.deepcopy(decision), pickle.loads(pickle.dumps(copy.copy(decision)))):
         assert (other.applied, other.why, other.validated) == (decision.applied, decision.why, decision.validated)
-        assert other.told == decision.told
+        assert (other.prediction, other.timeline) == (decision.prediction, decision.timeline)
         assert other.prediction is not None

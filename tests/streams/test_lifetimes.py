@@ -100,7 +100,7 @@ def test_an_allocation_is_all_that_lies_in_it() -> None:
         return aten.relu_(x.clone()).view(-1).neg()
 
     module = traced(function, X)
-    made, negated = allocations(module.graph, Dependence.of(module.graph))
+    made, negated = allocations(module.graph, Dependence.from_graph(module.graph))
     assert [n.name for n in made.holders] == ["clone", "relu_", "view"]
     assert [n.name for n in made.touched_by] == ["relu_", "neg"]
     assert (made.maker.name, made.mentioned.name, made.returned) == ("clone", "neg", False)
@@ -113,7 +113,7 @@ def test_results_of_one_kernel_live_apart() -> None:
         return values.neg() + places.add(1)
 
     module = traced(function, X)
-    first, second = allocations(module.graph, Dependence.of(module.graph))[:2]
+    first, second = allocations(module.graph, Dependence.from_graph(module.graph))[:2]
     assert {first.mentioned.name, second.mentioned.name} == {"neg", "add"}
 
 
@@ -123,7 +123,7 @@ def test_what_only_may_lie_in_memory_touches_it_and_does_not_hold_it() -> None:
     turned = program.call(aten.t.default, program.call(aten.neg.default, program.values[0]))
     last = program.call(aten.abs.default, program.call(aten.reshape.default, turned, [2, 8]))
     graph = program.finish([last]).graph
-    made = allocations(graph, Dependence.of(graph))[0]
+    made = allocations(graph, Dependence.from_graph(graph))[0]
     assert (made.maker.name, made.mentioned.name) == ("neg_default", "reshape_default")
     assert [n.name for n in made.touched_by] == ["reshape_default", "abs_default"]
 
@@ -133,7 +133,7 @@ def programs_that_the_validator_accepts(graphs: int) -> Counter[str]:
     seen: Counter[str] = Counter()
     for seed in range(graphs):
         module = in_place_program(seed)
-        needed = Dependence.of(module.graph)
+        needed = Dependence.from_graph(module.graph)
         apply(module.graph, random_streams(module, seed), CAN)
         shown = sum(1 for _ in uncovered(module))
         try:

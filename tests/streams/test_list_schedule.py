@@ -7,11 +7,10 @@ from typing import Any
 import attrs
 import pytest
 
-from npucompose.streams import auto
-from npucompose.streams.auto import Assignment
-from npucompose.streams.schedule import _place, by_urgency
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.streams import assignment
+from npucompose.streams.assignment import _place, by_urgency
+from npucompose.streams.simulate import Work
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams.dags import Dag
 
 PRICED = attrs.evolve(ATLAS_A2, launch_us=0.0, event_us=1.0, stream_us=3.0)
@@ -86,26 +85,26 @@ DIAMOND: Dag = [[1, 2], [3], [3], []]
 
 
 def test_for_makespan_the_schedule_and_the_fewest_events_compete() -> None:
-    listed, shaped = auto.candidates("makespan", DIAMOND, work(1.0, 9.0, 5.0, 1.0), 2, FREE)
+    listed, shaped = assignment.candidates("makespan", DIAMOND, work(1.0, 9.0, 5.0, 1.0), 2, FREE)
     assert (list(listed.streams), list(listed.ranked)) == ([0, 0, 1, 0], [0, 1, 2, 3])
     assert (list(shaped.streams), list(shaped.ranked)) == ([0, 0, 1, 0], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("objective", ["events", "streams", "ge"])
 def test_every_other_objective_has_one_plan_by_shape_in_the_order_of_the_numbers(objective: Any) -> None:
-    (found,) = auto.candidates(objective, DIAMOND, work(1.0, 5.0, 9.0, 1.0), 2, FREE)
+    (found,) = assignment.candidates(objective, DIAMOND, work(1.0, 5.0, 9.0, 1.0), 2, FREE)
     assert list(found.ranked) == [0, 1, 2, 3]
     assert list(found.streams) == ([1, 1, 0, 1] if objective == "ge" else [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("objective", ["makespan", "events", "streams", "ge"])
 def test_nothing_to_plan_is_no_stream(objective: Any) -> None:
-    assert all(not one.streams for one in auto.candidates(objective, [], [], 3, FREE))
+    assert all(not one.streams for one in assignment.candidates(objective, [], [], 3, FREE))
 
 
 def test_the_limit_holds_for_each_plan() -> None:
     for limit in (1, 2, 3):
-        for found in auto.candidates("makespan", [[], [], []], work(9.0, 9.0, 9.0), limit, FREE):
+        for found in assignment.candidates("makespan", [[], [], []], work(9.0, 9.0, 9.0), limit, FREE):
             assert set(found.streams) == set(range(limit))
 
 
@@ -125,7 +124,7 @@ def test_streams_are_numbered_by_work_and_need(
     streams: list[int], ranked: list[int], us: list[float], factories: list[int], tidied: list[int]
 ) -> None:
     then: Dag = [[2], [2], []][: len(streams)]
-    found = auto._tidy(Assignment(streams=streams, ranked=ranked), then, work(*us), factories)
+    found = assignment._tidy(streams, ranked, then, work(*us), factories)
     assert (list(found.streams), list(found.ranked)) == (tidied, ranked)
 
 
@@ -140,6 +139,6 @@ def test_streams_are_numbered_by_work_and_need(
 def test_a_factory_follows_its_first_reader(
     then: Dag, streams: list[int], factories: list[int], tidied: list[int]
 ) -> None:
-    given = Assignment(streams=list(streams), ranked=[0, 1, 2])
-    assert list(auto._tidy(given, then, work(1.0, 1.0, 1.0), factories).streams) == tidied
-    assert given.streams == streams
+    given = list(streams)
+    assert list(assignment._tidy(given, [0, 1, 2], then, work(1.0, 1.0, 1.0), factories).streams) == tidied
+    assert given == streams

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from npucompose.streams import matching
-from npucompose.streams.matching import NONE, by_bits, hopcroft_karp
+from npucompose.streams import dag
+from npucompose.streams.dag import NONE, by_bits, hopcroft_karp
 
 
 def test_who_has_no_partner_has_minus_one() -> None:
@@ -76,21 +76,21 @@ def test_a_matching_to_start_from_is_not_written() -> None:
 def test_searches_that_fail_look_at_each_vertex_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last phase finds nothing for those that are left over, and there is no phase after it."""
     calls: list[tuple[int, int]] = []
-    real = matching._search
+    real = dag._search
 
     def counted(root: int, adjacency: list[int], partner: list[int], owner: dict[int, int], unseen: int) -> object:
         calls.append((root, unseen))
         return real(root, adjacency, partner, owner, unseen)
 
-    monkeypatch.setattr(matching, "_search", counted)
+    monkeypatch.setattr(dag, "_search", counted)
     assert by_bits([0b001, 0b001, 0b001]) == [0, NONE, NONE]
     assert calls == [(1, 0b111), (2, 0b110)]
 
 
 def test_only_those_without_a_partner_and_with_a_candidate_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     roots: list[int] = []
-    real = matching._augment
-    monkeypatch.setattr(matching, "_augment", lambda root, *rest: (roots.append(root), real(root, *rest)))
+    real = dag._augment
+    monkeypatch.setattr(dag, "_augment", lambda root, *rest: (roots.append(root), real(root, *rest)))
     hopcroft_karp([[0, 1], [0], [], []])
     assert roots == [1]
 
@@ -113,7 +113,7 @@ def test_levels_count_the_steps_from_those_without_a_partner(
     for left, right in enumerate(partner):
         if right != NONE:
             owner[right] = left
-    assert matching._levels(adjacency, partner, owner) == (levels, found)
+    assert dag._levels(adjacency, partner, owner) == (levels, found)
 
 
 def test_both_searches_agree_on_random_graphs() -> None:

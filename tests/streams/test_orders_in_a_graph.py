@@ -14,13 +14,12 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
 from npucompose.results.streams import Event
 from npucompose.schema.streams import DEFAULT_STREAM, Streams
-from npucompose.streams import apply, decision_of, limits, plan_of, race, validate
+from npucompose.streams import apply, decision_of, execute, plan_of, validate
 from npucompose.streams import emit as emitting
 from npucompose.streams.emit import strip
-from npucompose.streams.issue import issued_before
 from npucompose.streams.problem import Problem
-from npucompose.streams.timing import Timing
-from npucompose.streams.validate import _code
+from npucompose.streams.timing import Timing, issued_before
+from npucompose.streams.validation import _code, check_operators, check_streams
 from tests.sample_graphs import CAN, mm_abs_sub, names, node, traced
 
 X = torch.randn(4, 4)
@@ -54,7 +53,7 @@ class Written:
 
     def done(self, *outputs: fx.Node) -> tuple[fx.Graph, Dependence]:
         self.graph.output(outputs)
-        return self.graph, Dependence.of(self.graph)
+        return self.graph, Dependence.from_graph(self.graph)
 
 
 def before(graph: fx.Graph, needed: Dependence) -> dict[str, list[str]]:
@@ -120,7 +119,7 @@ def test_a_wait_for_a_tensor_is_one_for_the_kernels_that_make_it() -> None:
     made.off()
     graph, needed = made.done()
     assert before(graph, needed) == {"neg": [], "neg_1": ["neg"]}
-    assert Timing.of(graph, needed).events == [Event(recorder="neg", waiter="neg_1")]
+    assert Timing.from_graph(graph, needed).events == [Event(recorder="neg", waiter="neg_1")]
 
 
 def test_a_record_before_any_kernel_stands_for_none() -> None:
@@ -133,13 +132,13 @@ def test_a_record_before_any_kernel_stands_for_none() -> None:
     graph, needed = made.done()
     assert before(graph, needed) == {"neg": []}
     with pytest.raises(PlanError, match="'record_default' stands on stream 's' before any kernel") as caught:
-        Timing.of(graph, needed)
+        Timing.from_graph(graph, needed)
     assert caught.value.code == "record_nothing"
 
 
 def test_clocks_say_how_far_each_stream_is_known_to_be() -> None:
     graph, needed = two_streams()
-    timing = Timing.of(graph, needed)
+    timing = Timing.from_graph(graph, needed)
     assert timing.streams == {"neg": "default", "neg_1": "default", "neg_2": "s", "neg_3": "s", "neg_4": "default"}
     assert {kernel.name: number for kernel, number in timing.number.items()} == {
         "neg": 0, "neg_1": 1, "neg_2": 2, "neg_3": 3, "neg_4": 4,
@@ -178,7 +177,7 @@ def test_what_a_stream_knew_it_still_knows_after_a_wait_for_one_that_knows_less(
     made.k()
     made.off()
     graph, needed = made.done()
-    timing = Timing.of(graph, needed)
+    timing = Timing.from_graph(graph, needed)
     assert dict(timing.clocks[node(graph, "neg_4")]) == {"default": 2, "a": 1, "b": 4}
 
 
@@ -187,7 +186,7 @@ def test_an_event_within_a_stream_is_none() -> None:
     made.k()
     made.wait(made.record())
     made.k()
-    assert Timing.of(*made.done()).events == []
+    assert Timing.from_graph(*made.done()).events == []
 
 
 def test_the_stream_is_that_of_the_innermost_scope_that_names_one() -> None:
@@ -202,7 +201,7 @@ def test_the_stream_is_that_of_the_innermost_scope_that_names_one() -> None:
     made.off()
     made.off()
     made.k()
-    timing = Timing.of(*made.done())
+    timing = Timing.from_graph(*made.done())
     assert list(timing.streams.values()) == ["default", "s", "s", "default"]
 
 
@@ -213,7 +212,7 @@ def test_a_scope_of_the_default_stream_may_hold_another() -> None:
     made.k()
     made.off()
     made.off()
-    assert list(Timing.of(*made.done()).streams.values()) == ["s"]
+    assert list(Timing.from_graph(*made.done()).streams.values()) == ["s"]
 
 
 def test_a_scope_within_a_stream_is_refused_with_both_names() -> None:
@@ -224,7 +223,7 @@ def test_a_scope_within_a_stream_is_refused_with_both_names() -> None:
     made.off()
     made.off()
     with pytest.raises(PlanError, match="'scope_enter_default_1' enters stream 'b' inside stream 'a': scopes must be"):
-        Timing.of(*made.done())
+        Timing.from_graph(*made.done())
 
 
 def test_the_scope_that_nothing_leaves_is_the_last_one_entered() -> None:
@@ -234,7 +233,7 @@ def test_the_scope_that_nothing_leaves_is_the_last_one_entered() -> None:
     made.on("b")
     made.k()
     with pytest.raises(PlanError, match="'scope_enter_default_1' enters a scope that nothing leaves"):
-        Timing.of(*made.done())
+        Timing.from_graph(*made.done())
 
 
 @pytest.mark.parametrize(
@@ -270,7 +269,7 @@ def planned() -> fx.GraphModule:
 
 def test_an_order_that_was_asked_for_is_proven_too() -> None:
     graph = planned().graph
-    found = Dependence.of(graph)
+    found = Dependence.from_graph(graph)
     asked = attrs.evolve(found, edges=(*found.edges, Edge(node(graph, "sub"), node(graph, "mm"), "asked for")))
     with pytest.raises(PlanError, match=r"'sub' on stream 'stream1' must be .* 'mm' on stream 'default' \(asked for\)"):
         validate(graph, asked)
@@ -284,11 +283,11 @@ def test_a_graph_that_uses_all_that_a_device_has_passes() -> None:
 
 def test_streams_beyond_the_device_are_counted_and_named_in_order() -> None:
     with pytest.raises(PlanError) as caught:
-        limits.check_streams("plan", ["z", "a", "z", "default"], attrs.evolve(CAN, max_streams=2))
+        check_streams("plan", ["z", "a", "z", "default"], attrs.evolve(CAN, max_streams=2))
     assert str(caught.value).startswith(
         "The plan uses 3 streams (a, default, z); target=null_device mode=reduce-overhead has 2."
     )
-    limits.check_streams("plan", ["z", "a", "z", "default"], attrs.evolve(CAN, max_streams=3))
+    check_streams("plan", ["z", "a", "z", "default"], attrs.evolve(CAN, max_streams=3))
 
 
 def test_the_first_event_beyond_the_device_is_named() -> None:
@@ -301,11 +300,11 @@ def test_the_first_event_beyond_the_device_is_named() -> None:
 
 
 def test_operators_of_other_packages_mean_nothing_to_a_mode() -> None:
-    limits.check_operators(traced(mm_abs_sub, X).graph, attrs.evolve(CAN, scope_namespace="npugraph_ex"))
+    check_operators(traced(mm_abs_sub, X).graph, attrs.evolve(CAN, scope_namespace="npugraph_ex"))
     graph, _ = two_streams()
-    limits.check_operators(graph, CAN)
+    check_operators(graph, CAN)
     with pytest.raises(PlanError) as caught:
-        limits.check_operators(graph, attrs.evolve(CAN, scope_namespace="npugraph_ex"))
+        check_operators(graph, attrs.evolve(CAN, scope_namespace="npugraph_ex"))
     assert (
         "'scope_enter_default' is of torch.ops.air; mode=reduce-overhead reads scopes of torch.ops.npugraph_ex"
         in str(caught.value)
@@ -317,7 +316,7 @@ def test_records_and_waits_may_be_of_either_package() -> None:
     made.k()
     made.wait(made.record())
     made.k()
-    limits.check_operators(made.done()[0], attrs.evolve(CAN, scope_namespace="npugraph_ex"))
+    check_operators(made.done()[0], attrs.evolve(CAN, scope_namespace="npugraph_ex"))
 
 
 def test_taking_streams_out_says_how_many_nodes_went_and_leaves_the_kernels() -> None:
@@ -346,7 +345,7 @@ def test_an_order_by_chance_is_legal_and_of_every_kernel() -> None:
     firsts = issued_before(graph, needed.kernels)
     found = set()
     for seed in range(200):
-        order = race.random_order(needed.kernels, firsts, random.Random(seed))
+        order = execute.random_order(needed.kernels, firsts, random.Random(seed))
         assert all(order.index(first) < order.index(kernel) for kernel in firsts for first in firsts[kernel])
         found.add(tuple(kernel.name for kernel in order))
     assert len(found) == 3  # neg_1 before, between and behind neg_2 and neg_3
@@ -362,25 +361,25 @@ def test_an_order_by_chance_is_legal_and_of_every_kernel() -> None:
     ],
 )
 def test_a_race_is_told_by_what_shows_first(got: dict[str, Any], words: str) -> None:
-    kernels = Dependence.of(traced(mm_abs_sub, X).graph).kernels
+    kernels = Dependence.from_graph(traced(mm_abs_sub, X).graph).kernels
     expected = {"mm": 1, "abs_1": 2, "sub": 3, "add": 4, "": []}
-    told = race._words(5, 3, kernels, expected, got)
+    told = execute._words(5, 3, kernels, expected, got)
     assert told == f"Random order 5 (seed 3), which streams and events allow, gives another result: {words}."
 
 
 def test_what_was_asked_for_is_an_edge_behind_those_of_the_data() -> None:
     module = traced(mm_abs_sub, X)
     mm, sub = node(module.graph, "mm"), node(module.graph, "sub")
-    problem = Problem.of(module.graph, Streams(), CAN, [(sub, mm)])
+    problem = Problem.from_graph(module.graph, Streams(), CAN, [(sub, mm)])
     assert problem.names == ["abs_1", "sub", "mm", "add"]
     assert [(edge.first.name, edge.then.name, edge.why) for edge in problem.needed.edges] == [
         ("abs_1", "sub", "data"), ("mm", "add", "data"), ("sub", "add", "data"), ("sub", "mm", "asked for"),
     ]  # fmt: skip
-    found = Dependence.of(module.graph)
+    found = Dependence.from_graph(module.graph)
     assert problem.needed.origins.keys() == found.origins.keys()
     assert problem.needed.aliases.written == found.aliases.written
     with pytest.raises(PlanError, match="goes in a circle: mm -> add -> mm") as caught:
-        Problem.of(module.graph, Streams(), CAN, [(node(module.graph, "add"), mm)])
+        Problem.from_graph(module.graph, Streams(), CAN, [(node(module.graph, "add"), mm)])
     assert caught.value.code == "cycle"
 
 

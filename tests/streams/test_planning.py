@@ -16,7 +16,7 @@ from npucompose.results.streams import Event
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, plan, plan_of, strip, validate
-from npucompose.streams.race import find_races
+from npucompose.streams.execute import find_races
 from npucompose.table.structure import structure
 from tests.recipe.fakes import npugraph_ex_operators
 from tests.sample_graphs import CAN, mm_abs_sub, names, programs, run, traced

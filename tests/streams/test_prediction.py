@@ -9,11 +9,10 @@ from torch import fx
 
 from npucompose.results.streams import Event, Trial
 from npucompose.schema.streams import Cores, Streams
-from npucompose.streams.found import Found, named, with_names
-from npucompose.streams.predict import Drawn, Life, _changes, _living, _peak, lives_of, predicted
-from npucompose.streams.problem import Problem
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2, Calibration
+from npucompose.streams.planning import NamedPlan, named, with_names
+from npucompose.streams.problem import Life, Problem, _changes, _living, _peak, lives_of, predicted, schedule
+from npucompose.streams.simulate import Work
+from npucompose.vendor.devices import ATLAS_A2, Calibration
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, traced
 
 X = torch.randn(4, 4)
@@ -22,18 +21,18 @@ PRICED = attrs.evolve(CAN, device_model=attrs.evolve(ATLAS_A2, launch_us=0.0, ev
 
 def problem_of(module: fx.GraphModule, us: list[float], **more: object) -> Problem:
     """The kernels last as long as they are told to."""
-    problem = Problem.of(module.graph, Streams(cost="none"), PRICED)
+    problem = Problem.from_graph(module.graph, Streams(cost="none"), PRICED)
     problem.__dict__["work"] = [Work(us=one, **more) for one in us]  # type: ignore[arg-type]
     return problem
 
 
-def found_plan(labels: list[str], us: list[float], **more: object) -> Found:
+def found_plan(labels: list[str], us: list[float], **more: object) -> NamedPlan:
     return named(problem_of(traced(mm_abs_sub, X), us, **more), labels, {})
 
 
 def test_a_plan_in_numbers_has_its_order_events_and_simulated_times() -> None:
     problem = problem_of(traced(mm_abs_sub, X), [4.0, 1.0, 2.0, 3.0])
-    drawn = Drawn.of(problem, [0, 1, 1, 0], range(4))
+    drawn = schedule(problem, [0, 1, 1, 0], range(4))
     assert (list(drawn.streams), list(drawn.order), list(drawn.events)) == ([0, 1, 1, 0], [0, 1, 2, 3], [(2, 3)])
     assert list(drawn.simulation.start) == [0.0, 0.5, 1.5, 4.0]
     assert list(drawn.simulation.end) == [4.0, 1.5, 3.5, 7.0]
@@ -167,7 +166,7 @@ def test_a_found_plan_counts_who_leaves_who_moves_and_what_it_gains() -> None:
     assert list(found.stream_names) == ["default", "s"]
     moved = named(problem_of(traced(mm_abs_sub, X), [1.0] * 4), ["s", "default", "default", "default"], {})
     assert (moved.aside, moved.moved) == (1, 0)
-    other = with_names(Drawn.of(moved.drawn.problem, [0, 0, 0, 0], [1, 0, 2, 3]), ["default"], {})
+    other = with_names(schedule(moved.scheduled.problem, [0, 0, 0, 0], [1, 0, 2, 3]), ["default"], {})
     assert (other.aside, other.moved) == (0, 2)
     assert list(other.plan.nodes) == ["abs_1", "mm", "sub", "add"]
 
@@ -180,7 +179,7 @@ def test_a_plan_is_written_by_names_in_its_order() -> None:
     assert found.plan.events == (Event(recorder="sub", waiter="add"),)
     assert (found.plan.priorities, found.plan.cores) == ({"s": 3, "z": 2}, {"s": limit})
     assert list(found.stream_names) == ["default", "z", "s"]
-    assert list(found.drawn.streams) == [1, 2, 2, 1]
+    assert list(found.scheduled.streams) == [1, 2, 2, 1]
 
 
 def test_a_decision_says_what_it_is_given() -> None:
@@ -213,18 +212,18 @@ def test_kernels_in_a_row_take_their_own_time_where_that_differs() -> None:
 
 def test_factories_are_kernels_that_read_nothing() -> None:
     module = traced(lambda x: x.mm(torch.ones(4, 4)) + torch.zeros(4, 4), X)
-    problem = Problem.of(module.graph, Streams(cost="none"), CAN)
+    problem = Problem.from_graph(module.graph, Streams(cost="none"), CAN)
     assert [problem.names[index] for index in problem.factories] == ["ones", "zeros"]
 
 
 def test_without_costs_every_kernel_takes_a_microsecond() -> None:
-    problem = Problem.of(traced(mm_abs_sub, X).graph, Streams(cost="none"), CAN)
+    problem = Problem.from_graph(traced(mm_abs_sub, X).graph, Streams(cost="none"), CAN)
     assert problem.work == [Work(us=1.0)] * 4
 
 
 def test_the_device_model_is_the_target_s_with_what_the_configuration_replaces() -> None:
     wanted = Streams(device=Calibration(event_us=9.0))
-    model = Problem.of(traced(mm_abs_sub, X).graph, wanted, PRICED).model
+    model = Problem.from_graph(traced(mm_abs_sub, X).graph, wanted, PRICED).model
     assert (model.event_us, model.stream_us, model.cube) == (9.0, 0.5, ATLAS_A2.cube)
 
 
@@ -234,7 +233,7 @@ def test_predicting_asks_only_for_what_was_kept() -> None:
     problem = problem_of(module, [1.0] * 4)
     found = named(problem, ["default"] * 4, {})
     lives = lives_of(problem)
-    expected = predicted(found.drawn, found.stream_names, lives)
+    expected = predicted(found.scheduled, found.stream_names, lives)
     decision = found.decision(applied=True, why="")
     for node in reversed([n for n in module.graph.nodes if n.op != "placeholder"]):
         module.graph.erase_node(node)

@@ -13,10 +13,9 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.schema.streams import Streams
-from npucompose.streams import apply, race, validate
-from npucompose.streams.execute import Inputs, on_the_side
-from npucompose.streams.issue import issued_before
-from npucompose.streams.race import find_races
+from npucompose.streams import apply, execute, validate
+from npucompose.streams.execute import Inputs, find_races, isolated_run
+from npucompose.streams.timing import issued_before
 from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, Program, aten, run, seeded_program, traced
 from tests.streams.test_validate import drop_event
@@ -36,12 +35,12 @@ def orders(before: dict[fx.Node, list[fx.Node]], done: tuple[fx.Node, ...] = ())
 
 def is_observable(module: fx.GraphModule) -> bool:
     """Whether some order that streams and events allow gives other bits."""
-    dependence = Dependence.of(module.graph)
+    dependence = Dependence.from_graph(module.graph)
     inputs = Inputs(module.graph, dependence)
-    with on_the_side():
-        expected = race._run(module.graph, inputs, dependence.kernels)
+    with isolated_run():
+        expected = execute._run(module.graph, inputs, dependence.kernels)
         every = orders(issued_before(module.graph, dependence.kernels))
-        return any(race._run(module.graph, inputs, order) != expected for order in every)
+        return any(execute._run(module.graph, inputs, order) != expected for order in every)
 
 
 @pytest.mark.parametrize("graphs", [24, pytest.param(80, marks=pytest.mark.slow)])

@@ -12,8 +12,8 @@ import torch
 
 from npucompose.streams import cost
 from npucompose.streams.cost import Sizes, hint, roofline
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2, DeviceModel, cpu
+from npucompose.streams.simulate import Work
+from npucompose.vendor.devices import ATLAS_A2, DeviceModel, cpu
 from tests.sample_graphs import node, traced
 
 aten = torch.ops.aten
@@ -33,11 +33,11 @@ def test_sizes_are_elements_and_bytes_of_all_tensors_of_a_result() -> None:
     sizes = Sizes()
     graph = traced(lambda x: x.max(0), X).graph
     both = node(graph, "max_1")
-    assert sizes.of(both) == (64 + 64, 64 * 4 + 64 * 8)
-    assert sizes.of(next(one for one in graph.nodes if one.op == "output")) == (0.0, 0.0)
-    assert sizes.of(node(graph, "x_1")) == (COUNT, BYTES)
+    assert sizes[both] == (64 + 64, 64 * 4 + 64 * 8)
+    assert sizes[next(one for one in graph.nodes if one.op == "output")] == (0.0, 0.0)
+    assert sizes[node(graph, "x_1")] == (COUNT, BYTES)
     both.meta["val"] = None
-    assert sizes.of(both) == (64 + 64, 64 * 4 + 64 * 8)  # worked out once
+    assert sizes[both] == (64 + 64, 64 * 4 + 64 * 8)  # worked out once
 
 
 def test_a_kernel_reads_all_its_inputs_and_writes_its_result() -> None:

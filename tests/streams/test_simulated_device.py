@@ -5,9 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from npucompose.streams.simulate import _share, simulate
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2
+from npucompose.streams.simulate import Work, _share, simulate
+from npucompose.vendor.devices import ATLAS_A2
 
 MODEL = attrs.evolve(ATLAS_A2, cube=4, vector=8, launch_us=0.0, event_us=1.0, stream_us=3.0)
 FREE = attrs.evolve(MODEL, event_us=0.0, stream_us=0.0)

@@ -9,13 +9,10 @@ from itertools import permutations, product
 import attrs
 import pytest
 
-from npucompose.streams import auto, dag
-from npucompose.streams.chains import Shape, fewest_syncs, laid_on
-from npucompose.streams.order import fewest_events, in_runs
-from npucompose.streams.schedule import by_urgency
-from npucompose.streams.simulate import Simulation, simulate
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import ATLAS_A2, Calibration, DeviceModel
+from npucompose.streams import assignment, dag
+from npucompose.streams.assignment import Shape, by_urgency, fewest_events, fewest_syncs, in_runs, laid_on
+from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs
 
@@ -162,7 +159,7 @@ def test_list_scheduling_beats_the_shape_alone_where_costs_differ(family: str, s
     for seed in range(5):
         then, work = llm_like(12, seed) if family == "llm" else layered(seed)
         model = attrs.evolve(ATLAS_A2, event_us=1.0, stream_us=1.0)
-        shape = Shape.of(then, [item.us for item in work])
+        shape = Shape.from_work(then, [item.us for item in work])
         listed, ranked = by_urgency(work, then, streams, model)
         assert run(then, listed, work, model, ranked) < run(
             then, laid_on(fewest_syncs(shape), shape, streams), work, model
@@ -175,7 +172,7 @@ def test_the_plan_for_makespan_is_never_worse_than_the_one_for_events(name: str)
     work = _costed(then, random.Random(name))
 
     def best(objective: str) -> float:
-        found = auto.candidates(objective, then, work, 3, COSTLY)  # type: ignore[arg-type]
+        found = assignment.candidates(objective, then, work, 3, COSTLY)  # type: ignore[arg-type]
         return min(run(then, list(one.streams), work, COSTLY, list(one.ranked)) for one in found)
 
     assert best("makespan") <= best("events")

@@ -16,7 +16,7 @@ from npucompose.graphs import fingerprint, printed
 from npucompose.results.streams import Event, Plan
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, plan_of, validate
-from npucompose.streams.race import find_races
+from npucompose.streams.execute import find_races
 from tests.sample_graphs import CAN, run, seeded_program, traced
 
 X = torch.randn(8, 8)

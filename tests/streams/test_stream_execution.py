@@ -14,10 +14,10 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.streams import Streams
-from npucompose.streams import execute, made_up_inputs, profile, race
-from npucompose.streams.execute import Execution, Inputs, on_the_side
+from npucompose.streams import cost, execute, made_up_inputs
+from npucompose.streams.execute import Execution, Inputs, isolated_run
 from npucompose.streams.problem import Problem
-from npucompose.streams.work import Work
+from npucompose.streams.simulate import Work
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, names, node, traced
 
 X = torch.randn(4, 4)
@@ -90,7 +90,7 @@ def writer() -> fx.GraphModule:
 
 def test_what_the_graph_writes_is_a_copy_of_its_own_at_each_start() -> None:
     module = writer()
-    inputs = Inputs(module.graph, Dependence.of(module.graph))
+    inputs = Inputs(module.graph, Dependence.from_graph(module.graph))
     once, again = inputs.start(), inputs.start()
     x, y = (node(module.graph, name) for name in ("x0", "x1"))
     assert list(once) == [x, y]
@@ -102,12 +102,12 @@ def test_what_the_graph_writes_is_a_copy_of_its_own_at_each_start() -> None:
     assert torch.equal(inputs.start()[y], again[y])
 
 
-def test_on_the_side_tensors_are_real_have_no_gradient_and_draw_nothing_of_the_caller_s() -> None:
+def test_in_an_isolated_run_tensors_are_real_have_no_gradient_and_draw_nothing_of_the_caller_s() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
     weight = torch.ones(1, requires_grad=True)
-    with FakeTensorMode(), on_the_side():
+    with FakeTensorMode(), isolated_run():
         made = torch.rand(1)
         assert type(made) is torch.Tensor
         assert not (weight * 2).requires_grad
@@ -127,7 +127,7 @@ def viewed() -> fx.GraphModule:
 
 
 def begun(module: fx.GraphModule) -> tuple[Execution, dict[str, fx.Node]]:
-    found = Dependence.of(module.graph)
+    found = Dependence.from_graph(module.graph)
     execution = Execution(module.graph, found.kernels, Inputs(module.graph, found).start())
     return execution, {one.name: one for one in module.graph.nodes}
 
@@ -185,11 +185,11 @@ def test_a_clock_gets_the_module_and_made_up_inputs() -> None:
         seen.append((module, [value.shape for value in inputs], torch.is_grad_enabled()))
         return answer
 
-    assert profile.clocked(module.graph, clock) is answer
+    assert cost.clocked(module.graph, clock) is answer
     assert seen == [(module, [(4, 4)], False)]
     loose = fx.Graph()
     loose.output(())
-    assert profile.clocked(loose, clock) is None
+    assert cost.clocked(loose, clock) is None
     assert len(seen) == 1
 
 
@@ -200,7 +200,7 @@ MEASURED = Clocked(
 
 def test_the_work_of_each_kernel_is_what_the_clock_said_of_it() -> None:
     module = traced(mm_abs_sub, X)
-    assert profile.work_of(MEASURED, Dependence.of(module.graph)) == [
+    assert cost.work_of(MEASURED, Dependence.from_graph(module.graph)) == [
         Work(us=4.0, in_a_row_us=3.0, vector=1),
         Work(us=1.0, in_a_row_us=0.0, vector=1),
         Work(us=2.0, in_a_row_us=5.0, vector=1),
@@ -211,13 +211,13 @@ def test_the_work_of_each_kernel_is_what_the_clock_said_of_it() -> None:
 def test_a_problem_asks_the_clock_only_where_costs_are_measured() -> None:
     can = attrs.evolve(CAN, profiles=True, clock=lambda *_: MEASURED)
     graph = traced(mm_abs_sub, X).graph
-    problem = Problem.of(graph, Streams(cost="measured"), can)
+    problem = Problem.from_graph(graph, Streams(cost="measured"), can)
     assert [item.us for item in problem.work] == [4.0, 1.0, 2.0, 0.0]
     assert (problem.model.stream_us, problem.model.event_us) == (0.5, 0.25)
-    assert Problem.of(graph, Streams(cost="roofline"), can).clocked is None
+    assert Problem.from_graph(graph, Streams(cost="roofline"), can).clocked is None
     without = attrs.evolve(can, profiles=False)
     with pytest.raises(PlanError) as caught:
-        assert Problem.of(graph, Streams(cost="measured"), without).work
+        assert Problem.from_graph(graph, Streams(cost="measured"), without).work
     assert caught.value.code == "no_profile"
 
 
@@ -236,28 +236,30 @@ def test_a_kernel_s_time_is_the_shortest_round_after_the_one_that_warms_up(monke
         rounds.append(kernel.name)
         return times[kernel.name][rounds.count(kernel.name) - 1]
 
-    monkeypatch.setattr(profile, "_timed", timed)
-    found = profile.measured(module.graph, Dependence.of(module.graph))
+    monkeypatch.setattr(cost, "_timed", timed)
+    found = cost.measured(module.graph, Dependence.from_graph(module.graph))
     assert found == [Work(us=us, vector=1) for us in (6, 3, 1, 2)]
-    assert rounds == ["mm", "abs_1", "sub", "add"] * (1 + profile.ROUNDS)
+    assert rounds == ["mm", "abs_1", "sub", "add"] * (1 + cost.ROUNDS)
 
 
 def test_one_call_is_timed_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([1_000_000, 3_500_000])
-    monkeypatch.setattr(profile, "perf_counter_ns", lambda: next(ticks))
+    monkeypatch.setattr(cost, "perf_counter_ns", lambda: next(ticks))
     ran: list[object] = []
 
     class Told:
         def run(self, kernel: object) -> None:
             ran.append(kernel)
 
-    assert profile._timed(Told(), "mm") == 2500.0  # type: ignore[arg-type]
+    assert cost._timed(Told(), "mm") == 2500.0  # type: ignore[arg-type]
     assert ran == ["mm"]
 
 
 def test_a_graph_that_writes_its_inputs_is_timed_on_fresh_ones() -> None:
     module = writer()
-    assert all(item.us > 0 and item.vector == 1 for item in profile.measured(module.graph, Dependence.of(module.graph)))
+    assert all(
+        item.us > 0 and item.vector == 1 for item in cost.measured(module.graph, Dependence.from_graph(module.graph))
+    )
     assert names(module.graph)[0] == "x0"
 
 
@@ -275,10 +277,10 @@ def test_a_graph_that_writes_its_inputs_is_timed_on_fresh_ones() -> None:
     ],
 )
 def test_a_checksum_tells_bits_apart(value: Any, other: Any, same: bool) -> None:
-    assert (race._checksum(value) == race._checksum(other)) is same
+    assert (execute._checksum(value) == execute._checksum(other)) is same
 
 
 def test_a_tensor_without_bytes_in_a_row_has_no_checksum_of_its_own() -> None:
     sparse = torch.eye(2).to_sparse()
-    assert race._checksum((torch.ones(1), sparse)) == race._checksum(torch.ones(1))
-    assert race._checksum(sparse) is sparse
+    assert execute._checksum((torch.ones(1), sparse)) == execute._checksum(torch.ones(1))
+    assert execute._checksum(sparse) is sparse

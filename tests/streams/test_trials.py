@@ -14,12 +14,12 @@ from npucompose.results.streams import Trial
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 from tests.sample_graphs import CAN, traced
 
 TRIES = attrs.evolve(CAN, tries_plans=True, device_model=cpu(2))
 X = torch.randn(4, 4)
-planning = importlib.import_module("npucompose.streams.plan")  # the package gives the function that name
+planning = importlib.import_module("npucompose.streams.planning")  # the package gives the function that name
 ASIDE = PlanEntry(stream="s", match=Match(name="abs_1"))
 
 

@@ -205,7 +205,7 @@ def reduced(streams: int) -> tuple[fx.GraphModule, Dependence]:
         for _ in range(4):
             with graph.inserting_before(output):
                 graph.call_function(reduce, (given, "sum", "group")).meta["val"] = torch.empty(4, 4)
-    before = Dependence.of(graph)
+    before = Dependence.from_graph(graph)
     plan = Streams(objective="streams", cost="none", max_streams=streams, min_gain=0)
     apply(graph, plan, attrs.evolve(CAN, device_model=attrs.evolve(CAN.device_model, vector=10_000)))
     return program, before
@@ -237,7 +237,7 @@ def test_collectives_on_two_streams_that_no_event_orders_are_refused_wherever_th
 
 def test_random_numbers_and_effects_on_two_streams_have_codes_of_their_own() -> None:
     module = traced(lambda x: (torch.rand_like(x), torch.rand_like(x)), X)
-    before = Dependence.of(module.graph)
+    before = Dependence.from_graph(module.graph)
     second = before.kernels[1]
     with module.graph.inserting_before(second):
         module.graph.call_function(torch.ops.air.scope_enter.default, (["_user_stream_label"], ["s"]))
@@ -327,7 +327,7 @@ def test_a_hundred_seeded_faults_are_all_caught() -> None:
         seed += 1
         fault = KINDS[seed % len(KINDS)]
         module = seeded_program(seed, size=16)
-        before = Dependence.of(module.graph)
+        before = Dependence.from_graph(module.graph)
         apply(module.graph, Streams(min_gain=0, max_streams=3), CAN)
         assert not broken(module, before)
         assert refused(module.graph, CAN, before) == ""
@@ -372,7 +372,7 @@ def test_memory_is_kept_for_every_stream_of_random_graphs() -> None:
     changed = 0
     for seed in range(60):
         module = seeded_program(seed, size=16)
-        before = Dependence.of(module.graph)
+        before = Dependence.from_graph(module.graph)
         apply(module.graph, Streams(min_gain=0, max_streams=3), CAN)
         changed += refused(module.graph, EARLY, before) == "lifetime"
         again = seeded_program(seed, size=16)

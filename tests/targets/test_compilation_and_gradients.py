@@ -187,13 +187,13 @@ def test_a_record_that_is_not_finished_has_nothing_after_the_passes() -> None:
     found = begun(backend()).begin(graph)
     assert (found.after, found.nodes_after, found.text_after) == (None, 0, "")
     assert found.graph_module is graph
-    assert found.text_before == Snapshot.of(graph.graph).text
+    assert found.text_before == Snapshot.from_graph(graph.graph).text
     assert found.sources == ()
 
 
 def test_the_partition_is_that_of_what_was_lowered_or_else_the_planned_one() -> None:
     graph = traced(lambda x: (x + 1,), torch.ones(2))
-    found = Compilation(id="graph_0", before=Snapshot.of(graph.graph), graph_module=graph)
+    found = Compilation(id="graph_0", before=Snapshot.from_graph(graph.graph), graph_module=graph)
     assert found.partition is None
     found.planned = Partition(segments=3)
     assert found.partition == Partition(segments=3)
@@ -243,7 +243,7 @@ def test_a_device_that_previews_an_npu_says_what_an_npu_refuses_and_strict_all_r
 def test_what_is_left_of_a_time_is_the_backends(clock: None) -> None:
     made, graph = backend(), traced(lambda x: (x + 1,), torch.ones(2))
     for aot_s, passes_s in ((1.0, 1.0), (1.0, 2.0), (9.0, 9.0)):
-        record = Compilation(id="", before=Snapshot.of(graph.graph), graph_module=graph)
+        record = Compilation(id="", before=Snapshot.from_graph(graph.graph), graph_module=graph)
         record.aot_s, record.passes_s = aot_s, passes_s
         made.compilations.append(record)
     made.charge(1, 10.0)

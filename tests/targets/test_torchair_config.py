@@ -14,7 +14,7 @@ import torch.distributed
 from npucompose.errors import ConfigError
 from npucompose.results.graphs import Outside
 from npucompose.schema.adapt import Compose, FillArgs
-from npucompose.sinking import table as converters
+from npucompose.sinking import operators as converters
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.torchair import config, refusals
 from npucompose.targets.torchair.config import node_filter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npucompose.errors import FetchError
-from npucompose.vendor.genuine import GenuineLeaf
+from npucompose.vendor.option_specs import GenuineLeaf
 from npucompose.vendor.versions import DATA, genuine_tree, versions
 from tools.read_option_trees import declared, folded, in_order, wheel_in, written
 

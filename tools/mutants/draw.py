@@ -13,11 +13,15 @@ from pathlib import Path
 from tools.mutants import cpp, python
 from tools.mutants.mutation import Mutation
 
-SOURCES = {"src/npucompose": ("*.py", "*.cpp", "*.h"), "src/hydra_plugins": ("*.py",), "airflow_free": ("*.py",)}
+SOURCES = {
+    "src/npucompose": ("*.py", "*.cpp", "*.h"), "src/npucompose_extensions": ("*.py",), "src/hydra_plugins": ("*.py",),
+    "airflow_free": ("*.py",),
+}  # fmt: skip
 NATIVE = "src/npucompose/replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
+    "extensions": ("src/npucompose_extensions",),
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "untrusted.py", "user_code.py", "registry.py")),
     "replay, C++": (NATIVE,),

@@ -6,16 +6,16 @@ All mistakes are reported at once, each with its path. Nothing is built and no t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
 
 import attrs
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.compose.legality import effective_options
-from npucompose.compose.strangers import address_problems, path_problems
-from npucompose.compose.torch_npu import TorchNpu, found_here, torch_npu_of
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
+from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
 from npucompose.models.base import Model
@@ -24,12 +24,15 @@ from npucompose.passes.pipeline import build
 from npucompose.registry import Registry
 from npucompose.results.effective import Effective, origin
 from npucompose.schema.experiment import Choice, Experiment
-from npucompose.sinking import OperatorTable
+from npucompose.sinking import OperatorTable, shipped_table
 from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
-from npucompose.vendor.compiler import CompilerOptions
+from npucompose.targets.npu_offline.option_trees import live_tree
+from npucompose.targets.npu_offline.wheel import UnpackedWheel, find
+from npucompose.vendor.compiler import VERSION, CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
+from npucompose.vendor.versions import REFERENCE, Doubt, assumed, doubted, known, learn, mode_refused, refused
 
 T = TypeVar("T")
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
@@ -109,9 +112,9 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
         _model_problems(model, experiment, problems)
     _pass_problems(passes or (), experiment, problems)
     effective: tuple[Effective, ...] = ()
-    operators = _gather(problems, lambda: OperatorTable.own().with_rows(experiment.sinking.operators))
+    operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
     if target is not None:
-        _gather(problems, lambda: OperatorTable.own().product(target.soc))
+        _gather(problems, lambda: shipped_table().product(target.soc))
         _gather(problems, lambda: target.check(experiment.mode.name))
         found = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
         effective = found or ()
@@ -170,7 +173,7 @@ def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
     return Choice(name=str(rest.pop("pass", label)), options=rest)
 
 
-def _made(registry: Registry[T], choice: Choice, group: str) -> T:
+def _made(registry: Registry[type[T]], choice: Choice, group: str) -> T:
     return structure(registry.get(choice.name), dict(choice.options), group)
 
 
@@ -253,3 +256,94 @@ def _who_chose(section: str, provenance: Mapping[str, str]) -> str:
     """Where a section that names itself comes from: the file that brought it, not the options set in it afterwards."""
     inside = [by for path, by in provenance.items() if path == section or path.startswith(f"{section}.")]
     return next((by for by in inside if by != COMMAND_LINE), inside[0] if inside else DEFAULT)
+
+
+# Which torch_npu version's option tree holds here, and what it refuses. torch_npu itself is not imported.
+
+KEY = f"compiler.{VERSION}"
+
+
+def found_here() -> UnpackedWheel | None:
+    """The torch_npu of this machine; from now on its version has the tree that its own files declare."""
+    found = find()
+    if found is not None:
+        _learn(found)
+    return found
+
+
+def _learn(found: UnpackedWheel) -> None:
+    """What cannot be read leaves the version to the table: as it is, or assumed."""
+    with suppress(ConfigError, OSError):
+        leaves = live_tree(found.tree)
+        if leaves is not None:
+            learn(found.version, leaves)
+
+
+@frozen(kw_only=True)
+class TorchNpu:
+    """`TorchNpu(version="2.9.0.post6", by="compiler.torch_npu_version")`."""
+
+    version: str
+    """Whose option tree is taken: read from its wheel, known, or assumed."""
+    by: str
+    """How it was chosen, in words."""
+    doubts: tuple[Doubt, ...] = ()
+    """Options that only newer versions are known to have, where the tree is assumed."""
+
+    def told(self, provenance: Mapping[str, str]) -> dict[str, str]:
+        """Provenance in which the entry of compiler.torch_npu_version says which version a null stands for."""
+        if self.by == KEY:
+            said = f"{provenance.get(KEY, 'default')}{_assumption(self.version)}"
+            return {**provenance, KEY: said} if assumed(self.version) else dict(provenance)
+        return {**provenance, KEY: f"{provenance.get(KEY, 'default')}; null is {self.version}: {self.by}"}
+
+    def effective(self, options: CompilerOptions) -> tuple[Effective, ...]:
+        """What nobody can say of the options that were asked for."""
+        return tuple(
+            Effective(option=f"compiler.{one.path}", requested=options[one.path], effective=None, why=one.why)
+            for one in self.doubts
+        )
+
+
+def torch_npu_of(experiment: Experiment, finder: Callable[[], UnpackedWheel | None], *, runs: bool = False) -> TorchNpu:
+    """The version whose tree is taken; ConfigError with every option of the experiment that it has not.
+
+    `compiler.torch_npu_version` says it; else it is the torch_npu that is found here, whose tree is read from its
+    files; else 2.13.0. Of a version that is not known and is not here, the tree of the next older one is assumed.
+    `finder` looks for it; `runs` says that what it finds is what compiles.
+    """
+    asked, found = experiment.compiler.torch_npu_version, finder()
+    if asked is not None and found is not None and runs:
+        _same(asked, found, experiment.target.name)
+    chosen = TorchNpu(version=asked, by=KEY) if asked is not None else _of(found)
+    problems = list(refused(experiment.compiler.changed(), chosen.version, chosen.by))
+    wrong_mode = mode_refused(experiment.mode.name, chosen.version, chosen.by)
+    problems += [wrong_mode] if wrong_mode else []
+    if problems and asked is None:
+        problems[-1] += f" Another version's options: {KEY}=…."
+    chosen = evolve(chosen, doubts=doubted(experiment.compiler.changed(), chosen.version))
+    if experiment.strict == "all":
+        problems += [f"compiler.{one.path}: {one.why}." for one in chosen.doubts]
+    if problems:
+        raise ConfigError(*problems)
+    return chosen
+
+
+def _of(found: UnpackedWheel | None) -> TorchNpu:
+    if found is None:
+        return TorchNpu(version=REFERENCE, by="no torch_npu was found")
+    return TorchNpu(version=found.version, by=f"found by {found.by}{_assumption(found.version)}")
+
+
+def _assumption(version: str) -> str:
+    """`; its tree was not read, that of 2.12.0.post3 is assumed`."""
+    stands_in = assumed(version)
+    return f"; its tree was not read, that of {stands_in} is assumed" if stands_in else ""
+
+
+def _same(asked: str, found: UnpackedWheel, target: str) -> None:
+    if known(found.version) != asked:
+        raise ConfigError(
+            f"{KEY}={asked}, but target={target} runs the genuine classes of torch_npu {found.version}, found by "
+            f"{found.by}. Leave {KEY} out, or bring the wheel of {asked}: npucompose fetch torch_npu --version {asked}."
+        )

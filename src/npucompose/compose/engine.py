@@ -1,13 +1,19 @@
-"""materialize: a checked experiment becomes a CompilerConfig value, a torch.compile backend object and its keywords."""
+"""A checked experiment becomes a CompilerConfig value, a torch.compile backend object and its keywords.
+
+And what Dynamo says when it cannot make a graph, as one paragraph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import frozen
 
 from npucompose.compose.check import Checked
+from npucompose.errors import CompileError, NpuComposeError, traced_line
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.effective import Effective
@@ -45,9 +51,10 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     mode = experiment.mode.name
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
     ops.define()
+    ops.define_installed(rule.op for rule in experiment.adapt.rules)
     can = checked.target.capabilities(mode)
     proving = experiment.check == "per_pass"
-    pre, post = (PassPipeline.of(checked.passes, stage, can, check=proving) for stage in STAGES)
+    pre, post = (PassPipeline.for_stage(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(
         target=checked.target,
         mode=mode,
@@ -72,3 +79,94 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         effective=checked.effective,
         provenance=checked.provenance,
     )
+
+
+# What Dynamo says when it cannot make a graph, as one paragraph: the operator or construct and the model's line.
+
+_NO_FAKE = re.compile(r"unsupported operator: ([\w.]+)")
+"""What torch says of an operator that torch.library.define made; of one of custom_op it gives its own advice."""
+
+
+@contextmanager
+def translate_torch_errors(debug: bool = False) -> Iterator[None]:
+    """Exceptions of Dynamo become CompileError; an error of ours that Dynamo wrapped comes out as it was raised."""
+    from torch._dynamo import config
+    from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+    try:
+        yield
+    except ConstraintViolationError as error:
+        raise CompileError(f"shapes.mark_dynamic cannot hold: {_flat(str(error))}") from error
+    except FailOnRecompileLimitHit as error:
+        raise CompileError(
+            f"torch.compile has made {config.recompile_limit} versions of one function "
+            "(torch._dynamo.config.recompile_limit) and makes no more where compile.fullgraph is true: its shapes or "
+            "numbers change too often. shapes=dynamic makes symbols of them; fewer calls in model.sequence show, in "
+            "the report's `recompiles`, which arguments they are."
+        ) from error
+    except TorchDynamoException as error:
+        ours = _ours(error)
+        if ours is not None:
+            raise ours from (error if debug else None)
+        if isinstance(error, BackendCompilerFailed):
+            inner = error.inner_exception
+            raise CompileError(
+                f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}"
+            ) from error
+        raise CompileError(sentence(str(error))) from error
+
+
+def _ours(error: BaseException | None) -> NpuComposeError | None:
+    """The error of ours in the chain, if there is one."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, NpuComposeError):
+            return error
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return None
+
+
+def sentence(message: str) -> str:
+    """Dynamo's long explanation cut to what is wrong, where, and what it hints at.
+
+    "Unsupported Tensor.item() call with capture_scalar_outputs=False … from user code: File "m.py", line 3, in forward
+    return x.item()" becomes "torch.compile cannot make one graph of the model: Unsupported Tensor.item() call … at
+    m.py:3 in forward: return x.item()".
+    """
+    where = _user_line(message)
+    operator = _NO_FAKE.search(message)
+    if operator is not None:
+        return (
+            f"torch.compile cannot make one graph of the model: the operator {operator[1]} has no fake implementation, "
+            f"which tells the shapes of its results, at {where}. Add one with torch.library.register_fake."
+        )
+    of_operator = _of_fake_tensors(message)
+    what = of_operator or _first_line(message)
+    hint = None if of_operator else re.search(r"Hint: (.+)", message)
+    text = f"torch.compile cannot make one graph of the model: {what}"
+    text += f" at {where}." if where else "."
+    return f"{text} {hint.group(1).strip()}" if hint else text
+
+
+def _flat(text: str) -> str:
+    """A message of several lines on one, cut where it becomes a tutorial."""
+    return " ".join(line.strip() for line in text.splitlines()[:4] if line.strip())
+
+
+def _of_fake_tensors(message: str) -> str | None:
+    """What an operator said when Dynamo asked it for the form of its result; the first line says only that it asked."""
+    found = re.search(r"Dynamo failed to run FX node with fake tensors: .*? got \w+\((['\"])(.+?)\1\)", message)
+    return found[2].rstrip(".") if found else None
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else "no reason given"
+
+
+def _user_line(message: str) -> str:
+    """`m.py:3 in forward: return x.item()`, from the last frame under "from user code" that is not torch's."""
+    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
+    return traced_line(trace) or ""

@@ -27,10 +27,10 @@ from npucompose.table.modes import GE, ModeSpec, modes_that
 from npucompose.table.options import Acts
 from npucompose.targets.base import Target
 from npucompose.targets.optional import VendorCompiled
-from npucompose.vendor import inductor, soc
-from npucompose.vendor.leaf import shown
-from npucompose.vendor.legality import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
-from npucompose.vendor.soc import soc_of
+from npucompose.vendor import devices, inductor
+from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
+from npucompose.vendor.devices import soc_of
+from npucompose.vendor.option_specs import shown
 
 NEVER, STRICTEST, STRICT = (), ("all",), ("mode", "all")
 """Which `strict` refuses a request."""
@@ -273,7 +273,7 @@ def _device(asked: Asked, found: Findings) -> None:
     mode, product, title = asked.mode, device.product, f"{device.name} ({device.product.title})"
     for where, aicore, vectorcore in _cores_asked_for(asked):
         if lacks := device.model().lacks(aicore, vectorcore):
-            named = f"{lacks.replace(', nominal', '')} ({soc.WHERE}={asked.experiment.target.options.get('soc')})"
+            named = f"{lacks.replace(', nominal', '')} ({devices.WHERE}={asked.experiment.target.options.get('soc')})"
             found.problems.append(f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
     if mode.captures and product.captures is False:
         why = (

@@ -139,7 +139,7 @@ def _unknown_key(part: str, keys: list[str], walked: list[str], text: str) -> st
 
 
 @contextmanager
-def in_our_words(problems: Sequence[str] = ()) -> Iterator[None]:
+def translate_hydra_errors(problems: Sequence[str] = ()) -> Iterator[None]:
     """What Hydra, OmegaConf and the YAML reader refuse becomes a ConfigError, after the problems known so far."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from npucompose.compose import sequence
 from npucompose.compose.check import TILING_SINK, Checked
-from npucompose.compose.shapes import is_static
+from npucompose.compose.inputs import is_static, unmarked, varied
 from npucompose.errors import NpuComposeError
 from npucompose.models.nested import tensors_of
 from npucompose.results.sinking import Failure, SinkingFacts
@@ -67,7 +66,7 @@ def question_of(session: Session) -> Question:
         arguments=tuple(name for name, value in inputs.items() if any(True for _ in tensors_of(value))),
         changes=tuple(_changes(session, checked, inputs)),
         breaks=tuple(_breaks()),
-        genuine=session.materialised.genuine is not None,
+        through_torchair=session.materialised.genuine is not None,
     )
 
 
@@ -85,13 +84,13 @@ def _changes(session: Session, checked: Checked, first: Mapping[str, Any]) -> It
     """The first difference of each argument, over the model's own steps and then the calls of `model.sequence`."""
     told: set[str] = set()
     for at, call in _calls(session):
-        for name, value in sequence.varied(call, session.built.inputs(at)).items():
+        for name, value in varied(call, session.built.inputs(at)).items():
             differs = None if name in told else _difference(first.get(name), value)
             if differs is None:
                 continue
             told.add(name)
             what, before, after = differs
-            marked = is_static(checked.experiment.shapes, name) and name not in sequence.unmarked(call)
+            marked = is_static(checked.experiment.shapes, name) and name not in unmarked(call)
             yield Change(argument=name, what=what, before=before, after=after, call=at, marked=marked)
 
 

@@ -1,29 +1,37 @@
 """What a call of a model changes beside its parameters, and the way back to the state in which it was built.
 
 Buffers are rewound always. What lies elsewhere (a cache in an attribute, a counter in Python) is found by comparing
-with a deep copy, attribute by attribute, and rewound from it where the model turns out to depend on it.
+with a deep copy, attribute by attribute, and rewound from it where the model turns out to depend on it: `steadiness_of`
+asks whether eager equals itself.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import BuiltinFunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import field, frozen
 from torch import nn
 
-from npucompose.measure.numerics import same_bits
+from npucompose.errors import listed
+from npucompose.measure.numerics import compare, same_bits
+from npucompose.models.nested import mapped
+from npucompose.results.measured import Numerics
 
 MISSING = object()
 """What stands where an attribute is not there."""
 BUFFERS = "_buffers"
 _REGISTERED = ("_modules", "_parameters", BUFFERS)
 Put = Callable[[Any], None]
+Inputs = Mapping[str, Any]
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -121,10 +129,11 @@ def _write(row: dict[str, Any], key: str, start: torch.Tensor) -> None:
 def _same_form(now: Any, start: Any) -> bool:
     if isinstance(now, torch.Generator) and isinstance(start, torch.Generator):
         return now.device == start.device
-    if not (isinstance(now, torch.Tensor) and isinstance(start, torch.Tensor)):
-        return False
-    forms = [(t.dtype, t.shape, t.device, t.layout, t.is_inference()) for t in (now, start)]
-    return forms[0] == forms[1]
+    return isinstance(now, torch.Tensor) and isinstance(start, torch.Tensor) and _form(now) == _form(start)
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.device, tensor.layout, tensor.is_inference()
 
 
 def _copy_into(now: Any, start: Any) -> None:
@@ -167,9 +176,10 @@ def _spots(now: Any, start: Any, partners: dict[int, Any], only: tuple[str, ...]
 
 
 def _walk(path: str, now: Any, start: Any, put: Put, pairs: _Pairs) -> Iterator[Spot]:
-    if now is start or (id(now), id(start)) in pairs.met or not pairs.leads(path):
+    met = id(now), id(start)
+    if now is start or met in pairs.met or not pairs.leads(path):
         return
-    pairs.met.add((id(now), id(start)))
+    pairs.met.add(met)
     whole = Spot(path, now, start, put)
     of_a_kind = type(now) is type(start) or not path  # the model itself may be of a class made for a copy
     if not of_a_kind or _is_leaf(now, start):
@@ -189,9 +199,9 @@ def _walk(path: str, now: Any, start: Any, put: Put, pairs: _Pairs) -> Iterator[
     elif isinstance(start, (list, tuple, deque)):
         row = list(now)
         for at, (a, b) in enumerate(zip(now, start, strict=True)):
-            setter = _member_setter(now, row, at, put) if isinstance(now, tuple) else _item_setter(now, at)
-            yield from _walk(f"{path}[{at}]", a, b, setter, pairs)
-    elif _attributes(start) or _attributes(now):
+            put_one = partial(_put_member, now, row, at, put) if isinstance(now, tuple) else partial(_put_item, now, at)
+            yield from _walk(f"{path}[{at}]", a, b, put_one, pairs)
+    else:
         yield from _rows(path, _attributes(now), _attributes(start), now, pairs)
 
 
@@ -221,39 +231,29 @@ def _rows(path: str, now: Mapping[Any, Any], start: Mapping[Any, Any], holder: A
         if isinstance(holder, dict):
             registered = path.endswith(_REGISTERED)
             place = f"{path}.{key}" if registered else f"{path}[{key!r}]"
-            yield from _walk(place, a, b, _item_setter(holder, key), pairs)
+            yield from _walk(place, a, b, partial(_put_item, holder, key), pairs)
         else:
-            yield from _walk(f"{path}.{key}" if path else str(key), a, b, _attribute_setter(holder, key), pairs)
+            yield from _walk(f"{path}.{key}" if path else str(key), a, b, partial(_put_attribute, holder, key), pairs)
 
 
-def _item_setter(holder: Any, key: Any) -> Put:
-    def put(value: Any) -> None:
-        if value is MISSING:
-            holder.pop(key, None)
-        else:
-            holder[key] = value
-
-    return put
+def _put_item(holder: Any, key: Any, value: Any) -> None:
+    if value is MISSING:
+        holder.pop(key, None)
+    else:
+        holder[key] = value
 
 
-def _member_setter(holder: tuple[Any, ...], row: list[Any], at: int, put: Put) -> Put:
+def _put_member(holder: tuple[Any, ...], row: list[Any], at: int, put: Put, value: Any) -> None:
     """A tuple takes no item: another one of its kind takes its place. `row` is what is in it by then."""
-
-    def put_member(value: Any) -> None:
-        row[at] = value
-        put(type(holder)(*row) if hasattr(holder, "_fields") else tuple(row))
-
-    return put_member
+    row[at] = value
+    put(type(holder)(*row) if hasattr(holder, "_fields") else tuple(row))
 
 
-def _attribute_setter(holder: Any, name: str) -> Put:
-    def put(value: Any) -> None:
-        if value is MISSING:
-            object.__delattr__(holder, name)
-        else:
-            object.__setattr__(holder, name, value)
-
-    return put
+def _put_attribute(holder: Any, name: str, value: Any) -> None:
+    if value is MISSING:
+        object.__delattr__(holder, name)
+    else:
+        object.__setattr__(holder, name, value)
 
 
 def _equal(now: Any, start: Any) -> bool:
@@ -273,3 +273,128 @@ def _equal(now: Any, start: Any) -> bool:
 def words_of(path: str) -> str:
     """`layers._modules.0._parameters.x` as Python writes it: `layers.0.x`."""
     return path.replace("_modules.", "").replace("_parameters.", "").replace("_buffers.", "")
+
+
+# Does eager equal itself? Asked before it serves as a reference: called twice from one state, it must give one result.
+#
+# Note [Twice from one state]
+# Both calls start from rewound buffers and seeded random numbers. Where they differ, the model keeps state elsewhere:
+# then everything that its modules hold is rewound from a deep copy, and a third call shows whether that was all.
+
+SHOWN = 3
+"""Attributes that a sentence names."""
+
+
+@frozen(kw_only=True)
+class Steadiness:
+    """How far eager equals itself."""
+
+    repeats: bool = True
+    """Bit for bit."""
+    within: bool = True
+    """As far as the table of tolerances asks."""
+    words: str | None = None
+    """What is wrong with the model as a reference."""
+    in_python: tuple[str, ...] = ()
+    """Places that decide the result and change in a call, and are no tensors written in place: a replay leaves them."""
+
+    @property
+    def why_attached(self) -> str:
+        """Why no handle replays without the model's own Python; empty where nothing speaks against one."""
+        if not self.in_python:
+            return ""
+        return f"a call changes {_listed(self.in_python)} in Python, which a replay would leave out"
+
+
+def steadiness_of(
+    state: State, module: nn.Module, examples: tuple[Inputs, Inputs], step: Callable[[], tuple[Any, Inputs]]
+) -> Steadiness:
+    """Calls eager twice, three times where it differs; makes `state` rewind what it has to.
+
+    `examples` are the example inputs, asked for twice; `step` calls `module` and gives the result and its inputs.
+    """
+    inputs = compare(dict(examples[0]), dict(examples[1]), exact=True)
+    if not inputs.passed:
+        words = f"the example inputs are others each time they are asked for: {'; '.join(inputs.problems)}"
+        return Steadiness(repeats=False, within=False, words=words)
+
+    def called() -> Any:
+        """What a call leaves behind, as copies: the next call may overwrite it."""
+        result, given = step()
+        return mapped([result, dict(given), list(module.buffers())], lambda tensor: tensor.detach().clone())
+
+    state.rewind_all(module)
+    versions = {name: parameter._version for name, parameter in module.named_parameters()}
+    first = called()
+    changed = state.changed(module)
+    written = [name for name, parameter in module.named_parameters() if parameter._version != versions[name]]
+    state.rewind(module)
+    second = compare(first, called())
+    if second.bitwise:
+        return Steadiness()
+    if not changed:
+        return _unsteady(changed, written, second)
+    known = tuple(spot.path for spot in changed if spot.known)
+    state.outside = known or tuple(spot.path for spot in changed)
+    state.rewind(module)
+    third = compare(first, called())
+    if not third.bitwise:
+        return _unsteady(changed, written, third)
+    return Steadiness(
+        words=f"the model keeps state outside its buffers, in {_shown(changed)}: a second eager call {_off(second)}. "
+        "It is rewound with the buffers, from a deep copy",
+        in_python=tuple(words_of(spot.path) for spot in changed if not spot.in_place),
+    )
+
+
+def _unsteady(changed: Sequence[Spot], written: Sequence[str], found: Numerics) -> Steadiness:
+    """`found` compares two calls between which everything was rewound that can be."""
+    if written:
+        why = f"it writes to its parameters ({_listed(written)}), which all sides share"
+    elif changed:
+        why = f"{_shown(changed)} changed, and rewinding that does not help"
+    else:
+        why = (
+            "none of its attributes changed: it draws numbers from a source of its own, keeps state outside its "
+            "modules, or returns memory that nobody wrote"
+        )
+    words = f"the model differs from itself: called twice from one state, eager {_off(found)}; {why}"
+    return Steadiness(repeats=False, within=found.passed and not written, words=words)
+
+
+def _off(found: Numerics) -> str:
+    if found.max_abs_err is None:
+        return "gives something else (" + "; ".join(found.problems) + ")"
+    return f"differs by up to {found.max_abs_err:.3g}"
+
+
+def _shown(spots: Sequence[Spot]) -> str:
+    """The places whose change can be seen; those of which nobody can tell only where there are no others."""
+    return _listed([words_of(spot.path) for spot in spots if spot.known] or [words_of(spot.path) for spot in spots])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return listed(f"'{name}'" for name in names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def unsteady_result(found: Steadiness) -> Numerics | None:
+    """The verdict on a model that no comparison can say anything of; None where one can."""
+    if found.within:
+        return None
+    return Numerics(
+        reference="eager",
+        max_abs_err=None,
+        bitwise=False,
+        passed=False,
+        cause="model",
+        model=found.words,
+        problems=(found.words or "",),
+    )
+
+
+def seed_all(seed: int) -> None:
+    """Every source of random numbers that a process has by itself."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import evolve, field, frozen
 
 from npucompose.compose.conf import added_dirs, conf_dir
+from npucompose.compose.hydra_loader import loader_of, plain
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import (
     LONGEST_KEY,
     group_problems,
     hydra_problem,
-    in_our_words,
     named_twice,
     parsed_overrides,
     short,
+    translate_hydra_errors,
     value_problem,
 )
 from npucompose.compose.references import parsed as parsed_references
 from npucompose.compose.references import resolved
-from npucompose.compose.sources import loader_of, plain
 from npucompose.errors import ConfigError
 from npucompose.results.effective import COMMAND_LINE, DEFAULT
 from npucompose.table.names import LONGEST as LONGEST_NAME
@@ -111,7 +111,7 @@ class Composer:
             problems += wrong
             if not wrong:
                 (chosen if self.is_group(o) else values).append(o)
-        with in_our_words(problems):
+        with translate_hydra_errors(problems):
             combination = self._combination(chosen)
         good = []
         for o in values:
@@ -120,7 +120,7 @@ class Composer:
                 problems.append(problem)
             elif not o.is_hydra_override():
                 good.append(o)
-        with in_our_words(problems):
+        with translate_hydra_errors(problems):
             tree, provenance = combination.with_values(good)
             self._try_hydra(parsed, chosen)
         return Composed(

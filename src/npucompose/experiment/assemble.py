@@ -15,16 +15,14 @@ from npucompose.compose.check import Checked
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
-from npucompose.results.graphs import refused_on_npu
+from npucompose.results.graphs import PassFacts, refused_on_npu
 from npucompose.results.measured import AblationFacts, Memory, ModeFacts, Numerics
-from npucompose.results.npu import NpuFacts
 from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
     CompileTimes,
     Environment,
     GraphFacts,
-    PassFacts,
     Recompile,
     ReplayFacts,
     Report,
@@ -34,7 +32,7 @@ from npucompose.results.record import (
     Status,
     StreamFacts,
 )
-from npucompose.results.sinking import SinkingFacts
+from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Verdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.plain import of_facts

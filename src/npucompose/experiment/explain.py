@@ -65,7 +65,7 @@ def session_of(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.vendor.legality import implied_by
+    from npucompose.vendor.compiler import implied_by
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
     facts, compile_s, diagnosis_s = _explained(session)
@@ -131,6 +131,6 @@ def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
 
 def _calls_that_need_a_graph(session: Session) -> list[tuple[int, Any]]:
     """Declared calls that leave an input unmarked: whether their graph is symbolic, only its compilation shows."""
-    from npucompose.compose.sequence import unmarked
+    from npucompose.compose.inputs import unmarked
 
     return [(at, call) for at, call in enumerate(session.calls) if unmarked(call)]

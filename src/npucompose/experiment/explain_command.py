@@ -97,11 +97,10 @@ def _explanation(arguments: argparse.Namespace) -> Explanation:
 
     from npucompose.compose.tree import compose
     from npucompose.experiment.explain import explain
-    from npucompose.sinking import with_artefacts
-    from npucompose.sinking.artefacts import read
+    from npucompose.sinking import read_artefact, with_artefacts
 
     files = [*arguments.log, *arguments.dump]
-    told = [read(path).sinking for path in files]
+    told = [read_artefact(path) for path in files]
     if files and not arguments.overrides:
         names = {"file": ", ".join(Path(path).name for path in files)}
         return Explanation(asked=names, sinking=with_artefacts(None, told), compile_s=0.0, diagnosis_s=0.0)

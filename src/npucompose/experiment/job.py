@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.modes import Modes
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
+from npucompose.registry import OURS
 from npucompose.results.effective import Setting, settings
 from npucompose.table.plain import flat
 from npucompose.targets.base import Target, check_stages
@@ -34,9 +36,9 @@ RESULT_PACKAGES = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
     "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.table",
     "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
-    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata", "npucompose.passes.matching",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
     "npucompose.passes.outputs", "npucompose.models.base", "npucompose.models.layers",
-    "npucompose.models.pretrained", "npucompose.models.small_configs", "npucompose.experiment.stages",
+    "npucompose.experiment.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
@@ -177,12 +179,18 @@ def _options(chosen: Any) -> dict[str, Any]:
 
 
 def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
-    named = {type(p).__module__ for _, p in checked.passes}
+    named = {source_of(type(p)) for _, p in checked.passes}
     files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
-        named.add(type(checked.model).__module__)
+        named.add(source_of(type(checked.model)))
         files = [*files, *checked.model.source_files()]
     return code_digests((*RESULT_PACKAGES, *sorted(named)), files, remembered)
+
+
+def source_of(cls: type[Any]) -> str:
+    """The module whose source decides what a class does; of an installed package's class all that lies beside it."""
+    module = sys.modules[cls.__module__]
+    return (module.__package__ or module.__name__) if cls.__module__.partition(".")[0] != OURS else module.__name__
 
 
 def settings_of(checked: Checked) -> tuple[Setting, ...]:

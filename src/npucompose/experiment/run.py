@@ -28,7 +28,7 @@ from npucompose.experiment.orchestrator import remote_environment, store_at
 from npucompose.machine import thread_settings
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
-from npucompose.report.exports import trace_text
+from npucompose.report.json import trace_text
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
 from npucompose.table.plain import of_facts
@@ -40,7 +40,7 @@ ENTRY, REMOTE_ENTRY = "npucompose.experiment.run:work", "npucompose.experiment.r
 LOADED = (
     "npucompose.experiment.run", "npucompose.experiment.stages", "npucompose.compose.session",
     "npucompose.measure.environment", "npucompose.measure.numerics", "npucompose.measure.timing",
-    "npucompose.vendor.inductor_source:installed", "npucompose.sinking:OperatorTable.own",
+    "npucompose.vendor.inductor_source:installed", "npucompose.sinking:shipped_table",
 )  # fmt: skip
 """What every job needs beside what its target does; behind a colon, a function whose result is read once and kept."""
 FILES = "torchair"

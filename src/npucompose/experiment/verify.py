@@ -16,7 +16,7 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked
 from npucompose.experiment.run import LOCKED, run_experiment
 from npucompose.table.plain import facts_of
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""

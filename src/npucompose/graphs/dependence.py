@@ -38,7 +38,7 @@ class Aliases:
     """The keys of all memory that some node of the graph changes."""
 
     @classmethod
-    def of(cls, graph: fx.Graph, copies: Callable[[fx.Node], bool] = lambda _: False) -> Aliases:
+    def from_graph(cls, graph: fx.Graph, copies: Callable[[fx.Node], bool] = lambda _: False) -> Aliases:
         """Of a node that `copies`, it is known that it changes copies of its inputs only."""
         keys: dict[fx.Node, frozenset[int]] = {}
         written: set[int] = set()
@@ -116,8 +116,8 @@ class Dependence:
     aliases: Aliases
 
     @classmethod
-    def of(cls, graph: fx.Graph) -> Dependence:
-        return _Reader(Aliases.of(graph)).read(graph)
+    def from_graph(cls, graph: fx.Graph) -> Dependence:
+        return _Reader(Aliases.from_graph(graph)).read(graph)
 
     def home(self, node: fx.Node) -> fx.Node | None:
         """The kernel that a node without one belongs to: for a view the maker of its memory; None for an input."""

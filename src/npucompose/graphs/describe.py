@@ -93,7 +93,7 @@ class Snapshot:
     symbols: tuple[str, ...]
 
     @classmethod
-    def of(cls, graph: fx.Graph) -> Snapshot:
+    def from_graph(cls, graph: fx.Graph) -> Snapshot:
         labels = stream_labels(graph)
         lines = tuple(
             Line.of(node, labels.get(node), _constant(graph, node) if node.op == "get_attr" else "")
@@ -135,11 +135,11 @@ class Snapshot:
 
 
 def fingerprint(graph: fx.Graph) -> str:
-    return Snapshot.of(graph).fingerprint
+    return Snapshot.from_graph(graph).fingerprint
 
 
 def printed(graph: fx.Graph) -> str:
-    return Snapshot.of(graph).text
+    return Snapshot.from_graph(graph).text
 
 
 def _constant(graph: fx.Graph, node: fx.Node) -> str:

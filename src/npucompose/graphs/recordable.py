@@ -15,7 +15,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from npucompose.graphs.effects import is_host, nodes_in, tensors_in
-from npucompose.graphs.source import model_line
+from npucompose.graphs.matching import model_line
 from npucompose.results.graphs import Outside
 
 HIGHER_ORDER = "it is a higher-order operator (control flow or a nested graph), not a kernel."

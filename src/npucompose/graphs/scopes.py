@@ -52,7 +52,7 @@ def tag_of(node: fx.Node) -> str | None:
 
 def tagged_streams(graph: fx.Graph) -> dict[fx.Node, str]:
     """{tagged record or wait: the stream that it names by its number}; 0 is the default stream."""
-    enters = [Scope.of(node) for node in graph.nodes if control(node) == "scope_enter"]
+    enters = [Scope.from_node(node) for node in graph.nodes if control(node) == "scope_enter"]
     labels = {scope.stream_id: scope.stream for scope in enters if scope.stream_id and scope.stream}
     named = ((node, str(node.args[1])) for node in graph.nodes if tag_of(node) and "on_stream" in str(node.target))
     return {node: DEFAULT_STREAM if number == "0" else labels.get(number, number) for node, number in named}
@@ -67,7 +67,7 @@ def orders_streams(graph: fx.Graph) -> bool:
     """Whether a stream scope, a record or a wait stands in the graph; scopes that say something else do not count."""
     kinds = ((node, control(node)) for node in graph.nodes)
     return any(
-        kind in ("record", "wait") or (kind == "scope_enter" and Scope.of(node).stream is not None)
+        kind in ("record", "wait") or (kind == "scope_enter" and Scope.from_node(node).stream is not None)
         for node, kind in kinds
     )
 
@@ -80,7 +80,7 @@ class Scope:
     values: tuple[str, ...]
 
     @classmethod
-    def of(cls, enter: fx.Node) -> Scope:
+    def from_node(cls, enter: fx.Node) -> Scope:
         keys, values = enter.args[0], enter.args[1]
         assert isinstance(keys, Sequence)
         assert isinstance(values, Sequence)
@@ -120,7 +120,7 @@ def _innermost(graph: fx.Graph, of: Callable[[Scope], T | None]) -> dict[fx.Node
     for node in graph.nodes:
         kind = control(node)
         if kind == "scope_enter":
-            stack.append(of(Scope.of(node)) or (stack[-1] if stack else None))
+            stack.append(of(Scope.from_node(node)) or (stack[-1] if stack else None))
         elif kind == "scope_exit" and stack:
             stack.pop()
         elif stack and stack[-1] is not None:
@@ -140,5 +140,5 @@ def core_limits(graph: fx.Graph) -> dict[fx.Node, Cores]:
 
 def priorities(graph: fx.Graph) -> dict[str, int]:
     """{stream: priority} of the scopes that name one other than 0; the last one counts."""
-    scopes = (Scope.of(node) for node in graph.nodes if control(node) == "scope_enter")
+    scopes = (Scope.from_node(node) for node in graph.nodes if control(node) == "scope_enter")
     return {scope.stream: scope.priority for scope in scopes if scope.stream is not None and scope.priority}

@@ -1,1 +1,4 @@
-"""Timing samples, memory, numerics against eager, the environment. Importing the room loads no torch."""
+"""Timing samples, numerics against eager, the environment and memory of this process.
+
+Importing a module of this package loads no torch, and none knows a target.
+"""

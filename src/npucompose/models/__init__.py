@@ -8,7 +8,7 @@ from __future__ import annotations
 from npucompose.models.base import Built, Inputs, Model
 from npucompose.registry import Registry
 
-MODELS: Registry[Model] = Registry(
+MODELS: Registry[type[Model]] = Registry(
     kind="model",
     base=Model,
     group="npucompose.models",
@@ -25,9 +25,6 @@ MODELS: Registry[Model] = Registry(
         ("mla_prolog", "npucompose.models.mla_prolog:MlaProlog"),
         ("parallel_branches", "npucompose.models.small:ParallelBranches"),
         ("conv_nhwc", "npucompose.models.small:ConvNhwc"),
-        ("paddle", "npucompose.models.paddle:Paddle"),
-        ("transformers", "npucompose.models.transformers:Transformers"),
-        ("minilm", "npucompose.models.minilm:MiniLm"),
         ("python", "npucompose.models.python:Python"),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from npucompose.passes.base import Pass
 from npucompose.registry import Registry
 
-PASSES: Registry[Pass] = Registry(
+PASSES: Registry[type[Pass]] = Registry(
     kind="pass",
     base=Pass,
     group="npucompose.passes",

@@ -50,7 +50,7 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
             continue
         same = first.setdefault(_key(node), [])
         if same:
-            visible = visible or Visible(graph, Aliases.of(graph))
+            visible = visible or Visible(graph, Aliases.from_graph(graph))
         kept = next((earlier for earlier in same if visible and _may_join(visible, earlier, node)), None)
         if kept is None:
             same.append(node)

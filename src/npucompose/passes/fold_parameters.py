@@ -62,7 +62,7 @@ class FoldParameters(Pass):
         from npucompose.graphs import Aliases
         from npucompose.passes.cancel_transposes.moves import is_move, moves_of, perm_of, source_of
 
-        aliases = Aliases.of(graph)
+        aliases = Aliases.from_graph(graph)
         written = {_memory(constants[n.name].value) for n in graph.nodes
                    if n.name in constants and not aliases.written.isdisjoint(aliases.of_all([n]))}  # fmt: skip
         outputs = aliases.of_all(next(iter(reversed(graph.nodes))).all_input_nodes)

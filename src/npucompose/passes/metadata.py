@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_arg
 
 from npucompose.graphs.effects import tensors_in
+from npucompose.graphs.matching import value_of
 
 aten = torch.ops.aten
 
@@ -24,11 +25,6 @@ KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "s
 def inherited(node: fx.Node) -> dict[str, Any]:
     """The origin of a node: the model's line, its module, what autograd and the partitioner wrote down."""
     return {key: node.meta[key] for key in KEPT if key in node.meta}
-
-
-def value_of(found: Any) -> Any:
-    """A node's fake value; anything else as it is."""
-    return found.meta.get("val") if isinstance(found, fx.Node) else found
 
 
 def fake_mode_of(node: fx.Node) -> Any:

@@ -84,7 +84,9 @@ class PassPipeline:
             raise ConfigError(*problems)
 
     @classmethod
-    def of(cls, passes: Sequence[Labelled], stage: Stage, can: Capabilities, *, check: bool = False) -> PassPipeline:
+    def for_stage(
+        cls, passes: Sequence[Labelled], stage: Stage, can: Capabilities, *, check: bool = False
+    ) -> PassPipeline:
         """The pipeline of those passes that belong to `stage`."""
         return cls(passes=tuple(labelled for labelled in passes if labelled[1].stage == stage), can=can, check=check)
 

@@ -32,12 +32,12 @@ def runs(graph: fx.Graph, matches: Sequence[Match], *, where: str, on_no_match: 
     `where` is the path of the list.
     """
     from npucompose.graphs import Dependence
+    from npucompose.graphs.matching import matches as fits
     from npucompose.graphs.scopes import control
-    from npucompose.streams.match import matches as fits
 
     if not matches:
         raise ConfigError(f"{where} needs an entry: which operators are meant.")
-    kernels = frozenset(Dependence.of(graph).kernels)
+    kernels = frozenset(Dependence.from_graph(graph).kernels)
     found: list[Run] = []
     inside: list[fx.Node] = []
     at: int | None = None
@@ -66,7 +66,7 @@ def _tell_missing(
 ) -> None:
     import warnings
 
-    from npucompose.streams.match import why_none
+    from npucompose.graphs.matching import why_none
 
     ordered = [node for node in graph.nodes if node in kernels]
     others = [node for node in graph.nodes if node not in kernels]

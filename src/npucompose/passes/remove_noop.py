@@ -45,7 +45,7 @@ class RemoveNoop(Pass):
         changes_form = any(found.changes_metadata for found in map(op_facts, graph.nodes) if found is not None)
         if is_planned(graph) or changes_form:
             return 0
-        aliases = Aliases.of(graph)
+        aliases = Aliases.from_graph(graph)
         visible = Visible(graph, aliases)
         removed = 0
         for node in list(graph.nodes):

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npucompose.recipe.ascend_dialects import export
-    from npucompose.recipe.dialects import Exported
+    from npucompose.recipe.dialects import Exported, export
     from npucompose.recipe.ejected import eject
     from npucompose.recipe.genuine import Unread, of_config
     from npucompose.recipe.imported import Imported, import_file, import_script
@@ -27,7 +26,7 @@ _HOME = {
     "import_file": "imported",
     "import_script": "imported",
     "Exported": "dialects",
-    "export": "ascend_dialects",
+    "export": "dialects",
 }
 
 

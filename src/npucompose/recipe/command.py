@@ -16,12 +16,11 @@ from typing import Any, cast
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline.option_trees import executed
 from npucompose.untrusted import load_yaml
 from npucompose.vendor.compiler import VERSION, CompilerOptions
-from npucompose.vendor.genuine import stored_path
-from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.option_specs import Leaf, shown, stored_path
 from npucompose.vendor.versions import REFERENCE, assumed, doubted, known, mode_refused, refused, tree_of
 
 
@@ -44,15 +43,11 @@ def import_(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    from npucompose.compose.check import check
-    from npucompose.compose.tree import compose
-    from npucompose.recipe.dialects import DIALECTS, ExportingDialect
+    from npucompose.recipe import dialects
 
-    exporting = {name: found for name in DIALECTS.names() if issubclass(found := DIALECTS.get(name), ExportingDialect)}
-    if arguments.to not in exporting:
-        raise ConfigError(unknown("project", arguments.to, tuple(exporting), "--to"))
-    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
-    exported = exporting[arguments.to]().export(check(composed).experiment)
+    exported = dialects.export(
+        *arguments.overrides, to=arguments.to, config_dirs=arguments.config_dir, config_name=arguments.config_name
+    )
     return _written(json.dumps(exported.as_dict(), indent=2) + "\n", arguments.out)
 
 

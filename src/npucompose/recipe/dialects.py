@@ -1,6 +1,6 @@
 """Dialects: files of other projects as the facts that a script of theirs would give, and an experiment as such files.
 
-Each is found by name like a pass or a model: built in, or an installed package's entry point in `npucompose.dialects`.
+Each is found by name like a pass or a model: an installed package's entry point in `npucompose.dialects`.
 Knows none of their keys.
 """
 
@@ -14,12 +14,14 @@ from typing import Any, ClassVar, cast
 import attrs
 from attrs import define, field, frozen
 
-from npucompose.errors import ConfigError
+from npucompose.compose.check import check
+from npucompose.compose.tree import compose
+from npucompose.errors import ConfigError, unknown
 from npucompose.recipe.genuine import Package, Unread, set_option
 from npucompose.recipe.values import Compile, Config, Facts
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 
 NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
 
@@ -99,6 +101,8 @@ class Dialect(ABC):
     """What its files are, for who gave another one; empty where a dialect of the same project says it."""
     keys: ClassVar[tuple[str, ...]]
     """A file that has one of these keys, at any depth, is read by it."""
+    priority: ClassVar[int] = 0
+    """Of several dialects that know a key of a file, the one with the highest reads it."""
 
     @abstractmethod
     def read(self, settings: Settings) -> None:
@@ -113,23 +117,13 @@ class ExportingDialect(Dialect):
         """What the project's settings can say of the experiment, and what they cannot."""
 
 
-DIALECTS: Registry[Dialect] = Registry(
-    kind="dialect",
-    base=Dialect,
-    group="npucompose.dialects",
-    built_in=(
-        ("cann-recipes-infer", "npucompose.recipe.ascend_dialects:CannRecipes"),
-        ("vllm-ascend-0.11", "npucompose.recipe.ascend_dialects:VllmAscendWithTorchair"),
-        ("omni-infer", "npucompose.recipe.ascend_dialects:OmniInfer"),
-        ("vllm-ascend", "npucompose.recipe.ascend_dialects:VllmAscend"),
-    ),
-)
+DIALECTS: Registry[type[Dialect]] = Registry(kind="dialect", base=Dialect, group="npucompose.dialects")
 
 
 def read(data: Any, name: str) -> Settings:
     """The facts of a file's data; ConfigError where it is none of the known dialects."""
     settings = Settings(flat=_flat(data) if isinstance(data, Mapping) else {})
-    dialects = [DIALECTS.get(dialect) for dialect in DIALECTS.names()]
+    dialects = sorted(DIALECTS.every().values(), key=lambda dialect: -dialect.priority)
     for dialect in dialects:
         if any(f".{key}." in f".{path}." for key in dialect.keys for path in settings.flat):
             dialect().read(settings)
@@ -137,6 +131,17 @@ def read(data: Any, name: str) -> Settings:
             return settings
     known = ", ".join(dialect.files for dialect in dialects if dialect.files)
     raise ConfigError(f"{name}: nothing found. Known are the files of {known}; a script ends in .py.")
+
+
+def export(
+    *overrides: str, to: str = "vllm-ascend", config_dirs: Sequence[str] = (), config_name: str = "config"
+) -> Exported:
+    """`export("mode=npugraph_ex").additional_config` is {"ascend_compilation_config": {"enable_npugraph_ex": True}}."""
+    exporting = {name: one for name, one in DIALECTS.every().items() if issubclass(one, ExportingDialect)}
+    if to not in exporting:
+        raise ConfigError(unknown("project", to, tuple(exporting), "--to"))
+    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name)
+    return exporting[to]().export(check(composed).experiment)
 
 
 def _flat(data: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.shapes import gears_of
+from npucompose.compose.inputs import gears_of
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
@@ -24,7 +24,7 @@ from npucompose.recipe.python_text import Code, call, dotted, item, one_line, wr
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.table.modes import GE, NPUGRAPH_EX
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
-from npucompose.vendor.genuine import PREFIX
+from npucompose.vendor.option_specs import PREFIX
 from npucompose.vendor.versions import REFERENCE, tree_of
 from npucompose.version import VERIFIED_TORCH_NPU, __version__
 
@@ -148,9 +148,9 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[Mark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.shapes import apply, matches
+    from npucompose.compose.inputs import apply_shapes, matches
 
-    apply(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
+    apply_shapes(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
     marks = [
         Mark(argument=name, nested=not _is_tensor(value))
         for name, value in inputs.items()

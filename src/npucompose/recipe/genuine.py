@@ -13,9 +13,8 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, did_you_mean
 from npucompose.targets.torchair.config import node_filter
-from npucompose.vendor.compiler import CompilerOptions
-from npucompose.vendor.leaf import ELSEWHERE, Leaf, shown
-from npucompose.vendor.legality import twins
+from npucompose.vendor.compiler import CompilerOptions, twins
+from npucompose.vendor.option_specs import ELSEWHERE, Leaf, shown
 from npucompose.vendor.versions import REFERENCE, known, tree_of
 
 Package = Literal["torchair", "npugraph_ex"]

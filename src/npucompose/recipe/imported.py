@@ -12,7 +12,7 @@ import yaml
 from attrs import frozen
 
 from npucompose.compose.conf import choices_of
-from npucompose.compose.shapes import matches
+from npucompose.compose.inputs import matches
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.recipe import dialects, header
@@ -23,9 +23,8 @@ from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Sh
 from npucompose.table.modes import GE
 from npucompose.table.structure import structure
 from npucompose.untrusted import plain_yaml, read_text
-from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions
-from npucompose.vendor.leaf import shown
-from npucompose.vendor.legality import illegal_in_mode, waiting
+from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
+from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known
 
 MOST_BYTES = 2 * 2**20

@@ -15,18 +15,17 @@ from torch import fx
 from npucompose import garbage
 from npucompose.replay import gate
 from npucompose.replay.capture import recorder
-from npucompose.replay.capture.isolation import isolated_capture
 from npucompose.replay.capture.kernels import Alone
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Call, Native, NativeFront, Refused
 from npucompose.replay.executor.portable import Front, NotExpressible, PythonFront, StraightLine, TorchScript
 from npucompose.replay.executor.timing import PlanTrial, Way
-from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words
-from npucompose.replay.memory.buffers import Memory, sharing
+from npucompose.replay.gate import isolated_capture
+from npucompose.replay.memory.arena import Arena, Memory, OneAtATime, memory_errors_in_words
 from npucompose.replay.memory.inputs import Inputs, Slots, refusal
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
-from npucompose.replay.plan import Layout, Literally, Plan, ViewOfInput, lent_inputs
-from npucompose.replay.threads import Threads, Workers
+from npucompose.replay.operands import Layout, sharing
+from npucompose.replay.plan import Literally, Plan, Threads, ViewOfInput, Workers, lent_inputs
 from npucompose.results.streams import Verdict
 from npucompose.table.plain import facts_of
 

@@ -9,20 +9,22 @@ of replayers that need no compiler.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
+from npucompose import garbage
 from npucompose.errors import CaptureError
+from npucompose.graphs.matching import source_line
 from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
-from npucompose.graphs.source import source_line
-from npucompose.replay.plan import flat
+from npucompose.replay.operands import flat
 
 _Key: Any = torch._C.DispatchKey
 _Keys: Any = torch._C.DispatchKeySet
@@ -272,3 +274,28 @@ def check_input(index: int, value: Any) -> None:
 def _is_odd(tensor: torch.Tensor) -> bool:
     """Not a dense tensor of plain numbers."""
     return tensor.layout is not torch.strided or tensor.is_quantized
+
+
+@contextlib.contextmanager
+def isolated_capture() -> Iterator[Sequence[TorchDispatchMode]]:
+    """Yields the dispatch modes that are off inside, the innermost first.
+
+    AOTAutograd puts a mode around the first call of what it compiled; it looks at every operator in Python, which takes
+    longer than recording it.
+    """
+    with (
+        garbage.gc_paused(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C._DisableAutocast(),
+        _disable_current_modes() as modes,
+    ):
+        yield tuple(mode for mode in modes if mode is not None)
+
+
+def under(modes: Sequence[TorchDispatchMode], operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`operator(*args, **kwargs)` with these modes on again: they may have something to say about a stranger's."""
+    with contextlib.ExitStack() as stack:
+        for mode in reversed(modes):
+            stack.enter_context(mode)
+        return operator(*args, **kwargs)

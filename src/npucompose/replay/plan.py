@@ -1,96 +1,28 @@
-"""A captured graph as values: pieces of memory, tensors laid over them, and a flat list of kernel calls.
+"""A captured graph as values: pieces of memory, tensors laid over them, a flat list of kernel calls, and their threads.
 
 Knows how a plan is written down, not how it was recorded (`capture`) or how it is run (`executor`).
+
+# Note [Steps on several threads]
+Streams come from the graph; the order between steps is derived here from the memory that they really touch, so that
+whatever the recorder did (values in place, constants made anew, outputs copied out) is covered. Every step waits only
+for earlier ones of the list, so no two threads can wait for each other.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeGuard
 
 import torch
 from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
 
-from npucompose.replay.traits import traits_of
+from npucompose.machine import usable_cores
+from npucompose.replay.operands import Layout, traits_of
 from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.streams.assignment import fewest_events
 
 RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
-
-
-@frozen(kw_only=True, cache_hash=True)
-class Layout:
-    """How a tensor lies over a storage: `Layout.of(t).over(t.untyped_storage())` is `t` again, without its history."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    """In elements of `dtype`, from the begin of the storage."""
-    conj: bool = False
-    neg: bool = False
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout:
-        offset = tensor.storage_offset()
-        return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
-
-    def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        bare = torch.empty(0, dtype=self.dtype, device=storage.device)
-        bare.set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload]
-        if self.conj:
-            bare = torch.conj(bare)
-        return bare._neg_view() if self.neg else bare
-
-    def moved(self, elements: int) -> Layout:
-        return Layout(
-            dtype=self.dtype,
-            shape=self.shape,
-            stride=self.stride,
-            offset=self.offset + elements,
-            conj=self.conj,
-            neg=self.neg,
-        )
-
-    def collapsed(self) -> Layout:
-        """One element along each expanded (stride 0) dimension: the same memory, each element once."""
-        shape = tuple(1 if step == 0 else size for size, step in zip(self.shape, self.stride, strict=True))
-        return Layout(
-            dtype=self.dtype, shape=shape, stride=self.stride, offset=self.offset, conj=self.conj, neg=self.neg
-        )
-
-    def span(self) -> tuple[int, int]:
-        """First byte and the one after the last, counted from the begin of the storage; (0, 0) when empty."""
-        if 0 in self.shape:
-            return 0, 0
-        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-        return self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize
-
-    def overlaps_itself(self) -> bool:
-        """Whether two indices may name the same element (a conservative test, exact for what views make)."""
-        reached = 0
-        for step, size in sorted(zip(self.stride, self.shape, strict=True)):
-            if size == 0:
-                return False
-            if size == 1:
-                continue
-            if step <= reached:
-                return True
-            reached += (size - 1) * step
-        return False
-
-    def __str__(self) -> str:
-        name = f"{self.dtype}[{','.join(map(str, self.shape))}]"
-        return name if self.stride == _row_major(self.shape) else f"{name}{{{','.join(map(str, self.stride))}}}"
-
-
-@functools.lru_cache(maxsize=4096)
-def _layout(
-    dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, conj: bool, neg: bool
-) -> Layout:
-    """One object for equal layouts: a model has thousands of tensors of few layouts, and a capture compares them."""
-    return Layout(dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset, conj=conj, neg=neg)
 
 
 @define(eq=False, kw_only=True)
@@ -227,17 +159,6 @@ class Plan:
         return list(found)
 
 
-CONTAINERS = (tuple, list, dict, slice)
-PLAIN = frozenset({int, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
-"""Types of values that are all they look like: neither a tensor nor anything that stands for one, and x == y says that
-x may stand for y (0.0 may not stand for -0.0)."""
-
-
-def is_plain(container: Any) -> bool:
-    """A list or tuple of whole numbers, names and the like."""
-    return isinstance(container, (list, tuple)) and PLAIN.issuperset(map(type, container))
-
-
 def leaves(parts: Iterable[Any]) -> list[Slot | Register]:
     """The slots and registers among `parts`, and in the lists and tuples among them."""
     found: list[Slot | Register] = []
@@ -247,24 +168,6 @@ def leaves(parts: Iterable[Any]) -> list[Slot | Register]:
         elif isinstance(part, (tuple, list)):
             found += leaves(part)
     return found
-
-
-def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
-    """`change` on every leaf of nested tuples, lists, dicts and slices; containers keep their kind."""
-    if isinstance(structure, (tuple, list)):
-        # A call for each container, not for each leaf: a capture does this a few times for every node.
-        parts = [mapped(change, part) if isinstance(part, CONTAINERS) else change(part) for part in structure]
-        return parts if isinstance(structure, list) else tuple(parts)
-    if isinstance(structure, dict):
-        return {key: mapped(change, part) for key, part in structure.items()}
-    if isinstance(structure, slice):
-        return slice(mapped(change, structure.start), mapped(change, structure.stop), mapped(change, structure.step))
-    return change(structure)
-
-
-def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in memory of their own, laid out alike, with all that lies around them."""
-    return Layout.of(tensor).over(tensor.untyped_storage().clone())
 
 
 def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Root]:
@@ -278,28 +181,6 @@ def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Ro
                 root.first = position
             root.last = position
     return used
-
-
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    stride, strides = 1, []
-    for size in reversed(shape):
-        strides.append(stride)
-        stride *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def flat(structure: Any) -> list[Any]:
-    if not isinstance(structure, (tuple, list, dict)):
-        return [structure]
-    if isinstance(structure, dict):
-        return flat(list(structure.values()))
-    leaves: list[Any] = []
-    for part in structure:
-        if isinstance(part, (tuple, list, dict)):
-            leaves += flat(part)
-        else:
-            leaves.append(part)
-    return leaves
 
 
 def dying_registers(steps: Sequence[Step]) -> list[list[int]]:
@@ -333,3 +214,140 @@ def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
 
 def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
     return isinstance(operand, Slot) and operand.root.kind == "input"
+
+
+# -- the steps on several threads
+
+
+@frozen(kw_only=True)
+class Workers:
+    """The threads that streams may run on."""
+
+    count: int = field(factory=usable_cores)
+    """At most so many, the calling one included."""
+    spin_us: float = 100.0
+    """How long a thread looks for what it waits for before it sleeps."""
+    cores: tuple[int, ...] = ()
+    """Cores that all threads but the calling one are bound to, in order; the others run on any but the caller's."""
+
+
+@frozen(kw_only=True, eq=False)
+class Threads:
+    """`of(plan, count)` puts the plan's streams on at most `count` threads, the default stream on the first."""
+
+    count: int
+    thread: Sequence[int]
+    """Of each step."""
+    waits: Sequence[Sequence[int]]
+    """For each step, those of other threads that must be done before and that nothing else implies."""
+    known: Sequence[Sequence[int]]
+    """known[step][thread]: the last step of that thread that is done when this one starts; -1 for none."""
+
+    @classmethod
+    def of(cls, plan: Plan, count: int, sharing: frozenset[int] = frozenset()) -> Threads:
+        """`sharing` are inputs that overlap other inputs: they count as one piece of memory."""
+        number = {stream: place % count for place, stream in enumerate(plan.streams)}
+        thread = [number[step.stream] for step in plan.steps]
+        place = {id(step): position for position, step in enumerate(plan.steps)}
+        asked = [(place[id(first)], then) for then, step in enumerate(plan.steps) for first in step.after]
+        edges = sorted({*asked, *_hazards(plan, sharing)})
+        waits: list[list[int]] = [[] for _ in thread]
+        for first, then in fewest_events(range(len(thread)), thread, edges):
+            waits[then].append(first)
+        width = max(number.values()) + 1
+        return cls(count=width, thread=thread, waits=waits, known=_known(thread, waits, width))
+
+    @property
+    def events(self) -> int:
+        """Steps that another thread waits for."""
+        return len({first for waits in self.waits for first in waits})
+
+    def turns(self) -> list[list[int]]:
+        """The steps of each thread, in order."""
+        turns: list[list[int]] = [[] for _ in range(self.count)]
+        for step, thread in enumerate(self.thread):
+            turns[thread].append(step)
+        return turns
+
+    def orders(self, first: int, then: int) -> bool:
+        """Whether `first` is done when `then` starts, however long each step takes."""
+        return self.known[then][self.thread[first]] >= first
+
+    def dying(self, plan: Plan) -> tuple[list[list[int]], list[int]]:
+        """(for each step the registers that nobody needs after it, the registers that are needed to the end)."""
+        uses: dict[int, list[int]] = {}
+        for position, step in enumerate(plan.steps):
+            for operand, _ in step.touched():
+                if isinstance(operand, Register):
+                    uses.setdefault(operand.number, []).append(position)
+        dying: list[list[int]] = [[] for _ in plan.steps]
+        kept: list[int] = []
+        for number, steps in uses.items():
+            if all(step == steps[-1] or self.orders(step, steps[-1]) for step in steps):
+                dying[steps[-1]].append(number)
+            else:
+                kept.append(number)
+        return dying, kept
+
+
+def _known(thread: Sequence[int], waits: Sequence[Sequence[int]], width: int) -> list[tuple[int, ...]]:
+    now = [[-1] * width for _ in range(width)]
+    after: list[tuple[int, ...]] = []
+    known: list[tuple[int, ...]] = []
+    for step, own in enumerate(thread):
+        clock = now[own]
+        for first in waits[step]:
+            clock = [max(mine, theirs) for mine, theirs in zip(clock, after[first], strict=True)]
+        known.append(tuple(clock))
+        now[own] = [*clock[:own], step, *clock[own + 1 :]]
+        after.append(tuple(now[own]))
+    return known
+
+
+@define
+class _Use:
+    """A piece of memory while the steps are walked."""
+
+    written: int = -1
+    read: list[int] = field(factory=list)
+
+
+def _hazards(plan: Plan, sharing: frozenset[int]) -> Iterator[tuple[int, int]]:
+    """(first, then) of every two steps that touch the same memory, one of them writing, and stand next in line."""
+    piece = _pieces(plan.roots, sharing)
+    uses: dict[int, _Use] = {}
+    for position, step in enumerate(plan.steps):
+        touched: dict[int, bool] = {}
+        for operand, writes in step.touched():
+            key = piece.get(root := id(plan.root_of(operand)), root)
+            touched[key] = touched.get(key, False) or writes
+        for key, writes in touched.items():
+            use = uses.setdefault(key, _Use())
+            if use.written >= 0:
+                yield use.written, position
+            if writes:
+                yield from ((reader, position) for reader in use.read)
+                use.written, use.read = position, []
+            else:
+                use.read.append(position)
+
+
+def _pieces(roots: Sequence[Root], sharing: frozenset[int]) -> dict[int, int]:
+    """{id(root): id of the root that stands for all that lie in the same memory}, for memory that is not the plan's."""
+    overlapping = [root for root in roots if root.kind == "input" and root.index in sharing]
+    outside = [root for root in roots if root.kind in ("input", "attribute") and root not in overlapping]
+    piece = {id(root): id(overlapping[0]) for root in overlapping}
+    end, first = 0, 0
+    for begin, stop, root in sorted(_spans(outside), key=lambda span: span[:2]):
+        if begin >= end:
+            first = id(root)
+        piece[id(root)], end = first, max(end, stop)
+    return piece
+
+
+def _spans(roots: Sequence[Root]) -> Iterator[tuple[int, int, Root]]:
+    for root in roots:
+        assert root.tensor is not None
+        low, high = Layout.of(root.tensor).span()
+        base = root.tensor.untyped_storage().data_ptr() if high > low else 0
+        yield base + low, base + high, root

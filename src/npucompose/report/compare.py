@@ -1,12 +1,19 @@
-"""Runs beside each other: one table in three forms. What differs between two of them: see differences."""
+"""Runs beside each other: one table in three forms, and which of them no other run beats.
+
+A run that is slower and needs half the memory is on the front, too: nobody can say for another which counts more. A run
+counts only when all three figures are known, and against runs of the same work. Differences of some percent count as
+none: measured again, the same run would differ by as much, and each of many equal runs would come out as best once.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -14,8 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_time
-from npucompose.results.figures import CHOICES, MEASURED, Figures
-from npucompose.results.record import Status
+from npucompose.results.record import CHOICES, MEASURED, Figures, Status
 
 FRONT = "front"
 """The column that marks runs no other run beats, and what stands in it."""
@@ -27,6 +33,17 @@ HEADS: Mapping[str, str] = {
     "pool_bytes": "pool",
     "peak_rss_bytes": "peak",
 }
+
+K = TypeVar("K", bound=Hashable)
+Point = tuple[float, float, float]
+
+RIGHT: tuple[Status, ...] = ("ok", "expect_failed")
+"""Statuses of runs whose speed says something."""
+SAME = 1.05
+"""Ratio below which a figure is as good as the smallest of its work; above, figures are compared in such steps."""
+LEAST: Point = (1e-3, 1.0, 1e-3)
+"""µs, bytes and seconds below which a figure counts as nothing (mode eager compiles in 0.1 µs)."""
+STEPS = 1 / math.log(SAME)
 
 
 @frozen(kw_only=True)
@@ -140,3 +157,98 @@ def _in_markdown(text: str) -> str:
 def _harmless(value: Any) -> Any:
     """A spreadsheet takes a text that begins like this for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def front(points: Mapping[K, Point]) -> frozenset[K]:
+    """Names of the points that no other one is at most as large as in all three and smaller in one.
+
+    Equal points are on the front together. By the first objective, with a staircase of those that no earlier one beats
+    in the other two, of which one rises and one falls: n log n.
+    """
+    found: list[K] = []
+    second, third, steps = list[float](), list[float](), list[Point]()
+    for name, point in sorted(points.items(), key=lambda item: item[1]):
+        _, y, z = point
+        at = bisect_right(second, y) - 1
+        if at < 0 or third[at] > z:
+            begin = end = bisect_left(second, y)
+            while end < len(second) and third[end] >= z:
+                end += 1
+            second[begin:end], third[begin:end], steps[begin:end] = [y], [z], [point]
+        elif steps[at] != point:
+            continue
+        found.append(name)
+    return frozenset(found)
+
+
+def rounded(points: Mapping[K, Point]) -> dict[K, Point]:
+    """The points in steps of 5 % from the smallest of each figure: what is within 5 % of the best is as good as it."""
+    if not points:
+        return {}
+    figures = zip(*points.values(), strict=True)
+    small = [max(min(values), least) for values, least in zip(figures, LEAST, strict=True)]
+
+    def steps(n: int, value: float) -> float:
+        return float(int(math.log(max(value, small[n]) / small[n]) * STEPS))
+
+    return {name: (steps(0, us), steps(1, memory), steps(2, s)) for name, (us, memory, s) in points.items()}
+
+
+class Timed(NamedTuple):
+    """What competes of a run that was timed and came out right."""
+
+    work: str
+    p50_us: float
+    pool_bytes: int | None
+    peak_rss_bytes: int | None
+    compile_s: float | None
+
+
+def timed(lines: Sequence[Line]) -> dict[int, Timed]:
+    """{number of a line: its figures} of those that did their work right and were timed."""
+    found: dict[int, Timed] = {}
+    for n, line in enumerate(lines):
+        f = line.figures
+        if line.status in RIGHT and f.p50_us is not None:
+            found[n] = Timed(line.work, f.p50_us, f.pool_bytes, f.peak_rss_bytes, f.compile_s)
+    return found
+
+
+def by_work(runs: Mapping[K, Timed]) -> dict[str, list[K]]:
+    """{work: who did it}, in the order given."""
+    found: dict[str, list[K]] = {}
+    for name, run in runs.items():
+        found.setdefault(run.work, []).append(name)
+    return found
+
+
+def memory_is_pool(runs: Iterable[Timed]) -> bool:
+    """The planned pool where every run of the same work has one, else the peak of the process: one of them for all."""
+    return all(run.pool_bytes is not None for run in runs)
+
+
+def objectives(runs: Mapping[K, Timed]) -> dict[K, Point]:
+    """{name: (p50 in µs, bytes, compile in s)} of those of which all three are known."""
+    found: dict[K, Point] = {}
+    for names in by_work(runs).values():
+        planned = memory_is_pool(runs[name] for name in names)
+        for name in names:
+            _, p50_us, pool, peak, compile_s = runs[name]
+            memory = pool if planned else peak
+            if memory is not None and compile_s is not None:
+                found[name] = (p50_us, float(memory), compile_s)
+    return found
+
+
+def best(runs: Mapping[K, Timed]) -> frozenset[K]:
+    """Those on the front of their work."""
+    points = objectives(runs)
+    works = by_work(runs).values()
+    fronts = (front(rounded({name: points[name] for name in names if name in points})) for names in works)
+    return frozenset[K]().union(*fronts)
+
+
+def with_front(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines, those on the front of their work marked."""
+    marked = best(timed(lines))
+    return tuple(attrs.evolve(line, front=n in marked) for n, line in enumerate(lines))

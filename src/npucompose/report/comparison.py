@@ -1,27 +1,257 @@
-"""The comparison page: many runs in one file that loads nothing. Table, Pareto plots, differences between any two.
+"""What differs between two runs: asked for, compiled, run on, come out; who said so; and which of the two is faster.
 
+A run is laid out as facts, one word of text for each name of each part; two runs differ where their texts do.
+
+The comparison page has many runs in one file that loads nothing: table, Pareto plots, differences between any two.
 Without a script it is a table in the order that was asked for, the plots, and the differences between the first two
 runs. With the page's own script the table can be sorted, and any two runs can be chosen.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import quantiles
 from typing import Any
 
+import attrs
 from attrs import frozen
+from rich.text import Text
 
 from npucompose.report import html
-from npucompose.report.compare import HEADS, Line, columns, mark, shown
-from npucompose.report.differences import ABSENT, Difference, Fact, differences, facts
-from npucompose.report.pareto import by_work, memory_is_pool, objectives, timed
+from npucompose.report.compare import (
+    HEADS,
+    Line,
+    by_work,
+    columns,
+    mark,
+    markdown_table,
+    memory_is_pool,
+    objectives,
+    shown,
+    timed,
+)
 from npucompose.report.pictures import Dot, scatter
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time
-from npucompose.results.figures import CHOICES
-from npucompose.results.record import Report
+from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, written
+from npucompose.results.effective import origin
+from npucompose.results.measured import Numerics
+from npucompose.results.record import CHOICES, MEASURED, Figures, Report, choice_name
+from npucompose.table.plain import facts_of, flat
+
+CUT = 60
+"""Characters of a value that are shown; whole values are compared."""
+ABSENT = "—"
+WORK = ("model", "shapes", "seed", "compile")
+"""Fields of an experiment that say what is computed; runs that differ in one of them do not compete."""
+NOISE = 0.05
+"""Two runs are two processes: differences up to this share count as none."""
 
 MOST_PLOTS = 12
 """Kinds of work that are drawn; a sweep over more models is read in its table."""
+
+
+@frozen(kw_only=True)
+class Fact:
+    """`Fact(part="configuration", name="mode.name", text="eager", said_by="command line")`."""
+
+    part: str
+    """configuration, in effect, graph, environment or result."""
+    name: str
+    text: str
+    said_by: str = ""
+    """Where the value came from; configuration only."""
+
+
+@frozen(kw_only=True)
+class Difference:
+    """`Difference(part="configuration", name="mode.name", one="eager", other="reduce-overhead", …)`."""
+
+    part: str
+    name: str
+    one: str
+    other: str
+    said_by: tuple[str, str] = ("", "")
+
+
+def facts(report: Report) -> tuple[Fact, ...]:
+    """Everything of a run that is compared, part for part."""
+    return (
+        *_configuration(report), *_in_effect(report), *_graphs(report), *_environment(report), *_result(report)
+    )  # fmt: skip
+
+
+def differences(one: Report, other: Report) -> tuple[Difference, ...]:
+    """What is not the same in two runs; a name that only one of them has is absent (empty) in the other."""
+    a, b = ({(fact.part, fact.name): fact for fact in facts(report)} for report in (one, other))
+    parts = tuple(dict.fromkeys(part for part, _ in (*a, *b)))
+    names = sorted(dict.fromkeys((*a, *b)), key=lambda key: parts.index(key[0]))
+    found = ((key, a.get(key), b.get(key)) for key in names)
+    return tuple(_difference(key, x, y) for key, x, y in found if _text(x) != _text(y))
+
+
+def _difference(key: tuple[str, str], x: Fact | None, y: Fact | None) -> Difference:
+    one, other = beside_each_other(_text(x), _text(y))
+    said_by = (x.said_by if x is not None else "", y.said_by if y is not None else "")
+    return Difference(part=key[0], name=key[1], one=one, other=other, said_by=said_by)
+
+
+def _text(fact: Fact | None) -> str:
+    return fact.text if fact is not None else ""
+
+
+def beside_each_other(one: str, other: str) -> tuple[str, str]:
+    """Both cut to where they differ: `("a…a1", "a…a2")` of two long texts that differ at their end."""
+    if len(one) <= CUT and len(other) <= CUT:
+        return one, other
+    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    start = max(0, same - CUT // 2)
+    return _window(one, start), _window(other, start)
+
+
+def _window(text: str, start: int) -> str:
+    before, after = ("…" if start else ""), ("…" if start + CUT < len(text) else "")
+    return f"{before}{text[start : start + CUT]}{after}"
+
+
+def _configuration(report: Report) -> Iterator[Fact]:
+    for name, value in flat(report.experiment).items():
+        yield Fact(part="configuration", name=name, text=written(value), said_by=origin(report.provenance, name))
+
+
+def _in_effect(report: Report) -> Iterator[Fact]:
+    for one in report.effective:
+        yield Fact(part="in effect", name=one.option, text=f"{written(one.effective)}: {one.why}")
+
+
+def _graphs(report: Report) -> Iterator[Fact]:
+    for graph in report.graphs:
+        for name, value in facts_of(graph).items():
+            yield Fact(part="graph", name=f"{graph.id}.{name}", text=written(value))
+    for one in report.passes:
+        yield Fact(part="graph", name=f"{one.graph or ''}.{one.name}.matches".lstrip("."), text=str(one.matches))
+    if report.streams is not None:
+        yield Fact(part="graph", name="streams", text=str(report.streams.streams))
+        yield Fact(part="graph", name="events", text=str(report.streams.events))
+    if report.sinking is not None:
+        yield Fact(part="graph", name="sinking.path", text=written(report.sinking.path))
+        for name, verdict in report.sinking.verdicts().items():
+            yield Fact(part="graph", name=f"sinking.{name}", text=verdict.value)
+
+
+def _environment(report: Report) -> Iterator[Fact]:
+    values = flat(facts_of(report.environment)) if report.environment is not None else {}
+    for name, value in values.items():
+        yield Fact(part="environment", name=name, text=written(value))
+
+
+def _result(report: Report) -> Iterator[Fact]:
+    yield Fact(part="result", name="status", text=report.status)
+    if report.error:
+        yield Fact(part="result", name="error", text=report.error)
+    if report.numerics is not None:
+        for name in ("bitwise", "passed", "max_abs_err"):
+            yield Fact(part="result", name=f"numerics.{name}", text=written(getattr(report.numerics, name)))
+    line = Line(name="", status=report.status, figures=Figures.from_report(report))
+    for name in MEASURED:
+        yield Fact(part="result", name=name, text=shown(line, name))
+
+
+def difference_text(found: Sequence[Difference]) -> Text:
+    """For a terminal: a heading for each part, a line for each difference, below it who said so."""
+    text, before = Text(), ""
+    for d in found:
+        if d.part != before:
+            text.append(f"{d.part}\n", style="bold")
+        before = d.part
+        text.append(f"  {d.name}  {d.one or ABSENT} → {d.other or ABSENT}\n")
+        if any(d.said_by):
+            text.append(f"    {d.said_by[0] or ABSENT} → {d.said_by[1] or ABSENT}\n", style="dim")
+    return text
+
+
+def difference_markdown(found: Sequence[Difference]) -> str:
+    rows = [["", "", "one", "other", "said by"], ["---"] * 5]
+    rows += [[d.part, d.name, d.one, d.other, " / ".join(d.said_by).strip(" /")] for d in found]
+    return markdown_table(rows)
+
+
+def as_json(found: Sequence[Difference]) -> str:
+    return json.dumps([attrs.asdict(d) for d in found], indent=2, ensure_ascii=False)
+
+
+@frozen(kw_only=True)
+class Speed:
+    """How many times as fast as eager: the median and the quartiles over the rounds of a benchmark."""
+
+    name: str
+    report: Report
+    low: float
+    middle: float
+    high: float
+
+
+def verdict(one: Report, other: Report) -> str | None:
+    """`mode=max-autotune is 1.38 × as fast as mode=reduce-overhead: medians 611.0 µs and 842.0 µs, …`.
+
+    The ratio is that of the speed-ups, each measured against eager in its own process, so that a slower hour of the
+    machine cancels. None where the two did other work, or one was not measured.
+    """
+    if any(one.experiment.get(field) != other.experiment.get(field) for field in WORK) or _device(one) != _device(
+        other
+    ):
+        return None
+    speeds = [_speed(name, report) for name, report in zip(_names(one, other), (one, other), strict=True)]
+    found = sorted((s for s in speeds if s is not None), key=lambda s: -s.middle)
+    if len(found) < 2:
+        return None
+    fast, slow = found
+    ratio = fast.middle / slow.middle
+    says = f"{fast.name} is {ratio:.2f} × as fast as {slow.name}"
+    if ratio <= 1 + NOISE:
+        says = f"{fast.name} and {slow.name} are equally fast within {NOISE:.0%} ({ratio:.2f} ×)"
+    elif fast.low <= slow.high:
+        says = f"{fast.name} and {slow.name} cannot be told apart ({ratio:.2f} ×, and the quartiles overlap)"
+    return (
+        f"{says}: medians {_median(fast.report)} and {_median(slow.report)}, {fast.middle:.2f} × and "
+        f"{slow.middle:.2f} × eager beside each. "
+        f"{fast.name} {_agrees(fast.report.numerics)}, {slow.name} {_agrees(slow.report.numerics)}."
+    )
+
+
+def _speed(name: str, report: Report) -> Speed | None:
+    """None for a run without a measurement, or with wrong results."""
+    times = report.stages.benchmark
+    middle = times.speedup.get("eager") if times is not None else None
+    if times is None or middle is None or report.status == "numerics_failed":
+        return None
+    eager = times.baselines["eager"].samples_us if "eager" in times.baselines else ()
+    ratios = [e / own for e, own in zip(eager, times.samples_us, strict=False)]
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [middle] * 3
+    return Speed(name=name, report=report, low=low, middle=middle, high=high)
+
+
+def _median(report: Report) -> str:
+    return as_time(report.stages.benchmark.p50_us) if report.stages.benchmark is not None else ""
+
+
+def _device(report: Report) -> tuple[Any, Any]:
+    environment = report.environment
+    return choice_name(report.experiment, "target"), environment.cpu if environment else None
+
+
+def _names(one: Report, other: Report) -> tuple[str, str]:
+    modes = tuple(choice_name(report.experiment, "mode") for report in (one, other))
+    return (f"mode={modes[0]}", f"mode={modes[1]}") if modes[0] != modes[1] else ("the first run", "the second run")
+
+
+def _agrees(numerics: Numerics | None) -> str:
+    if numerics is None:
+        return "was not compared with eager"
+    if numerics.bitwise:
+        return "equals eager bit for bit"
+    if numerics.passed and numerics.max_abs_err is not None:
+        return f"agrees with eager (largest difference {numerics.max_abs_err:.1e})"
+    return "does not agree with eager"
 
 
 @frozen(kw_only=True)

@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.report.differences import written
-from npucompose.report.words import as_count, contract_words
+from npucompose.report.words import as_count, contract_words, written
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
 from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict

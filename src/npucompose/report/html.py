@@ -16,27 +16,29 @@ from typing import Any
 
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
-from npucompose.report.differences import written
 from npucompose.report.explain import TITLES, path_words, value_words
-from npucompose.report.sections import ablation_cells, mode_cells, rule_words, sentence
 from npucompose.report.words import (
     as_bytes,
     as_count,
     as_time,
     is_wrong,
     log_words,
+    mode_cells,
+    modes_sentence,
     numerics_notes,
     overwrites_words,
     partition_words,
     ran_as,
+    rule_words,
     status_words,
     stream_words,
+    variant_cells,
     why_untimed,
+    written,
 )
 from npucompose.results.effective import COMMAND_LINE, origin
-from npucompose.results.figures import Figures
 from npucompose.results.graphs import rules_together
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 from npucompose.results.streams import Timelines
 from npucompose.table.plain import facts_of, flat
 
@@ -110,7 +112,7 @@ def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
 
 def render(report: Report, timelines: Timelines = ()) -> str:
     """The whole document; `timelines` are those of trace.json."""
-    figures = Figures.of(report)
+    figures = Figures.from_report(report)
     return page(
         "run.html",
         title_of(figures),
@@ -178,7 +180,7 @@ def _measured(report: Report) -> dict[str, Any]:
     return {
         "why_untimed": why_untimed(report) if times is not None and wrong else None,
         "latency": _latency(report) if times is not None and not wrong else None,
-        "modes": {"sentence": sentence(modes), "rows": [mode_cells(one) for one in modes.modes]}
+        "modes": {"sentence": modes_sentence(modes), "rows": [mode_cells(one) for one in modes.modes]}
         if modes is not None and not wrong
         else None,
         "stages": pictures.stacked("stages, with the start of their process", seconds) if seconds else None,
@@ -246,7 +248,7 @@ def _tables(report: Report) -> dict[str, Any]:
         ],
         "rules": [(r.rule, " · ".join(rule_words(r)[1:])) for r in rules_together(one.rules for one in report.passes)],
         "rejected": [(words,) for words in report.rejected],
-        "ablation": [ablation_cells(variant) for variant in ablation.variants] if ablation is not None else None,
+        "ablation": [variant_cells(variant) for variant in ablation.variants] if ablation is not None else None,
         "calls": [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls] if made else [],
         "counted": [(name.replace("_", " "), n) for name in counts if (n := getattr(npu, name)) is not None],
         "ge_graphs": [(g.name, g.nodes, g.shapes, len(g.control_edges)) for g in npu.ge_graphs] if npu else [],

@@ -10,13 +10,12 @@ import attrs
 
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
-from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import modes_that
 from npucompose.table.options import choices_of_field, set_by_engine
 from npucompose.table.structure import classes_of
 from npucompose.targets import TARGETS
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 
 SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
@@ -34,9 +33,9 @@ def keys() -> tuple[Row, ...]:
 
     A target's and a model's options say in `of` whose they are: `target.decompose` of npu and npu_offline.
     """
-    rows = [*_experiment(), *_chosen("target", _classes(TARGETS)), *_chosen("model", _classes(MODELS))]
-    for name in PASSES.names():
-        rows += _rows(PASSES.get(name), f"passes.{name}")
+    rows = [*_experiment(), *_chosen("target", TARGETS.every()), *_chosen("model", MODELS.every())]
+    for name, cls in PASSES.every().items():
+        rows += _rows(cls, f"passes.{name}")
     return tuple(rows)
 
 
@@ -81,10 +80,6 @@ def _experiment() -> Iterator[Row]:
             yield from _rows(classes[0], field.name)
         else:
             yield _row(field.name, hints[field.name], field, choices_of_field(Experiment, field))
-
-
-def _classes(registry: Registry[Any]) -> dict[str, type[Any]]:
-    return {name: registry.get(name) for name in registry.names()}
 
 
 def _chosen(group: str, classes: Mapping[str, type[Any]]) -> list[Row]:

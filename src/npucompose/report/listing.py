@@ -14,9 +14,9 @@ from npucompose.compose.conf import files_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown
 from npucompose.report.words import as_bytes
-from npucompose.vendor import inductor, soc
+from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
-from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.option_specs import Leaf, shown
 from npucompose.vendor.versions import known, tree_of
 from npucompose.visible import visible
 
@@ -159,7 +159,7 @@ SOC_HEAD = ("soc", "family", "cube", "vector", "memory", "L2", "MHz", "streams Ã
 
 def socs() -> tuple[dict[str, Any], ...]:
     """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody tells."""
-    known = soc.table()
+    known = devices.table()
     return tuple(
         {
             "soc": name,

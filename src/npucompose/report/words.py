@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from npucompose.results.measured import CallStatistics, Cause, Numerics, Share
+from npucompose.results.graphs import PassFacts, RuleFacts, rules_together
+from npucompose.results.measured import (
+    Behind,
+    CallStatistics,
+    Candidate,
+    Cause,
+    Memory,
+    ModeFacts,
+    ModeTime,
+    Numerics,
+    Share,
+    Variant,
+)
 from npucompose.results.record import Report, Status, StreamFacts
 
 STATUS_WORDS: Mapping[Status, str] = {
@@ -18,14 +32,18 @@ STATUS_WORDS: Mapping[Status, str] = {
     "crashed": "crashed",
 }
 STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "expect_failed": "bold yellow"}
-
-
 CAUSE_WORDS: Mapping[Cause | None, str] = {
     "model": "differs from itself",
     "tracing": "tracing changed the results",
     "passes": "wrong results",
     "replay": "wrong results",
     None: "wrong results",
+}
+WAYS: Mapping[Candidate | None, str] = {
+    "replay": "detached replay",
+    "compiled": "through torch.compile",
+    "eager": "as it is",
+    None: "",
 }
 
 
@@ -57,17 +75,20 @@ def _changed(share: Share) -> str:
     )
 
 
+def written(value: Any) -> str:
+    """Text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
 def as_count(number: int, one: str, many: str | None = None) -> str:
     """`as_count(2, "match", "matches")` is `2 matches`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def ran_as(told: CallStatistics) -> str:
+def ran_as(ran: CallStatistics) -> str:
     """`12 replayed · 3 recorded, 1 of them in another's place · 2 without a recording`."""
-    recorded = f"{told.captures} recorded"
-    if told.replacements:
-        recorded += f", {told.replacements} of them in another's place"
-    return f"{told.hits} replayed · {recorded} · {told.eager} without a recording"
+    instead = f", {ran.replacements} of them in another's place" if ran.replacements else ""
+    return f"{ran.hits} replayed · {ran.captures} recorded{instead} · {ran.eager} without a recording"
 
 
 def contract_words(rtol: float, atol: float) -> str:
@@ -171,3 +192,147 @@ def partition_words(report: Report) -> list[str]:
 def overwrites_words(report: Report) -> list[str]:
     """Graphs that run several times in one call and overwrite what the earlier runs returned."""
     return [graph.overwrites.words(graph.id) for graph in report.graphs if graph.overwrites is not None]
+
+
+def memory_words(memory: Memory) -> list[str]:
+    """`pool 9.2 KiB (160.0 KiB without reuse, 4.0 KiB live at most)`, `process peak 512.0 MiB`, the device's peak."""
+    apart, taken = memory.pool_bytes, memory.taken_bytes
+    shared = apart is not None and taken is not None and taken < apart
+    beside = {
+        "apart": apart if shared else None,
+        "without reuse": memory.unplanned_bytes,
+        "live at most": None if shared else memory.live_bytes,  # a sum, like `apart`: says nothing of what is shared
+    }
+    device = {"reserved": memory.device_reserved_peak_bytes, "there": memory.device_total_bytes}
+    return [
+        *_bytes_words(f"pool {{}}{' that all recordings share' if shared else ''}", taken, beside),
+        *_bytes_words("process peak {}", memory.peak_rss_bytes, {}),
+        *_bytes_words("device peak {}", memory.device_peak_bytes, device),
+    ]
+
+
+def _bytes_words(words: str, size: int | None, beside: Mapping[str, int | None]) -> Iterator[str]:
+    """`pool 9.2 KiB (160.0 KiB without reuse)`: a size, and in brackets those beside it that are known."""
+    if size is not None:
+        known = ", ".join(f"{as_bytes(n)} {what}" for what, n in beside.items() if n is not None)
+        yield words.format(as_bytes(size)) + (f" ({known})" if known else "")
+
+
+def modes_sentence(facts: ModeFacts) -> str:
+    """`max-autotune won: 1.21x as fast as reduce-overhead (quartiles 1.18x to 1.25x), 1.34x as fast as eager (…)`."""
+    behind = {one.mode: one.behind for one in facts.modes if one.behind is not None}
+    if facts.fastest is None or not behind:
+        return "nobody won: no two modes gave results that may be timed"
+    if facts.won:
+        ahead = [f"{other.ratio:.2f}x as fast as {mode} ({_quartiles(other)})" for mode, other in behind.items()]
+        return f"{facts.fastest} won: {', '.join(ahead)}"
+    mode, nearest = min(behind.items(), key=lambda item: item[1].low)
+    if nearest.low > 1:
+        rounds = max(len(one.timing.samples_us) for one in facts.modes if one.timing is not None)
+        return f"nobody is said to have won: {rounds} rounds are too few; {facts.fastest} was ahead"
+    return (
+        f"nobody won: {facts.fastest} and {mode} are even within the spread "
+        f"({nearest.ratio:.2f}x, {_quartiles(nearest)})"
+    )
+
+
+def _quartiles(behind: Behind) -> str:
+    return f"quartiles {behind.low:.2f}x to {behind.high:.2f}x"
+
+
+def mode_words(one: ModeTime) -> list[str]:
+    """`p50 8.01 ms through torch.compile · compiled for 35.20 s · equals eager bit for bit`."""
+    words = [f"p50 {as_time(one.timing.p50_us)} {WAYS[one.candidate]}"] if one.timing is not None else []
+    words += [f"compiled for {as_time(one.compile_s * 1e6)}"] if one.compile_s else []
+    words += [result_words(one)] if one.mode != "eager" or not one.passed else []
+    return [*words, f"does not act there: {', '.join(one.idle)}"] if one.idle else words
+
+
+def mode_cells(one: ModeTime) -> tuple[str, ...]:
+    return (
+        one.mode,
+        WAYS[one.candidate],
+        "" if one.timing is None else as_time(one.timing.p50_us),
+        "" if one.behind is None else f"{one.behind.ratio:.2f}x",
+        "" if one.behind is None else f"{one.behind.low:.2f}x to {one.behind.high:.2f}x",
+        as_time(one.compile_s * 1e6) if one.compile_s else "",
+        result_words(one),
+        ", ".join(one.idle),
+    )
+
+
+def result_words(one: ModeTime | Variant) -> str:
+    """How the results compare with eager's."""
+    if not one.passed:
+        return f"{'not timed: ' if isinstance(one, ModeTime) else ''}{one.problem or 'wrong results'}"
+    if one.bitwise:
+        return "equals eager bit for bit"
+    return f"equals eager within tolerance, largest error {one.max_abs_err or 0.0:.3g}"
+
+
+def variant_words(variant: Variant) -> list[str]:
+    """`634 nodes · 530 kernels · p50 91.0 µs · 1.10x as long · equals eager bit for bit`."""
+    words = [as_count(variant.nodes, "node")] if variant.nodes is not None else []
+    words += [as_count(variant.kernels, "kernel")] if variant.kernels is not None else []
+    words += [f"p50 {as_time(variant.timing.p50_us)}"] if variant.timing is not None else []
+    words += [f"{variant.ratio:.2f}x as long"] if variant.ratio is not None else []
+    return [*words, result_words(variant)]
+
+
+def variant_cells(variant: Variant) -> tuple[Any, ...]:
+    return (
+        variant.name,
+        variant.nodes,
+        variant.kernels,
+        "" if variant.passes_s is None else as_time(variant.passes_s * 1e6),
+        "" if variant.timing is None else as_time(variant.timing.p50_us),
+        "" if variant.ratio is None else f"{variant.ratio:.2f}x",
+        result_words(variant),
+    )
+
+
+def passes_together(report: Report) -> Iterator[tuple[str, list[str]]]:
+    """(its line, a line for each of its rules) of each pass, its runs over several graphs together."""
+    for stage, name in dict.fromkeys((one.stage, one.name) for one in report.passes):
+        runs = [one for one in report.passes if (one.stage, one.name) == (stage, name)]
+        before, after = sum(one.nodes_before for one in runs), sum(one.nodes_after for one in runs)
+        errors = [one.max_abs_err for one in runs if one.max_abs_err is not None]
+        words = [
+            f"{stage} {name}",
+            as_count(sum(one.matches for one in runs), "match", "matches"),
+            f"{before} -> {after} nodes",
+            *_moves(runs),
+            *_folds(runs),
+            as_time(sum(one.seconds for one in runs) * 1e6),
+            *([f"keeps its promise, largest error {max(errors):.3g}"] if errors else []),
+        ]
+        yield " · ".join(words), [" · ".join(rule_words(rule)) for rule in rules_together(one.rules for one in runs)]
+
+
+def _folds(runs: Sequence[PassFacts]) -> list[str]:
+    """`2 parameters folded into 60 B of constants`."""
+    folds = [one.folds for one in runs if one.folds is not None and one.folds.parameters]
+    names = sum(len(one.parameters) for one in folds)
+    size = as_bytes(sum(one.bytes for one in folds))
+    return [f"{as_count(names, 'parameter')} folded into {size} of constants"] if folds else []
+
+
+def _moves(runs: Sequence[PassFacts]) -> list[str]:
+    """`24 -> 2 permutes · 8 -> 0 casts` of a clean-up; nothing for what was not there."""
+    moves = [one.moves for one in runs if one.moves is not None]
+    pairs = {
+        "permutes": (sum(m.permutes_before for m in moves), sum(m.permutes_after for m in moves)),
+        "casts": (sum(m.casts_before for m in moves), sum(m.casts_after for m in moves)),
+    }
+    return [f"{before} -> {after} {what}" for what, (before, after) in pairs.items() if before]
+
+
+def rule_words(rule: RuleFacts) -> list[str]:
+    """`nll_loss_double · 1 match · 3 casts put in · largest error 1.86e-08 of rtol 1e-05, atol 1e-06`."""
+    words = [rule.rule, as_count(rule.matches, "match", "matches")]
+    put_in = ((rule.casts, "cast"), (rule.permutes, "permute"))
+    words += [f"{as_count(count, what)} put in" for count, what in put_in if count]
+    words += [f"{as_count(rule.unchecked, 'cast')} not checked for range"] if rule.unchecked else []
+    words += [f"through {rule.way}"] if rule.way else []
+    error = f"largest error {rule.max_abs_err:.3g} of " if rule.max_abs_err is not None else ""
+    return [*words, f"{error}{contract_words(rule.rtol, rule.atol)}"]

@@ -31,8 +31,12 @@ Dtype = Literal[
 
 LAYOUTS = ("contiguous", "channels_last")
 
-REFERENCE = re.compile(r"\$(\w+(?:\[\d+\])?)(?:\.(?:(dtype|device|shape|numel|rank)|size\((-?\d+)\)))?")
-"""`$x`, `$x[0]` of a list, `$x.size(1)`, `$x.dtype`, `$x.device`, `$x.shape`, `$x.numel`, `$x.rank`."""
+REFERENCE = re.compile(
+    r"\$(?P<name>\w+(?:\[\d+\])?)"
+    r"(?:\.(?:(?P<fact>dtype|device|numel|rank)|(?P<sizes>shape|ones)(?:\[(?P<first>\d+):\])?|size\((?P<dim>-?\d+)\)))?"
+)
+"""`$x`, `$x[0]` of a list, `$x.size(1)`, `$x.dtype`, `$x.device`, `$x.numel`, `$x.rank`, `$x.shape`, `$x.ones` (a one
+for each dimension); `$x.shape[1:]` leaves out the first, and `[2, "*$x.shape"]` puts the sizes into a list."""
 
 
 @frozen(kw_only=True)
@@ -109,10 +113,11 @@ class Call:
     def __attrs_post_init__(self) -> None:
         _check_operator(self.op)
         for reference in references((self.args, self.kwargs)):
-            if not REFERENCE.fullmatch(reference):
+            found = REFERENCE.fullmatch(reference.removeprefix("*"))
+            if found is None or (reference.startswith("*") and not found["sizes"]):
                 raise ValueError(
-                    f"'{reference}' is no reference: write $x, $x.size(0), $x.dtype, $x.device, $x.shape, $x.numel or "
-                    f"$x.rank, x being an argument's name"
+                    f"'{reference}' is no reference: write $x, $x.size(0), $x.dtype, $x.device, $x.shape, $x.ones, "
+                    f"$x.numel or $x.rank, x being an argument's name, and a star only before $x.shape or $x.ones"
                 )
 
 
@@ -290,9 +295,9 @@ def _check_operator(name: str) -> None:
 
 
 def references(value: Any) -> list[str]:
-    """Every text in nested arguments that begins with a dollar."""
+    """Every text in nested arguments that begins with a dollar, or with a star before it."""
     if isinstance(value, str):
-        return [value] if value.startswith("$") else []
+        return [value] if value.startswith(("$", "*$")) else []
     if isinstance(value, Mapping):
         return [found for item in cast("Mapping[str, Any]", value).values() for found in references(item)]
     if isinstance(value, (list, tuple)):

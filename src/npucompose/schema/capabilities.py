@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose.vendor.device_model import ATLAS_A2, DeviceModel
+from npucompose.vendor.devices import ATLAS_A2, DeviceModel
 
 
 @frozen(kw_only=True)

@@ -8,10 +8,8 @@ from typing import Any, Literal, TypeAlias, get_args
 from attrs import field, frozen
 
 from npucompose.schema.adapt import RuleSet
-from npucompose.schema.execution import Executor, Local, Tracker
-from npucompose.schema.search import NoSearch, Search
-from npucompose.schema.sinking import PATHS, Sinking
 from npucompose.schema.streams import Streams
+from npucompose.schema.sweep import Executor, Local, NoSearch, Search, Tracker
 from npucompose.table.modes import MODES, ModeSpec
 from npucompose.table.names import NAME
 from npucompose.table.options import Acts, option
@@ -150,6 +148,38 @@ class Benchmark:
         factory=tuple,
         doc="modes compared and timed in turns with this one and eager; the report says which won",
     )
+
+
+PATHS = (1, 2, 3, 4, 5, 6)
+"""1 to 4 are those of TorchAir's document on FA operators; 5: tiling sink is on, and the operator or the product
+cannot; 6: a later tensor was not marked, and its next shape recompiled into a symbolic graph."""
+
+
+@frozen(kw_only=True)
+class Operator:
+    """A row of the operator table: an operator whose tiling reads values (src/npucompose/sinking/operators.yaml)."""
+
+    ge: str = option(doc="the operator's type in GE's graph")
+    slots: tuple[str, ...] = option(
+        factory=tuple, doc="arguments whose values tiling reads: torch's name, or `torch's/GE's` where they differ"
+    )
+    sinks: bool | None = option(
+        None, "is its tiling registered for the device (TILING_ON_AICPU)? null: nobody can tell"
+    )
+    products: tuple[str, ...] | None = option(None, "where it sinks; null: on every product that sinks tiling")
+    host_engine: bool = option(False, "it runs on the host (engine DNN_VM_HOST_CPU), which makes a graph dynamic")
+    source: str = option(doc="where that stands")
+
+    def ge_slots(self) -> Mapping[str, str]:
+        """{torch's argument: GE's input}."""
+        return {slot.partition("/")[0]: slot.rpartition("/")[2] for slot in self.slots}
+
+
+@frozen(kw_only=True)
+class Sinking:
+    """What a person adds to the project's own knowledge of operators."""
+
+    operators: Mapping[str, Operator] = option(factory=dict, doc="{namespace.operator: row}, added to the table")
 
 
 @frozen(kw_only=True)

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from npucompose.table.names import NAME
 from npucompose.table.options import option
-from npucompose.vendor.device_model import Calibration
+from npucompose.vendor.devices import Calibration
 
 DEFAULT_STREAM = "default"
 

@@ -5,7 +5,7 @@ Streams are chosen, events follow. Knows no device: what a device can do comes i
 
 from npucompose.streams.emit import strip
 from npucompose.streams.execute import made_up_inputs
-from npucompose.streams.plan import apply, decision_of, judged, plan
-from npucompose.streams.validate import plan_of, validate
+from npucompose.streams.planning import apply, decision_of, judged, plan
+from npucompose.streams.validation import plan_of, validate
 
 __all__ = ["apply", "decision_of", "judged", "made_up_inputs", "plan", "plan_of", "strip", "validate"]

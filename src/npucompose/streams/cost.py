@@ -1,18 +1,20 @@
-"""How long a kernel takes by its shapes: a roofline of arithmetic, memory and launch. No kernel is run."""
+"""How long a kernel takes: by its shapes (a roofline; no kernel is run), or as measured on this very graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from time import perf_counter_ns
 
 import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from npucompose.graphs import effects
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.graphs import Dependence, effects
+from npucompose.schema.capabilities import Clock, Clocked
+from npucompose.streams.execute import Execution, Inputs, hint, isolated_run, made_up_inputs
+from npucompose.streams.simulate import Work
+from npucompose.vendor.devices import DeviceModel
 
 _CONTRACTIONS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 """{operator: position of the left matrix, whose last dimension is summed over}"""
@@ -20,25 +22,18 @@ _CUBE_TILE, _VECTOR_TILE = 128 * 128, 4096
 """Elements of the result that one core is given: a kernel with fewer leaves cores to others."""
 
 
-class Sizes:
-    """Elements and bytes of every node's result, each worked out once; a symbolic size counts as its hint, or 1."""
+class Sizes(dict[fx.Node, tuple[float, float]]):
+    """{node: (elements, bytes) of its result}, worked out when asked for; a symbolic size counts as its hint, or 1."""
 
-    def __init__(self) -> None:
-        self._known: dict[fx.Node, tuple[float, float]] = {}
-
-    def of(self, node: fx.Node) -> tuple[float, float]:
-        """(elements, bytes)."""
-        known = self._known.get(node)
-        if known is None:
-            elements = nbytes = 0.0
-            value = node.meta.get("val")
-            for tensor in (value,) if isinstance(value, torch.Tensor) else effects.tensors_in(value):
-                # Not numel(): of a fake tensor it costs as much as all the rest.
-                count = math.prod([hint(size) for size in tensor.shape])
-                elements += count
-                nbytes += count * tensor.dtype.itemsize
-            known = self._known[node] = (elements, nbytes)
-        return known
+    def __missing__(self, node: fx.Node) -> tuple[float, float]:
+        elements = nbytes = 0.0
+        value = node.meta.get("val")
+        for tensor in (value,) if isinstance(value, torch.Tensor) else effects.tensors_in(value):
+            # Not numel(): of a fake tensor it costs as much as all the rest.
+            count = math.prod([hint(size) for size in tensor.shape])
+            elements += count
+            nbytes += count * tensor.dtype.itemsize
+        return self.setdefault(node, (elements, nbytes))
 
 
 def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: Sizes) -> list[Work]:
@@ -51,12 +46,9 @@ def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: Sizes) -> li
 
 
 def _estimated(kernel: fx.Node, model: DeviceModel, sizes: Sizes) -> Work:
-    made, made_bytes = sizes.of(kernel)
-    read, read_bytes = 0.0, 0.0
-    for source in kernel.all_input_nodes:
-        elements, nbytes = sizes.of(source)
-        read += elements
-        read_bytes += nbytes
+    made, made_bytes = sizes[kernel]
+    inputs = [sizes[source] for source in kernel.all_input_nodes]
+    read, read_bytes = sum(elements for elements, _ in inputs), sum(nbytes for _, nbytes in inputs)
     flops = _flops(kernel, made)
     is_cube = flops is not None
     cores, tile, rate = (
@@ -70,7 +62,8 @@ def _estimated(kernel: fx.Node, model: DeviceModel, sizes: Sizes) -> Work:
     busy_us = max((flops if flops is not None else max(made, read)) / (used * rate * 1e3), memory_us)
     us = model.launch_us + busy_us
     on_cube = is_cube and bool(model.cube)
-    spread = None if model.fork_us is None else min(us, model.fork_us + model.launch_us + busy_us / _threads(model))
+    threads = min(torch.get_num_threads(), model.vector)
+    spread = None if model.fork_us is None else min(us, model.fork_us + model.launch_us + busy_us / threads)
     return Work(
         us=us,
         in_a_row_us=spread,
@@ -79,10 +72,6 @@ def _estimated(kernel: fx.Node, model: DeviceModel, sizes: Sizes) -> Work:
         bandwidth=memory_us / us if us else 0.0,
         gang=gang and bool(model.cube),
     )
-
-
-def _threads(model: DeviceModel) -> int:
-    return min(torch.get_num_threads(), model.vector)
 
 
 def _flops(kernel: fx.Node, made: float) -> float | None:
@@ -100,8 +89,48 @@ def _flops(kernel: fx.Node, made: float) -> float | None:
     return float(hint(formula(*args, **kwargs, out_val=kernel.meta.get("val"))))
 
 
-def hint(size: Any) -> float:
-    """A size as a number, without adding a guard: the hint of a symbol, 1 where there is none."""
-    if type(size) is not int and isinstance(size, torch.SymInt):
-        return float(size.node.hint) if size.node.has_hint() else 1.0
-    return float(size)
+ROUNDS = 7
+"""Each kernel's time is the shortest of so many, after one round that warms up."""
+
+
+def clocked(graph: fx.Graph, clock: Clock) -> Clocked | None:
+    """What the clock of a device says of the graph on made-up inputs of its shapes."""
+    if graph.owning_module is None:
+        return None
+    inputs = made_up_inputs(graph)
+    with isolated_run():
+        return clock(graph.owning_module, inputs)
+
+
+def work_of(found: Clocked, dependence: Dependence) -> list[Work]:
+    """The work of each kernel, in the order of `dependence.kernels`; each fills one core."""
+    return [
+        Work(us=found.kernel_us.get(kernel.name, 0.0), in_a_row_us=found.together_us.get(kernel.name, 0.0), vector=1)
+        for kernel in dependence.kernels
+    ]
+
+
+def measured(graph: fx.Graph, dependence: Dependence) -> list[Work]:
+    """The same for a graph that no clock takes: each kernel is called from Python and timed.
+
+    The graph runs on made-up inputs of its shapes, so its own inputs and the random numbers stay as they are.
+    """
+    kernels = dependence.kernels
+    best = [float("inf")] * len(kernels)
+    with isolated_run():
+        inputs = Inputs(graph, dependence)
+        for round_ in range(ROUNDS + 1):
+            execution = Execution(graph, kernels, inputs.start())
+            for index, kernel in enumerate(kernels):
+                execution.prepare(kernel)
+                took = _timed(execution, kernel)
+                if round_:
+                    best[index] = min(best[index], took)
+    return [Work(us=us, vector=1) for us in best]
+
+
+def _timed(execution: Execution, kernel: fx.Node) -> float:
+    """Microseconds of one call."""
+    begun = perf_counter_ns()
+    execution.run(kernel)
+    return (perf_counter_ns() - begun) / 1e3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -78,7 +77,8 @@ class _Writer:
             kernel = self.kernels[name]
             if stream != self.stream:
                 self._leave()
-            self._inputs(kernel)
+            for source in kernel.all_input_nodes:
+                self._demand(source)
             self._enter(stream)
             if name in waits:
                 self._new("wait", ([self.records[recorder] for recorder in waits[name]],), None)
@@ -91,10 +91,8 @@ class _Writer:
             self._demand(node)
 
     def _enter(self, stream: str) -> None:
-        if stream == self.stream:
-            return
-        self.stream = stream
-        if stream == DEFAULT_STREAM:
+        entered, self.stream = self.stream, stream
+        if stream in (entered, DEFAULT_STREAM):
             return
         keys, values = [LABEL], [stream]
         if stream in self.plan.priorities:
@@ -110,10 +108,6 @@ class _Writer:
         if self.stream != DEFAULT_STREAM:
             self._new("scope_exit", (), None)
         self.stream = DEFAULT_STREAM
-
-    def _inputs(self, kernel: fx.Node) -> None:
-        for source in kernel.all_input_nodes:
-            self._demand(source)
 
     def _demand(self, node: fx.Node) -> None:
         """A node without a kernel, and before it what it is made of."""
@@ -157,11 +151,6 @@ def _empty(graph: fx.Graph) -> torch.Tensor:
 def strip(graph: fx.Graph) -> int:
     """Take out every stream scope, record and wait; the order of the kernels stays. Says how many nodes went."""
     gone = [node for node in graph.nodes if control(node) is not None]
-    _erase(graph, [node for node in gone if control(node) == "wait"])
-    _erase(graph, [node for node in gone if control(node) != "wait"])
-    return len(gone)
-
-
-def _erase(graph: fx.Graph, nodes: Iterable[fx.Node]) -> None:
-    for node in nodes:
+    for node in sorted(gone, key=lambda node: control(node) != "wait"):
         graph.erase_node(node)
+    return len(gone)

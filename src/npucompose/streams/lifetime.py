@@ -40,7 +40,7 @@ def keep_alive(graph: fx.Graph, needed: Dependence) -> None:
     is `aten._assert_tensor_metadata` without a claim: it starts no kernel, and no one may remove it. A tensor in a wait
     would not do: TorchAir replaces it by a record of its own.
     """
-    timing = Timing.of(graph, needed)
+    timing = Timing.from_graph(graph, needed)
     place = {node: number for number, node in enumerate(graph.nodes)}
     kernels = sorted(needed.kernels, key=place.__getitem__)
     output = next(node for node in reversed(graph.nodes) if node.op == "output")

@@ -1,22 +1,24 @@
-"""A graph's kernels as numbers in a legal order: what the algorithms plan, and the way back to names."""
+"""A graph's kernels as numbers in a legal order, a plan for them in numbers, and what is predicted of that plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from attrs import field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence, Edge
+from npucompose.graphs import Dependence, Edge, allocations
+from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
-from npucompose.streams.cost import Sizes, roofline
-from npucompose.streams.profile import clocked, measured, work_of
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.streams.assignment import fewest_events, in_runs
+from npucompose.streams.cost import Sizes, clocked, measured, roofline, work_of
+from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
 """(first, then)."""
@@ -37,12 +39,12 @@ class Problem:
     sizes: Sizes = field(factory=Sizes)
 
     @classmethod
-    def of(cls, graph: fx.Graph, wanted: Streams, can: Capabilities, asked: Sequence[Pair] = ()) -> Problem:
+    def from_graph(cls, graph: fx.Graph, wanted: Streams, can: Capabilities, asked: Sequence[Pair] = ()) -> Problem:
         """`asked` is order beside that of `wanted.edges`.
 
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
-        found = Dependence.of(graph)
+        found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
         times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
         return cls(
@@ -59,8 +61,12 @@ class Problem:
         return self.needed.kernels
 
     @cached_property
+    def number(self) -> dict[fx.Node, int]:
+        return {kernel: index for index, kernel in enumerate(self.kernels)}
+
+    @cached_property
     def edges(self) -> list[tuple[int, int]]:
-        number = {kernel: index for index, kernel in enumerate(self.kernels)}
+        number = self.number
         return [(number[edge.first], number[edge.then]) for edge in self.needed.edges]
 
     @cached_property
@@ -73,13 +79,8 @@ class Problem:
 
     @cached_property
     def original(self) -> list[int]:
-        """The place of each kernel among the graph's kernels as they stand there now."""
-        number = {kernel: index for index, kernel in enumerate(self.kernels)}
-        places = [0] * len(number)
-        found = (number[node] for node in self.graph.nodes if node in number)
-        for place, index in enumerate(found):
-            places[index] = place
-        return places
+        """The kernels in the order in which they stand in the graph now."""
+        return [self.number[node] for node in self.graph.nodes if node in self.number]
 
     @cached_property
     def factories(self) -> list[int]:
@@ -120,3 +121,127 @@ def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:
         origins=found.origins,
         aliases=found.aliases,
     )
+
+
+Pairs = Sequence[tuple[int, int]]
+
+
+@frozen(kw_only=True, eq=False)
+class ScheduledPlan:
+    """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
+
+    problem: Problem
+    streams: Sequence[int]
+    order: Sequence[int]
+    events: Pairs
+    simulation: Simulation
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
+        return self.simulation.makespan, len(self.events), len(set(self.streams))
+
+
+def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int]) -> ScheduledPlan:
+    """Kernels on `streams`, on each in the order of `ranked`."""
+    order = in_runs(streams, problem.then, ranked)
+    events = fewest_events(order, streams, problem.edges)
+    simulation = simulate(order, streams, events, problem.work, problem.model)
+    return ScheduledPlan(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
+
+
+def predicted(plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life]) -> tuple[Prediction, Timeline]:
+    """What the simulation says, in a few figures and as a drawing."""
+    living = _living(lives, plan.simulation.start, plan.simulation.end)
+    return _prediction(plan, stream_names, lives, living), _timeline(plan, stream_names, living)
+
+
+def _prediction(
+    plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life], living: Sequence[tuple[float, float]]
+) -> Prediction:
+    problem, simulation = plan.problem, plan.simulation
+    times = [item.us for item in problem.work]
+    busy = dict.fromkeys(stream_names, 0.0)
+    for index, stream in enumerate(plan.streams):
+        busy[stream_names[stream]] += simulation.end[index] - simulation.start[index]
+    in_a_row = list(accumulate(times))
+    return Prediction(
+        device=problem.model.name,
+        cost=problem.wanted.cost,
+        plan_us=simulation.makespan,
+        serial_us=problem.serial_us,
+        critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
+        busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
+        peak_bytes=_peak(living),
+        serial_peak_bytes=_peak(_living(lives, [end - us for end, us in zip(in_a_row, times, strict=True)], in_a_row)),
+    )
+
+
+def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence[tuple[float, float]]) -> Timeline:
+    problem, simulation = plan.problem, plan.simulation
+    names, start, end = problem.names, simulation.start, simulation.end
+    counters = {"bytes alive": tuple(living)}
+    for kind, used in (
+        ("cube cores", [item.cube for item in problem.work]),
+        ("vector cores", [item.vector for item in problem.work]),
+    ):
+        if any(used):
+            counters[kind] = tuple(_changes([(start[i], end[i], count) for i, count in enumerate(used) if count]))
+    return Timeline(
+        source="predicted",
+        nodes=tuple(names[index] for index in plan.order),
+        streams=tuple(stream_names[plan.streams[index]] for index in plan.order),
+        start_us=tuple(start[index] for index in plan.order),
+        end_us=tuple(end[index] for index in plan.order),
+        events=tuple((names[first], names[then]) for first, then in plan.events),
+        counters=counters,
+    )
+
+
+@frozen(slots=True)
+class Life:
+    """A kernel's results: how many bytes, and the kernels that read them; None for what the graph returns."""
+
+    made_by: int
+    nbytes: float
+    readers: Sequence[int] | None
+
+
+def lives_of(problem: Problem) -> list[Life]:
+    """Of every kernel that makes memory of its own; whoever uses it under another name (in place, a view) counts."""
+    number = problem.number
+    users: dict[int, dict[int, None] | None] = {}
+    for memory in allocations(problem.graph, problem.needed):
+        maker = number[memory.maker]
+        known = users.setdefault(maker, {})
+        if memory.returned:
+            users[maker] = None
+        elif known is not None:
+            known.update(dict.fromkeys(number[user] for user in memory.touched_by))
+    return [
+        Life(maker, problem.sizes[problem.kernels[maker]][1], None if found is None else list(found))
+        for maker, found in sorted(users.items())
+    ]
+
+
+def _living(lives: Sequence[Life], start: Sequence[float], end: Sequence[float]) -> list[tuple[float, float]]:
+    last = max(end, default=0.0)
+    spans: list[tuple[float, float, float]] = []
+    for life in lives:
+        gone = last if life.readers is None else max([end[r] for r in life.readers], default=end[life.made_by])
+        spans.append((start[life.made_by], gone, life.nbytes))
+    return _changes(spans)
+
+
+def _changes(spans: Sequence[tuple[float, float, float]]) -> list[tuple[float, float]]:
+    """[(time, sum of what covers it from then on)] of spans (from, to, how much)."""
+    steps: dict[float, float] = {}
+    for begin, stop, amount in spans:
+        steps[begin] = steps.get(begin, 0.0) + amount
+        steps[stop] = steps.get(stop, 0.0) - amount
+    times = sorted(steps)
+    return list(zip(times, accumulate(steps[time] for time in times), strict=True))
+
+
+def _peak(changes: Sequence[tuple[float, float]]) -> int:
+    return int(max((amount for _, amount in changes), default=0.0))

@@ -9,11 +9,29 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from math import inf, nan
 
-from attrs import define, field, frozen
+from attrs import frozen
 
-from npucompose.streams.work import Work
-from npucompose.vendor.device_model import DeviceModel
+from npucompose.vendor.devices import DeviceModel
+
+
+@frozen(slots=True)
+class Work:
+    """A kernel that runs alone: `Work(us=5.0, cube=24)`."""
+
+    us: float
+    """On its stream, beside others."""
+    in_a_row_us: float | None = None
+    """When all kernels run one after the other and this one may take threads of its own; None: the same."""
+    cube: int = 0
+    """Cube cores that it fills; a device without any computes everything on its vector cores."""
+    vector: int = 0
+    bandwidth: float = 0.0
+    """Share of the device's memory bandwidth that it takes."""
+    gang: bool = False
+    """It starts with all its cores or not at all: a collective."""
+
 
 _SOON = 1e-9
 """Microseconds that count as none: kernels that end together up to rounding."""
@@ -41,70 +59,43 @@ def simulate(
     Stream 0 is the default stream. Two kernels of 5 µs on two streams end at 5 and stream_us + 5; two that each want
     all cores at 10.
     """
-    return _Device.of(order, streams, events, work, model).run()
+    return _Device(order, streams, events, work, model).run()
 
 
-@define
 class _Device:
-    work: Sequence[Work]
-    model: DeviceModel
-    queues: list[list[int]]
-    """The kernels of each stream, the next one last."""
-    missing: list[int]
-    """How many recorders of a kernel's events are not done."""
-    waiters: dict[int, list[int]]
-    stream_of: Sequence[int]
-    start: list[float]
-    end: list[float]
-    earliest: list[float]
-    """When the events of a kernel are through."""
-    free_at: list[float]
-    now: float = 0.0
-    running: dict[int, tuple[int, float, float]] = field(factory=dict)
-    """{stream: (kernel, when it ends, its rate)}."""
-    soon: list[tuple[float, int]] = field(factory=list)
-    """(time, stream) of the kernels that only time keeps from starting."""
-    blocked: list[int] = field(factory=list)
-    """Streams whose next kernel waits for cores."""
-    cube: int = 0
-    vector: int = 0
-    bandwidth: float = 0.0
-    gang_cube: int = 0
-    gang_vector: int = 0
-    shared: bool = False
-    """Whether some kernel runs slower than alone."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         order: Sequence[int],
         streams: Sequence[int],
         events: Sequence[tuple[int, int]],
         work: Sequence[Work],
         model: DeviceModel,
-    ) -> _Device:
+    ) -> None:
+        self.work, self.model, self.stream_of = work, model, streams
         width = max(streams, default=0) + 1
-        queues: list[list[int]] = [[] for _ in range(width)]
+        # The kernels of each stream, the next one last.
+        self.queues: list[list[int]] = [[] for _ in range(width)]
         for index in reversed(order):
-            queues[streams[index]].append(index)
-        missing = [0] * len(work)
-        waiters: dict[int, list[int]] = {}
+            self.queues[streams[index]].append(index)
+        # How many recorders of a kernel's events are not done, and when those that are done are through.
+        self.missing = [0] * len(work)
+        self.earliest = [0.0] * len(work)
+        self.waiters: dict[int, list[int]] = {}
         for recorder, waiter in events:
-            missing[waiter] += 1
-            waiters.setdefault(recorder, []).append(waiter)
-        nan = float("nan")
-        return cls(
-            work=work,
-            model=model,
-            queues=queues,
-            missing=missing,
-            waiters=waiters,
-            stream_of=streams,
-            start=[nan] * len(work),
-            end=[nan] * len(work),
-            earliest=[0.0] * len(work),
-            free_at=[0.0, *[model.stream_us] * (width - 1)],
-        )
+            self.missing[waiter] += 1
+            self.waiters.setdefault(recorder, []).append(waiter)
+        self.start, self.end = [nan] * len(work), [nan] * len(work)
+        self.free_at = [0.0, *[model.stream_us] * (width - 1)]
+        self.now = 0.0
+        # {stream: (kernel, when it ends, its rate)}.
+        self.running: dict[int, tuple[int, float, float]] = {}
+        # (time, stream) of the kernels that only time keeps from starting; streams whose next kernel waits for cores.
+        self.soon: list[tuple[float, int]] = []
+        self.blocked: list[int] = []
+        self.cube = self.vector = self.gang_cube = self.gang_vector = 0
+        self.bandwidth = 0.0
+        # Whether some kernel runs slower than with the device to itself.
+        self.shared = False
 
     def run(self) -> Simulation:
         for stream in range(len(self.queues)):
@@ -115,7 +106,7 @@ class _Device:
         return Simulation(start=self.start, end=self.end, makespan=self.now, stuck=stuck)
 
     def _advance(self) -> None:
-        ends = min([at for _, at, _ in self.running.values()], default=float("inf"))
+        ends = min([at for _, at, _ in self.running.values()], default=inf)
         if self.soon and self.soon[0][0] < ends:
             self.now, stream = heapq.heappop(self.soon)
             self._try(stream)
@@ -157,9 +148,8 @@ class _Device:
     def _has_room(self, wanted: Work) -> bool:
         cube = self.cube if wanted.gang else self.gang_cube
         vector = self.vector if wanted.gang else self.gang_vector
-        need_cube, need_vector = (
-            (wanted.cube, wanted.vector) if wanted.gang else (min(1, wanted.cube), min(1, wanted.vector))
-        )
+        most = inf if wanted.gang else 1
+        need_cube, need_vector = min(most, wanted.cube), min(most, wanted.vector)
         return cube + need_cube <= self.model.cube and vector + need_vector <= self.model.vector
 
     def _finish(self, stream: int) -> None:
@@ -193,12 +183,8 @@ class _Device:
         self.shared = min(cube, vector, memory) < 1.0
         for stream, (index, at, rate) in self.running.items():
             wanted = self.work[index]
-            slow = [1.0]
-            if not wanted.gang:
-                slow += [cube] if wanted.cube else []
-                slow += [vector] if wanted.vector else []
-            slow += [memory] if wanted.bandwidth else []
-            new = min(slow)
+            needs = ((cube, wanted.cube and not wanted.gang), (vector, wanted.vector and not wanted.gang))
+            new = min((share for share, needed in (*needs, (memory, wanted.bandwidth)) if needed), default=1.0)
             self.running[stream] = (index, self.now + (at - self.now) * rate / new, new)
 
 

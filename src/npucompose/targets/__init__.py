@@ -5,7 +5,7 @@ from __future__ import annotations
 from npucompose.registry import Registry
 from npucompose.targets.base import Target
 
-TARGETS: Registry[Target] = Registry(
+TARGETS: Registry[type[Target]] = Registry(
     kind="target",
     base=Target,
     group="npucompose.targets",

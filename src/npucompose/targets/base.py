@@ -13,8 +13,7 @@ from npucompose.errors import ConfigError
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
-from npucompose.vendor.device_model import ATLAS_A2, DeviceModel
-from npucompose.vendor.soc import soc_of
+from npucompose.vendor.devices import ATLAS_A2, DeviceModel, soc_of
 
 if TYPE_CHECKING:
     from torch import fx

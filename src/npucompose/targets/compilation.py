@@ -23,8 +23,7 @@ from npucompose.replay.interface import Partitioned
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import Outside, Partition, PassRecord, npu_words, refused_on_npu
 from npucompose.results.measured import CallStatistics
-from npucompose.results.npu import CacheUse
-from npucompose.results.sinking import Failure
+from npucompose.results.sinking import CacheUse, Failure
 from npucompose.results.streams import Decision, Plan
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
@@ -316,7 +315,7 @@ class Backend:
         self._begun += 1
         return Compilation(
             id=f"graph_{self._begun}",
-            before=Snapshot.of(graph_module.graph),
+            before=Snapshot.from_graph(graph_module.graph),
             graph_module=graph_module,
             aot_s=begun - self.entered_at[-1],
             account_s=perf_counter() - begun,
@@ -327,7 +326,7 @@ class Backend:
         """Complete the record with the graph as the passes left it, and keep it; not `changed` is as it was before."""
         begun = perf_counter()
         compilation.graph_module = graph_module
-        compilation.after = Snapshot.of(graph_module.graph) if changed else compilation.before
+        compilation.after = Snapshot.from_graph(graph_module.graph) if changed else compilation.before
         compilation.decision = decision_of(graph_module)
         if self.target.previews_npu:
             compilation.refused_on_npu = tuple(refused_by_torchair(graph_module.graph))

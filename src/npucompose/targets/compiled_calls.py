@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_flatten
 from npucompose.replay.interface import watching
 
 if TYPE_CHECKING:
-    from npucompose.replay.cache.graph_cache import GraphCache
+    from npucompose.replay.front.graph_cache import GraphCache
 
 _UNLIMITED = 1 << 30
 _MOST_REMEMBERED = 4096

@@ -26,7 +26,7 @@ from npucompose.replay.interface import (
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 
 if TYPE_CHECKING:
     from torch import fx
@@ -52,7 +52,7 @@ def _traced_where_unrecorded(
 
     Only where one graph was made of it, and no pass was allowed to change its results.
     """
-    from npucompose.replay.cache.graph_cache import GraphCache
+    from npucompose.replay.front.graph_cache import GraphCache
     from npucompose.targets.compiled_calls import AsTraced
 
     if len(compilations) != 1:
@@ -79,7 +79,7 @@ class CpuTarget(Target):
     }
     loaded: ClassVar[tuple[str, ...]] = (
         *TORCH_COMPILE,
-        "npucompose.replay.cache.graph_cache",
+        "npucompose.replay.front.graph_cache",
         "npucompose.replay.capture.recorder",
         "npucompose.replay.front.detached",
     )
@@ -182,9 +182,9 @@ class CpuTarget(Target):
         }
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
-        from npucompose.replay.cache.graph_cache import GraphCache
         from npucompose.replay.captured_graph import CapturedGraph
         from npucompose.replay.executor.timing import measured
+        from npucompose.replay.front.graph_cache import GraphCache
         from npucompose.streams import made_up_inputs
 
         found: dict[str, StreamTimes] = {}
@@ -211,7 +211,7 @@ class CpuTarget(Target):
         return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen)
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        from npucompose.replay.cache.segments import planned
+        from npucompose.replay.front.segments import planned
 
         return planned(graph_module, "cpu") if self.support(mode).captures else None
 
@@ -221,8 +221,8 @@ class CpuTarget(Target):
         return Arena() if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.replay.cache.graph_cache import GraphCache, lowered
-        from npucompose.replay.threads import Workers
+        from npucompose.replay.front.graph_cache import GraphCache, lowered
+        from npucompose.replay.plan import Workers
 
         names = CACHE_OPTIONS[request.mode]
         cache = GraphCache(

@@ -99,7 +99,7 @@ class CudaTarget(Target):
         return through_inductor(backend, graph_module, example_inputs)
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        from npucompose.replay.cache.segments import planned
+        from npucompose.replay.front.segments import planned
 
         return planned(graph_module, "cuda") if self.support(mode).captures else None
 
@@ -109,9 +109,9 @@ class CudaTarget(Target):
         return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.replay.cache.graph_cache import lowered
         from npucompose.replay.cuda.device import Cuda
         from npucompose.replay.cuda.recording import CudaCache
+        from npucompose.replay.front.graph_cache import lowered
 
         names = CACHE_OPTIONS[request.mode]
         cache = CudaCache(

@@ -58,7 +58,9 @@ class NpuTarget(TorchairTarget):
         except (ImportError, OSError, RuntimeError) as error:
             raise ConfigError(f"target={self.name}: torch_npu cannot be loaded: {error}. {ADVICE}") from error
         if self.index >= count:
-            raise ConfigError(f"target={self.name} needs device npu:{self.index}, and torch_npu finds {count}. {ADVICE}")
+            raise ConfigError(
+                f"target={self.name} needs device npu:{self.index}, and torch_npu finds {count}. {ADVICE}"
+            )
         npu.set_device(self.index)
 
     def platform(self) -> str:

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from npucompose.errors import ConfigError, did_you_mean, listed
 from npucompose.machine import installed_version
 from npucompose.vendor.inductor_source import InductorOption, installed
-from npucompose.vendor.leaf import shown
+from npucompose.vendor.option_specs import shown
 
 WHERE = "inductor"
 

@@ -20,8 +20,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, listed, unknown
 from npucompose.table.modes import ACLGRAPH, GE, MODES, NPUGRAPH_EX
-from npucompose.vendor.genuine import PREFIX, GenuineLeaf, kind_of, stored_path
-from npucompose.vendor.leaf import Leaf, shown
+from npucompose.vendor.option_specs import PREFIX, GenuineLeaf, Leaf, kind_of, shown, stored_path
 
 REFERENCE_ROWS = Path(__file__).with_name("options.json")
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from npucompose.errors import CaptureError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.cuda.device import SharedPool
 from npucompose.replay.cuda.recording import CudaCache, CudaRecording
 from npucompose.replay.cuda.results import ResultMemory
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
 from tests.replay.cuda.standin import Standin, Stream
 

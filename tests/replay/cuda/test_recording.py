@@ -10,11 +10,11 @@ from attrs import evolve
 
 from npucompose import ops
 from npucompose.errors import CaptureError, SignatureError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.cuda.device import SharedPool
 from npucompose.replay.cuda.recording import CudaCache, CudaRecording
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
+from npucompose.replay.operands import same_bytes
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply

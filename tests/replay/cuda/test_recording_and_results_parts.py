@@ -12,12 +12,12 @@ from attrs import evolve
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.cuda.device import SharedPool, Uses
 from npucompose.replay.cuda.recording import Buffers, Captured, CudaCache, CudaRecording
 from npucompose.replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat, _is_dense
 from npucompose.replay.gate import Refused
-from npucompose.replay.plan import Layout, Literally, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.operands import Layout, same_bytes
+from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
 from tests.replay.capturing import request, traced
 from tests.replay.cuda.standin import Standin
 
@@ -249,7 +249,7 @@ def test_inputs_are_copied_where_they_do_not_lie_in_the_buffers_already() -> Non
 def results_of(function: Any, *inputs: Any) -> tuple[Results, list[Any], list[Any]]:
     module, given = traced(function, *inputs), list(inputs)
     values = list(module(*given))
-    return Results.of(module, Aliases.of(module.graph), given, values), given, values
+    return Results.of(module, Aliases.from_graph(module.graph), given, values), given, values
 
 
 def test_each_kind_of_output_goes_out_its_own_way() -> None:

@@ -11,7 +11,7 @@ from torch import fx
 from npucompose import ops
 from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import attribute, last_uses
-from npucompose.replay.cuda.walk import Walk
+from npucompose.replay.cuda.device import Walk
 from tests.replay.capturing import built, traced
 from tests.replay.cuda.standin import Standin
 

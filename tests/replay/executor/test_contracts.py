@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import traced
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from npucompose.errors import SignatureError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
-from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.arena import Memory
+from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import in_threads, traced
 
 

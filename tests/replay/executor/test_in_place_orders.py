@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 from torch import fx
 
-from npucompose.replay import threads as threads_module
+from npucompose.replay import plan as plan_module
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.plan import Plan, Register, Slot
-from npucompose.replay.threads import Threads, Workers
+from npucompose.replay.plan import Plan, Register, Slot, Threads, Workers
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, bits, some_inputs
@@ -119,7 +118,7 @@ def test_an_order_that_forgets_what_is_written_would_be_seen(monkeypatch: pytest
                 elif writes:
                     made.setdefault(root, position)
 
-    monkeypatch.setattr(threads_module, "_hazards", only_first_writes)
+    monkeypatch.setattr(plan_module, "_hazards", only_first_writes)
     found = [captured for seed in range(10) if (captured := captured_of(seed)) is not None]
     assert any(list(races(captured)) for captured in found)
 

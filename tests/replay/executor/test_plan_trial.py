@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.replay.cache.graph_cache import GraphCache
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build, timing
 from npucompose.replay.executor.timing import PlanTrial, Way
-from npucompose.replay.threads import Workers
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.plan import Workers
 from npucompose.results.streams import Trial, Verdict
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
-from npucompose.streams.plan import DECISION
+from npucompose.streams.planning import DECISION
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import one_thread, request
 from tests.sample_graphs import CAN, bits, some_inputs, traced

@@ -11,13 +11,13 @@ import torch
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.timing import clocked, measured
-from npucompose.replay.threads import Workers
-from npucompose.report.exports import trace_entries
+from npucompose.replay.plan import Workers
+from npucompose.report.json import trace_entries
 from npucompose.results.streams import StreamTimes
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, made_up_inputs
 from npucompose.targets.cpu import CpuTarget
-from npucompose.vendor.device_model import cpu
+from npucompose.vendor.devices import cpu
 from tests.sample_graphs import CAN, seeded_program, traced
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")

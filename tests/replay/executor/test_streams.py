@@ -13,11 +13,11 @@ import torch
 from torch import fx
 
 from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.memory.arena import Arena
-from npucompose.replay.threads import Workers
+from npucompose.replay.operands import same_bytes
+from npucompose.replay.plan import Workers
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply

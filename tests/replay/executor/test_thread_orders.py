@@ -13,13 +13,12 @@ import torch
 from torch import fx
 
 from npucompose.replay.capture import recorder as capture
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.portable import StraightLine
-from npucompose.replay.memory.buffers import Memory
-from npucompose.replay.plan import Plan
-from npucompose.replay.threads import Threads, Workers
+from npucompose.replay.memory.arena import Memory
+from npucompose.replay.operands import same_bytes
+from npucompose.replay.plan import Plan, Threads, Workers
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, seeded_program

@@ -19,7 +19,7 @@ from targets.npu_offline.needs import offline
 from targets.npu_offline.needs import run as run_offline
 
 from npucompose.errors import ConfigError
-from npucompose.sinking.artefacts import FORMS, read
+from npucompose_extensions.artefacts import FORMS, read
 
 HERE = Path(__file__).parent
 SAMPLES, GENUINE = HERE / "samples", HERE / "genuine"
@@ -219,7 +219,9 @@ def test_no_cut_of_a_file_is_read_as_more_than_it_says(data: st.DataObject, tmp_
 
 
 def test_reading_loads_no_torch() -> None:
-    code = f"import sys; from npucompose.sinking.artefacts import read; read({str(SAMPLES / 'torchair_cpp.log')!r}); "
+    code = (
+        f"import sys; from npucompose_extensions.artefacts import read; read({str(SAMPLES / 'torchair_cpp.log')!r}); "
+    )
     code += "assert 'torch' not in sys.modules and 'hydra' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

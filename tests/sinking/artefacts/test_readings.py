@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from npucompose.errors import ConfigError
-from npucompose.sinking.artefacts import FORMS, Artefact, read
-from npucompose.sinking.artefacts.artefact import Compiled
-from npucompose.sinking.artefacts.text import LIMIT_BYTES, NotProtobuf, attributes, parsed, text
+from npucompose_extensions.artefacts import FORMS, Artefact, read
+from npucompose_extensions.artefacts.artefact import Compiled
+from npucompose_extensions.artefacts.text import LIMIT_BYTES, NotProtobuf, attributes, parsed, text
 from tests.sinking.made import plain, told
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ from attrs import evolve
 from torch import nn
 
 import npucompose
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.capture.kernels import same_bytes
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.operands import same_bytes
 from npucompose.targets.compilation import Backend, Compilation
 
 

@@ -13,9 +13,9 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
-from npucompose.replay.cache.segments import Segmented
 from npucompose.replay.cuda.device import Cuda, SharedPool
 from npucompose.replay.cuda.recording import CudaCache
+from npucompose.replay.front.segments import Segmented
 from npucompose.replay.interface import CACHE_OPTIONS, LowerRequest
 from npucompose.targets import aot, cuda, inductor
 from npucompose.targets.base import TORCH_COMPILE

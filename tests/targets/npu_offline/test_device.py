@@ -17,7 +17,7 @@ from npucompose.targets.npu_offline.simulator import classes
 from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE, EventBase, GraphBase, StreamBase, TaskGroups
 from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device, Recording, owner_of
 from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, modules, operators
 from npucompose.targets.npu_offline.simulator.device import Device, Ledger, Recording
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 # Installed.
 

@@ -26,7 +26,7 @@ class Benchmark(Stage["Session"]):
     measures: ClassVar[bool] = True
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
-        from npucompose.measure.memory import peak_rss_bytes
+        from npucompose.measure.environment import peak_rss_bytes
 
         samples = in_turns(live, _candidates(live), progress)
         target, backend = live.checked.target, live.materialised.backend

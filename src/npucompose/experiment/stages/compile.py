@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts.graphs import graphs_account, npu_facts, sinking_facts
 from npucompose.experiment.stages.facts.streams import stream_facts, timelines
-from npucompose.results.record import CompileTimes
 from npucompose.table.plain import facts_of
 from npucompose.targets.optional import recording_facts
 
@@ -27,17 +26,8 @@ class Compile(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         graphs = live.compilations
-        first = live.first_call
         return {
-            "times": facts_of(
-                CompileTimes(
-                    dynamo_s=first.dynamo_s,
-                    aot_s=first.aot_s,
-                    passes_s=first.passes_s,
-                    backend_s=first.backend_s,
-                    total_s=first.total_s,
-                )
-            ),
+            "times": facts_of(live.first_call.times),
             "streams": stream_facts(graphs),
             "recordings": recording_facts(live.checked.target, live.materialised.backend),
             "timelines": timelines(graphs),

@@ -83,7 +83,7 @@ class Modes(Stage["Session"]):
         modes: tuple[ModeName, ...] = (own, *live.experiment.benchmark.against, "eager")
 
         def session_in(mode: ModeName) -> Session:
-            return live if mode == own else live.of(in_mode(live.checked, mode))
+            return live if mode == own else live.with_experiment(in_mode(live.checked, mode))
 
         wanted = {mode: partial(session_in, mode) for mode in modes}
         found, samples = in_one_process(live, wanted, lambda mode, session: _tried(mode, session, live), progress)
@@ -100,7 +100,7 @@ def _tried(mode: str, session: Session, live: Session) -> ModeTime:
     return ModeTime(
         mode=mode,
         candidate=candidate(session),
-        compile_s=session.first_call.total_s,
+        compile_s=session.first_call.times.total_s,
         passed=found.passed,
         bitwise=found.bitwise,
         max_abs_err=found.max_abs_err,

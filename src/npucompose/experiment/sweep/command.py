@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_free.sweep import Listen, SweepEvent
-from npucompose.compose.overrides import in_our_words
+from npucompose.compose.overrides import translate_hydra_errors
 from npucompose.compose.tree import Composer
 from npucompose.console import console
 from npucompose.experiment import tracking
@@ -18,8 +18,8 @@ from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan, Point, expanded
 from npucompose.experiment.sweep.run import Name, exit_status, run_sweep
 from npucompose.experiment.sweep.view import SweepView
-from npucompose.schema.execution import Tracker
-from npucompose.schema.search import NoSearch, Search
+from npucompose.registry import Registry
+from npucompose.schema.sweep import NoSearch, Search, Tracker
 from npucompose.table.structure import structure
 
 
@@ -40,7 +40,7 @@ class Task(ABC):
         """Called by the launcher, once; `name` says what the folder of a point (number, overrides) is called."""
 
         def named(point: Point) -> str:
-            with in_our_words():
+            with translate_hydra_errors():
                 return name(point.number, point.overrides)
 
         self.act(lambda: self._run(folder, named))
@@ -48,6 +48,18 @@ class Task(ABC):
     @abstractmethod
     def _run(self, folder: Path, name: Name) -> int:
         """The exit status."""
+
+
+class SearchTask(Task):
+    """Points that are asked for one after another, each told what became of those before."""
+
+    @classmethod
+    @abstractmethod
+    def from_overrides(cls, options: Any, overrides: Sequence[str], composer: Composer) -> SearchTask:
+        """What a command line with `search=…` asks for, checked before anything is made."""
+
+
+SEARCHES: Registry[type[SearchTask]] = Registry(kind="search", base=SearchTask, group="npucompose.searches")
 
 
 class Sweep(Task):
@@ -84,9 +96,7 @@ def planned(overrides: Sequence[str], composer: Composer) -> Task:
         tree = composer.compose(points[0]).tree
         search: Search = structure(Search, tree.get("search", {}), "search")  # pyright: ignore[reportArgumentType]
         if not isinstance(search, NoSearch):
-            from npucompose.experiment.sweep.search.command import SearchTask
-
-            return SearchTask.of(search, points[0], composer)
+            return SEARCHES.get(search.name).from_overrides(search, points[0], composer)
     return Sweep(Plan.of(overrides, composer))
 
 

@@ -9,8 +9,7 @@ from attrs import field, frozen
 
 from airflow_free import ledger
 from airflow_free.sweep import Point
-from npucompose.results.figures import MEASURED, Figures
-from npucompose.results.record import Status
+from npucompose.results.record import MEASURED, Figures, Status
 from npucompose.table.structure import structure
 
 TIMED = ("p50_us", "pool_bytes", "peak_rss_bytes", "compile_s")

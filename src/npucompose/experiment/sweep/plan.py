@@ -15,11 +15,11 @@ from attrs import evolve, frozen
 
 from airflow_free import sweep
 from airflow_free.keys import digest
-from npucompose.compose.overrides import in_our_words, parsed_overrides
+from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.errors import ConfigError, MissingExtra, listed
 from npucompose.experiment.job import NOT_IN_A_KEY, Job, PlanContext
-from npucompose.schema.execution import Executor, Local
+from npucompose.schema.sweep import Executor, Local
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -78,7 +78,7 @@ def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ..
     problems = [problem for o in parsed if (problem := _unsweepable(o)) is not None]
     if problems:
         raise ConfigError(*problems)
-    with in_our_words():
+    with translate_hydra_errors():
         ways = [_ways(o, composer) for o in parsed]
     if math.prod(map(len, ways)) > MOST_POINTS:
         raise ConfigError(f"this sweep has more than {MOST_POINTS:,} points, and no more are planned at once.")

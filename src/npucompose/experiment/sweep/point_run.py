@@ -17,7 +17,7 @@ from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.ledger import Entry
 from npucompose.experiment.sweep.plan import Point
 from npucompose.report import json as report_json
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 from npucompose.visible import visible
 
 SUBFOLDER = ".hydra"
@@ -106,7 +106,7 @@ class PointRun:
             exit_signal=outcome.exit_signal if outcome is not None else None,
             run_dir=os.path.relpath(self.run.run_dir, self.root),
             seconds=outcome.seconds if outcome is not None else time.monotonic() - self.began,
-            figures=Figures.of(report),
+            figures=Figures.from_report(report),
         )
 
     def broken(self, problem: str) -> Entry:

@@ -10,10 +10,10 @@ from airflow_free.store import write_atomically
 from npucompose.console import console
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
-from npucompose.report import compare, comparison, differences
+from npucompose.report import compare, comparison
 from npucompose.report import json as report_json
 from npucompose.report.words import STATUS_WORDS
-from npucompose.results.figures import MEASURED
+from npucompose.results.record import MEASURED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def _verdict(found: Gathered) -> str | None:
     if len(found.lines) != 2:
         return None
     one, other = (run.report for run in with_reports(found.lines))
-    return differences.verdict(one, other) if one is not None and other is not None else None
+    return comparison.verdict(one, other) if one is not None and other is not None else None
 
 
 def _is_one_run(place: Path) -> bool:
@@ -105,17 +105,17 @@ def _diff(places: list[Path], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _differences_of(places: list[Path]) -> tuple[differences.Difference, ...]:
+def _differences_of(places: list[Path]) -> tuple[comparison.Difference, ...]:
     one, other = (report_json.load(place) for place in places)
-    return differences.differences(one, other)
+    return comparison.differences(one, other)
 
 
-def _print_differences(found: tuple[differences.Difference, ...], arguments: argparse.Namespace) -> None:
+def _print_differences(found: tuple[comparison.Difference, ...], arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(differences.as_json(found))
+        print(comparison.as_json(found))
     elif not found:
         print("Nothing differs.")
     elif arguments.markdown:
-        print(differences.difference_markdown(found), end="")
+        print(comparison.difference_markdown(found), end="")
     else:
-        console().print(differences.difference_text(found), end="", soft_wrap=True)
+        console().print(comparison.difference_text(found), end="", soft_wrap=True)

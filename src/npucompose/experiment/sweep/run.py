@@ -17,7 +17,7 @@ from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
 from npucompose.experiment.sweep.point_run import PointFolder, PointRun
 from npucompose.results.record import EXIT_STATUS
-from npucompose.schema import execution as choices
+from npucompose.schema import sweep as choices
 
 POINTS = "points.json"
 RUN_AGAIN = ("failed", "crashed", "timeout", "memory_limit")

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npucompose.errors import ConfigError
+from npucompose.experiment.tracking.base import TRACKERS
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, origin
-from npucompose.schema.execution import PACKAGES, Tracker
+from npucompose.schema.sweep import Tracker
 from npucompose.table.names import LONGEST, is_name
 
 TIME_LIMIT_S = 60.0
@@ -40,7 +41,7 @@ def check(tracker: Tracker, provenance: dict[str, str]) -> None:
             f"tracker.experiment must be a plain name, of which folders are made, and comes from {said_by}: "
             f"{tracker.experiment[:LONGEST]!r}."
         )
-    package = PACKAGES.get(tracker.name)
+    package = None if tracker.name == "none" else TRACKERS.get(tracker.name, "tracker").package
     if package is not None and importlib.util.find_spec(package) is None:
         raise ConfigError(
             f"tracker={tracker.name} needs the package {package}: pip install 'npucompose[{tracker.name}]'."

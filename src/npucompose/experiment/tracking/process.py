@@ -5,25 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from attrs import frozen
-
+from npucompose.experiment.tracking.base import TRACKERS, Order
 from npucompose.report import json as report_json
-from npucompose.report.exports import Tracked
-
-
-@frozen(kw_only=True)
-class Order:
-    """As `npucompose.experiment.tracking.process` writes it."""
-
-    name: str
-    place: str | None
-    experiment: str
-    store: str
-    folders: tuple[str, ...]
+from npucompose.report.json import Tracked
 
 
 def main() -> None:
@@ -49,7 +36,4 @@ def handle(order: Order, reporter: Callable[[Tracked, bool], None]) -> list[str]
 
 def reporter_of(order: Order) -> Callable[[Tracked, bool], None]:
     """A function that reports one run, or leaves it out where a run that ran nothing is known there."""
-    from npucompose.experiment.tracking import to_mlflow, to_tensorboard
-
-    reporters: Mapping[str, Any] = {"mlflow": to_mlflow.reporter, "tensorboard": to_tensorboard.reporter}
-    return reporters[order.name](order)
+    return TRACKERS.get(order.name).reporter(order)

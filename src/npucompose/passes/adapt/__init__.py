@@ -85,7 +85,7 @@ class DryAdapt(Adapt):
 
 def _adaptation(one: Applied | Rejected, graph: str) -> Adaptation:
     from npucompose.graphs.describe import node_text
-    from npucompose.graphs.source import source_line
+    from npucompose.graphs.matching import source_line
     from npucompose.passes.adapt.engine import Rejected
 
     rule, node = one.rule, one.node

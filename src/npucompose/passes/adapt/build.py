@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from npucompose.errors import ConfigError, RejectedError
-from npucompose.passes.matching import Bound, argument, case_of, operator_of
-from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, is_integer, loses_nothing, value_of
+from npucompose.graphs.matching import Arguments, operator_of, part_of, value_of, with_arguments
+from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, is_integer, loses_nothing
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import (
     REFERENCE,
@@ -28,6 +28,11 @@ from npucompose.schema.adapt import (
 TRAIL = "adapted_by"
 """node.meta: the names of the rules that made a node, so that none of them matches it."""
 aten = torch.ops.aten
+
+
+def case_of(found: Any) -> str:
+    """How YAML's keys say a value: max, true, 3."""
+    return str(found).lower() if isinstance(found, bool) else str(found)
 
 
 class Builder:
@@ -92,10 +97,11 @@ class Builder:
 
     def resolved(self, given: Any, names: Mapping[str, Any]) -> Any:
         """Nested arguments with every `$…` replaced by what it stands for."""
-        if isinstance(given, str) and given.startswith("$"):
-            return self._reference(given, names)
+        if isinstance(given, str) and given.startswith(("$", "*$")):
+            return self._reference(given.removeprefix("*"), names)
         if isinstance(given, (list, tuple)):
-            return [self.resolved(item, names) for item in given]
+            parts = [(self.resolved(item, names), isinstance(item, str) and item.startswith("*$")) for item in given]
+            return [one for found, several in parts for one in (found if several else [found])]
         if isinstance(given, Mapping):
             return {str(key): self.resolved(item, names) for key, item in given.items()}
         return given
@@ -103,18 +109,17 @@ class Builder:
     def _reference(self, text: str, names: Mapping[str, Any]) -> Any:
         match = REFERENCE.fullmatch(text)
         assert match is not None  # Call has looked
-        found = argument(names, match[1])
-        if match[2] is None and match[3] is None:
-            return found
-        tensor = value_of(found)
-        if match[3] is not None:
-            return self._size(found, int(match[3]))
-        if match[2] == "shape":
-            return [self._size(found, dim) for dim in range(tensor.dim())]
-        if match[2] == "numel":
+        found = part_of(names, match["name"])
+        tensor, fact = value_of(found), match["fact"]
+        if match["dim"]:
+            return self._size(found, int(match["dim"]))
+        if match["sizes"]:
+            dims = range(int(match["first"] or 0), tensor.dim())
+            return [1 if match["sizes"] == "ones" else self._size(found, dim) for dim in dims]
+        if fact == "numel":
             count = tensor.numel()
             return count if isinstance(count, int) else self.call(aten.sym_numel.default, found)
-        return {"dtype": tensor.dtype, "device": tensor.device, "rank": tensor.dim()}[match[2]]
+        return found if fact is None else {"dtype": tensor.dtype, "device": tensor.device, "rank": tensor.dim()}[fact]
 
     def _size(self, tensor: fx.Node, dim: int) -> Any:
         """A number, or where the size is a symbol a node that reads it."""
@@ -123,35 +128,28 @@ class Builder:
         return size if isinstance(size, int) else self.call(aten.sym_size.int, tensor, dim)
 
 
-def rebuilt(builder: Builder, arguments: Bound, changed: Mapping[str, Any]) -> fx.Node:
+def rebuilt(builder: Builder, arguments: Arguments, changed: Mapping[str, Any]) -> fx.Node:
     """The old call once more, with other values for the arguments in `changed`."""
     target = builder.node.target
     assert isinstance(target, torch._ops.OpOverload)
-    args, kwargs = list(builder.node.args), dict(builder.node.kwargs)
-    for index, taken in enumerate(target._schema.arguments):
-        if taken.name not in changed:
-            continue
-        if index < len(args):
-            args[index] = changed[taken.name]
-        else:
-            kwargs[taken.name] = changed[taken.name]
+    args, kwargs = with_arguments(target, builder.node.args, builder.node.kwargs, changed)
     return builder.call(target, *args, **kwargs)
 
 
-def replacement(builder: Builder, rule: Rewriting, arguments: Bound) -> list[fx.Node]:
+def replacement(builder: Builder, rule: Rewriting, arguments: Arguments) -> list[fx.Node]:
     """`fill_args` of relu_grad gives one node, threshold_backward; `cast_around` of nll_loss two casts."""
     return _KINDS[type(rule)](builder, rule, arguments)
 
 
-def _fill_args(builder: Builder, rule: FillArgs, arguments: Bound) -> list[fx.Node]:
+def _fill_args(builder: Builder, rule: FillArgs, arguments: Arguments) -> list[fx.Node]:
     return _results(builder, builder.of(rule.call, arguments))
 
 
-def _dispatch(builder: Builder, rule: Dispatch, arguments: Bound) -> list[fx.Node]:
+def _dispatch(builder: Builder, rule: Dispatch, arguments: Arguments) -> list[fx.Node]:
     return _results(builder, builder.of(rule.cases[case_of(arguments[rule.by])], arguments))
 
 
-def _compose(builder: Builder, rule: Compose, arguments: Bound) -> list[fx.Node]:
+def _compose(builder: Builder, rule: Compose, arguments: Arguments) -> list[fx.Node]:
     names = dict(arguments)
     last: Any = None
     for step in rule.steps:
@@ -161,7 +159,7 @@ def _compose(builder: Builder, rule: Compose, arguments: Bound) -> list[fx.Node]
     return builder.resolved(list(rule.results), names) if rule.results else _results(builder, last)
 
 
-def _cast_around(builder: Builder, rule: CastAround, arguments: Bound) -> list[fx.Node]:
+def _cast_around(builder: Builder, rule: CastAround, arguments: Arguments) -> list[fx.Node]:
     compute = getattr(torch, rule.compute)
     changed: dict[str, fx.Node] = {}
     for name in rule.inputs:
@@ -202,7 +200,7 @@ def _guard_range(builder: Builder, rule: CastAround, tensor: fx.Node, cast: fx.N
     )
 
 
-def _layout_around(builder: Builder, rule: LayoutAround, arguments: Bound) -> list[fx.Node]:
+def _layout_around(builder: Builder, rule: LayoutAround, arguments: Arguments) -> list[fx.Node]:
     rank = len(rule.perm)
     back = sorted(range(rank), key=lambda dim: rule.perm[dim])
     changed: dict[str, Any] = dict(rule.set)
@@ -222,7 +220,7 @@ def _results(builder: Builder, made: fx.Node) -> list[fx.Node]:
     return [builder.part(made, index) for index in range(len(found))] if isinstance(found, (list, tuple)) else [made]
 
 
-_KINDS: dict[type[Rewriting], Callable[[Builder, Any, Bound], list[fx.Node]]] = {
+_KINDS: dict[type[Rewriting], Callable[[Builder, Any, Arguments], list[fx.Node]]] = {
     FillArgs: _fill_args,
     Dispatch: _dispatch,
     Compose: _compose,

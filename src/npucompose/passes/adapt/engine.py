@@ -13,11 +13,9 @@ from torch import fx
 
 from npucompose.errors import ConfigError, RejectedError, unknown
 from npucompose.graphs.effects import is_getitem
-from npucompose.graphs.source import source_line
-from npucompose.passes.adapt.build import TRAIL, Builder, replacement
+from npucompose.graphs.matching import Arguments, arguments_of, holds, operator_of, packet_of, source_line, value_of
+from npucompose.passes.adapt.build import TRAIL, Builder, case_of, replacement
 from npucompose.passes.base import Outcome
-from npucompose.passes.matching import Bound, bound, case_of, matches, operator_of, packet_of
-from npucompose.passes.metadata import value_of
 from npucompose.passes.proof import PartProofs, Promise, part
 from npucompose.results.graphs import RuleFacts
 from npucompose.schema.adapt import (
@@ -111,19 +109,30 @@ def walk(
     return counts, rejected
 
 
-def _first(rules: Sequence[Rule], node: fx.Node, can: Capabilities) -> tuple[Rule, Bound] | None:
-    trail = node.meta.get(TRAIL, frozenset())
-    arguments: Bound | None = None
-    for rule in rules:
-        if rule.name in trail:
-            continue
-        arguments = bound(node) if arguments is None else arguments
-        if matches(rule, node, arguments, can):
-            return rule, arguments
-    return None
+def _first(rules: Sequence[Rule], node: fx.Node, can: Capabilities) -> tuple[Rule, Arguments] | None:
+    asked = [rule for rule in rules if rule.name not in node.meta.get(TRAIL, ())]
+    arguments = arguments_of(node) if asked else {}
+    found = next((rule for rule in asked if applies(rule, node, arguments, can)), None)
+    return None if found is None else (found, arguments)
 
 
-def _rewritten(builder: Builder, rule: Rewriting, arguments: Bound, counts: Counter[str], see: Seen) -> list[fx.Node]:
+def applies(rule: Rule, node: fx.Node, arguments: Arguments, can: Capabilities) -> bool:
+    """Everything that `rule.when` names holds; a dispatch also needs a case, and a fake value is needed always."""
+    if node.meta.get("val") is None or not holds(rule.when, arguments, can):
+        return False
+    if isinstance(rule, Dispatch):
+        return case_of(arguments.get(rule.by)) in rule.cases
+    if not isinstance(rule, (CastAround, LayoutAround)):
+        return True
+    tensors = [t for name in rule.inputs if isinstance(t := value_of(arguments.get(name)), torch.Tensor)]
+    if isinstance(rule, CastAround):  # nothing to cast: the rule would put the same call in the call's place
+        return any(tensor.dtype != getattr(torch, rule.compute) for tensor in tensors)
+    return any(tensor.dim() == len(rule.perm) for tensor in tensors)
+
+
+def _rewritten(
+    builder: Builder, rule: Rewriting, arguments: Arguments, counts: Counter[str], see: Seen
+) -> list[fx.Node]:
     graph, node = builder.graph, builder.node
     results = [_in_form(builder, new, old) for new, old in zip(*_pairs(builder, rule, arguments), strict=True)]
     see(Applied(rule=rule, node=node, made=builder.made, results=results))
@@ -146,7 +155,7 @@ def _rewritten(builder: Builder, rule: Rewriting, arguments: Bound, counts: Coun
     return builder.made
 
 
-def _pairs(builder: Builder, rule: Rewriting, arguments: Bound) -> tuple[list[fx.Node], list[Any]]:
+def _pairs(builder: Builder, rule: Rewriting, arguments: Arguments) -> tuple[list[fx.Node], list[Any]]:
     """The results that the rule makes, beside the fake values of those that were there."""
     old = builder.node.meta["val"]
     wanted = list(old) if isinstance(old, (list, tuple)) else [old]
@@ -192,7 +201,7 @@ def _in_form(builder: Builder, new: fx.Node, old: Any) -> fx.Node:
     return builder.call(torch.ops.aten.copy.default, empty, new)
 
 
-def _told(rule: Reject, node: fx.Node, arguments: Bound) -> str:
+def _told(rule: Reject, node: fx.Node, arguments: Arguments) -> str:
     shown = {name: case_of(value_of(given)) for name, given in arguments.items()}
     line = source_line(node)
     text = rule.message.format(**{**shown, "op": str(node.target), "node": node.name, "source": line or "no source"})
@@ -296,7 +305,7 @@ def _referred(rule: Rule) -> list[str]:
         calls = list(rule.cases.values())
     found = [reference for call in calls for reference in references((call.args, call.kwargs))]
     found += list(rule.results) if isinstance(rule, Compose) else []
-    names = [match[1] for reference in found if (match := REFERENCE.fullmatch(reference))]
+    names = [match["name"] for reference in found if (match := REFERENCE.fullmatch(reference.removeprefix("*")))]
     if isinstance(rule, Reject):
         fields = [name for _, name, _, _ in string.Formatter().parse(rule.message) if name]
         names += [name for name in fields if name not in ("op", "node", "source")]

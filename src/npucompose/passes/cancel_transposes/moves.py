@@ -146,7 +146,7 @@ class Editor:
     @cached_property
     def visible(self) -> Visible:
         """Made when somebody asks: it reads the whole graph, and most clean-ups of most graphs find nothing."""
-        return Visible(self.graph, Aliases.of(self.graph))
+        return Visible(self.graph, Aliases.from_graph(self.graph))
 
     def quiet(self, *nodes: fx.Node) -> bool:
         """Nobody writes the memory of these."""

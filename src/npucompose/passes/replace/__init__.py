@@ -51,7 +51,7 @@ class Pattern(ABC):
         return True
 
 
-PATTERNS: Registry[Pattern] = Registry(
+PATTERNS: Registry[type[Pattern]] = Registry(
     kind="pattern",
     base=Pattern,
     group="npucompose.patterns",

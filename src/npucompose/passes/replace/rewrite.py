@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from attrs import define
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
 from npucompose.graphs.form import same_form
+from npucompose.graphs.matching import Occurrence, Subgraph, value_of
 from npucompose.passes.base import Outcome
-from npucompose.passes.matching import Occurrence, Search, occurrence, searches, traced
-from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, value_of
+from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited
 from npucompose.passes.proof import PartProofs, Promise, part
 from npucompose.passes.replace import Pattern
 from npucompose.results.graphs import RuleFacts
@@ -73,7 +75,7 @@ class _Whole:
         order = {node: float(at) for at, node in enumerate(graph.nodes)}
         if not any(written_by(node) for node in graph.nodes):
             return cls(graph, order, frozenset())
-        aliases = Aliases.of(graph)
+        aliases = Aliases.from_graph(graph)
         return cls(graph, order, frozenset(n for n in order if not aliases.written.isdisjoint(aliases.of_all([n]))))
 
     def put_in(self, nodes: Sequence[fx.Node], before: fx.Node) -> None:
@@ -90,13 +92,43 @@ def _replaced(whole: _Whole, pattern: Pattern, proofs: PartProofs | None) -> int
     for search in searches(type(pattern)):
         anchors = [node for node in whole.graph.nodes if node.target == search.anchor.target]
         for anchor in anchors:
-            found = None if anchor._erased else occurrence(search, anchor)
-            if found is not None and _rewritten(whole, search, found, proofs):
+            found = None if anchor._erased else search.at(anchor)
+            if (
+                found is not None
+                and _fits(pattern, search, found)
+                and _rewritten(whole, pattern, search, found, proofs)
+            ):
                 count += 1
     return count
 
 
-def _rewritten(whole: _Whole, search: Search, found: Occurrence, proofs: PartProofs | None) -> bool:
+@functools.cache
+def searches(pattern: type[Pattern]) -> tuple[Subgraph, ...]:
+    """Every way in which a pattern may be written, traced once in a process."""
+    made = pattern()
+    return tuple(_search(made, find, dtype) for find, dtype in made.finds())
+
+
+def _search(pattern: Pattern, find: Callable[..., Any], dtype: torch.dtype) -> Subgraph:
+    inputs = [tensor.to("meta", dtype) for tensor in pattern.inputs()]
+    return Subgraph.from_graph(traced(lambda *given: find(*given, *pattern.scalars.values()), inputs), pattern.scalars)
+
+
+def traced(function: Callable[..., Any], inputs: Sequence[Any], mode: Literal["real", "fake"] = "real") -> fx.Graph:
+    """The graph of `function`; passes run while torch traces itself, and that is put away meanwhile.
+
+    In mode "real" torch notes each value without its storage offset.
+    """
+    with _disable_current_modes(), torch.no_grad():
+        return make_fx(function, tracing_mode=mode)(*inputs).graph
+
+
+def _fits(pattern: Pattern, search: Subgraph, found: Occurrence) -> bool:
+    values = [found.nodes[tensor].meta.get("val") for tensor in search.tensors]
+    return all(isinstance(value, torch.Tensor) for value in values) and pattern.fits(values, found.numbers)
+
+
+def _rewritten(whole: _Whole, pattern: Pattern, search: Subgraph, found: Occurrence, proofs: PartProofs | None) -> bool:
     """The new calls stand where the first result stood, so that everybody who reads one comes after them."""
     graph, order = whole.graph, whole.order
     outputs = [found.nodes[output] for output in search.outputs]
@@ -106,7 +138,7 @@ def _rewritten(whole: _Whole, search: Search, found: Occurrence, proofs: PartPro
         return False
     if not whole.written.isdisjoint(found.nodes.values()):
         return False  # somebody writes memory that the pattern reads or makes: its place in the order counts
-    new_nodes, made = _traced(graph, first, search, tensors, found)
+    new_nodes, made = _traced(graph, first, pattern, tensors, found)
     forms = zip(made, outputs, strict=True)
     if not all(same_form(new.meta["val"], old.meta["val"]) for new, old in forms):
         for node in reversed(new_nodes):
@@ -115,7 +147,7 @@ def _rewritten(whole: _Whole, search: Search, found: Occurrence, proofs: PartPro
     whole.put_in(new_nodes, first)
     old_nodes = sorted(set(found.nodes.values()) - set(tensors), key=order.__getitem__)
     if proofs is not None:
-        name, promise = search.pattern.name, Promise(exact=False, rtol=search.pattern.rtol, atol=search.pattern.atol)
+        name, promise = pattern.name, Promise(exact=False, rtol=pattern.rtol, atol=pattern.atol)
         where = f"pattern '{name}' (node {outputs[0].name})"
         proofs.hold(name, where, part(tensors, old_nodes, outputs), part(tensors, new_nodes, made), promise)
     for new, old in zip(made, outputs, strict=True):
@@ -127,10 +159,9 @@ def _rewritten(whole: _Whole, search: Search, found: Occurrence, proofs: PartPro
 
 
 def _traced(
-    graph: fx.Graph, before: fx.Node, search: Search, tensors: Sequence[fx.Node], found: Occurrence
+    graph: fx.Graph, before: fx.Node, pattern: Pattern, tensors: Sequence[fx.Node], found: Occurrence
 ) -> tuple[list[fx.Node], list[fx.Node]]:
     """(the replacement's calls in front of `before`, those of them that are its results)."""
-    pattern = search.pattern
     numbers = tuple(found.numbers[name] for name in pattern.scalars)
     fakes = [tensor.meta["val"] for tensor in tensors]
     forms = tuple((tuple(f.shape), tuple(f.stride()), f.dtype) for f in fakes)

@@ -24,21 +24,11 @@ from npucompose.graphs.effects import facts, nodes_in
 from npucompose.graphs.scopes import control, orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import kernels
-from npucompose.replay.capture.isolation import Undo, under
-from npucompose.replay.capture.kernels import SingleThreadCheck
-from npucompose.replay.capture.ledger import (
-    Held,
-    Ledger,
-    all_constant,
-    bytes_of,
-    form_of,
-    real,
-    registers_of,
-    storage_of,
-    unheld,
-)
-from npucompose.replay.plan import Layout, Root, Step, flat, mapped
-from npucompose.replay.traits import Traits, traits_of
+from npucompose.replay.capture.kernels import SingleThreadCheck, Undo
+from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, unheld
+from npucompose.replay.gate import under
+from npucompose.replay.operands import Layout, Traits, bytes_of, flat, mapped, storage_of, traits_of
+from npucompose.replay.plan import Root, Step
 from npucompose.schema.streams import DEFAULT_STREAM
 
 

@@ -3,7 +3,8 @@
 torch has two kinds of `.out` overloads: hand-written ones write into the buffer; those with Tag.generated allocate,
 compute and copy, which costs more than the functional call. Only the former are taken, and only after a trial.
 
-Streams run each kernel on one thread: whether it gives the same bits there is tried, too.
+Streams run each kernel on one thread: whether it gives the same bits there is tried, too. What kernels of a capture
+write is remembered, to be undone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import torch
 from attrs import define, field, frozen
 from torch._ops import OpOverload
 
-from npucompose.replay.plan import Layout, copy_of, flat, mapped
-from npucompose.replay.traits import traits_of
+from npucompose.replay.operands import Layout, bytes_of, copy_of, flat, mapped, same_bytes, traits_of
 
 aten = torch.ops.aten
 
@@ -106,13 +106,6 @@ def rows_of(buffer: torch.Tensor) -> torch.Tensor:
     return buffer.view(-1, buffer.shape[-1])
 
 
-def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal dtype, shape and bits: NaN equals the same NaN, 0.0 does not equal -0.0."""
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return torch.equal(_bits(a), _bits(b))
-
-
 def _embedding(args: tuple[Any, ...], result: torch.Tensor) -> OutCall | None:
     weight, indices = args[0], args[1]
     if not indices.is_contiguous() or not result.is_contiguous() or weight.dim() != 2 or not result.numel():
@@ -153,12 +146,6 @@ def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
     storage = torch.full((tensor.untyped_storage().nbytes(),), _POISON, dtype=torch.uint8).untyped_storage()
     bare = torch.empty(0, dtype=tensor.dtype)
     return bare.set_(storage, 0, tensor.shape, tensor.stride())  # type: ignore[call-overload]
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # `view(-1)` would keep the stride of a single element, which means nothing and has to be 1 for another dtype.
-    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 Alone = Callable[[Callable[[], Any]], Any]
@@ -220,3 +207,63 @@ def _copied(value: Any) -> Any:
 
 def _form(value: Any) -> Any:
     return Layout.of(value) if isinstance(value, torch.Tensor) else value
+
+
+_BY_ELEMENTS = frozenset(
+    {aten.scatter_.src, aten.scatter_.value, aten.scatter_add_.default, aten.scatter_reduce_.two},
+)
+"""`op(x, dim, index, …)` writes `x.gather(dim, index)` and no other element."""
+
+
+_BY_ROWS = frozenset(
+    {
+        aten.index_copy_.default,
+        aten.index_add_.default,
+        aten.index_fill_.int_Scalar,
+        aten.index_fill_.int_Tensor,
+    }
+)
+"""`op(x, dim, index, …)` writes `x.index_select(dim, index)` and no other element."""
+
+
+_FEW = 8
+"""An element by its index takes as long as so many in a row."""
+
+
+@define(eq=False)
+class Undo:
+    """`about_to_write(…)` and `about_to_draw(…)` before each change; `restore()` undoes all of them, the last first."""
+
+    _changes: list[Callable[[], Any]] = field(factory=list)
+
+    def about_to_write(self, place: torch.Tensor, op: OpOverload, args: Sequence[Any]) -> None:
+        """`op(*args)` is going to write `place`. Where a few elements of it are named, these are all that is kept."""
+        if not (args and args[0] is place and self._named_elements(place, op, args[1:3])):
+            low, high = Layout.of(place).span()
+            whole = bytes_of(place.untyped_storage())[low:high]
+            before = whole.clone()
+            self._changes.append(lambda: whole.copy_(before))
+
+    def about_to_draw(self, generator: torch.Generator) -> None:
+        state = generator.get_state()
+        self._changes.append(lambda: generator.set_state(state))
+
+    def restore(self) -> None:
+        while self._changes:
+            self._changes.pop()()
+
+    def _named_elements(self, place: torch.Tensor, op: OpOverload, named: Sequence[Any]) -> bool:
+        """A cache of keys as long as the longest prompt gets one row in each step."""
+        rows = op in _BY_ROWS
+        if len(named) < 2 or not (rows or op in _BY_ELEMENTS) or place.is_conj() or place.is_neg():
+            return False
+        dim, index = named[0], named[1].clone()  # another step may write the index itself
+        try:
+            before = place.index_select(dim, index) if rows else place.gather(dim, index)
+        except (RuntimeError, IndexError):  # an index that is none: the operator is going to say so
+            return False
+        if before.numel() * _FEW > place.numel():
+            return False
+        put = place.index_copy_ if rows else place.scatter_
+        self._changes.append(lambda: put(dim, index, before))
+        return True

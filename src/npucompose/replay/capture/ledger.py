@@ -11,13 +11,21 @@ from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.replay import gate
-from npucompose.replay.memory.buffers import relative
 from npucompose.replay.memory.placement import ALIGNMENT
-from npucompose.replay.plan import (
+from npucompose.replay.operands import (
     CONTAINERS,
     PLAIN,
-    Buffer,
     Layout,
+    Traits,
+    bytes_of,
+    flat,
+    is_plain,
+    mapped,
+    relative,
+    storage_of,
+)
+from npucompose.replay.plan import (
+    Buffer,
     Literally,
     Output,
     Register,
@@ -27,11 +35,7 @@ from npucompose.replay.plan import (
     Slot,
     Step,
     ViewOfInput,
-    flat,
-    is_plain,
-    mapped,
 )
-from npucompose.replay.traits import Traits
 
 aten = torch.ops.aten
 
@@ -213,14 +217,6 @@ def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None,
         return value.register if isinstance(value, Held) else None
 
     return tuple(entry(part) for part in returned) if isinstance(returned, tuple) else (entry(returned),)
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
 
 
 def number_as_tensor(number: Any, others: Sequence[torch.Tensor]) -> torch.Tensor | None:

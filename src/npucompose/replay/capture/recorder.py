@@ -21,13 +21,22 @@ from npucompose.errors import CaptureError
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.calls import Calls, Issue
-from npucompose.replay.capture.isolation import Undo, isolated_capture
-from npucompose.replay.capture.kernels import Alone, SingleThreadCheck
+from npucompose.replay.capture.kernels import Alone, SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import Held, Ledger, Outputs
-from npucompose.replay.gate import NOT_RUN
-from npucompose.replay.memory.buffers import alias_of, laid_over, relative, sharing
-from npucompose.replay.plan import CONTAINERS, Buffer, Layout, Plan, Root, flat, is_plain, lifetimes, mapped
-from npucompose.replay.traits import traits_of
+from npucompose.replay.gate import NOT_RUN, isolated_capture
+from npucompose.replay.operands import (
+    CONTAINERS,
+    Layout,
+    alias_of,
+    flat,
+    is_plain,
+    laid_over,
+    mapped,
+    relative,
+    sharing,
+    traits_of,
+)
+from npucompose.replay.plan import Buffer, Plan, Root, lifetimes
 
 aten = torch.ops.aten
 _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})

@@ -227,7 +227,7 @@ class _Call:
 
         An input of the graph is the caller's: it may be written only where the graph copies its last value back.
         """
-        aliases = Aliases.of(self.graph, copies=is_functional_call)
+        aliases = Aliases.from_graph(self.graph, copies=is_functional_call)
         mine = aliases.keys[base]
         others = [other for other in (*read, *self.bases) if other is not None and other is not base]
         if any(aliases.keys[other] & mine for other in others) or self.bases.count(base) > 1:

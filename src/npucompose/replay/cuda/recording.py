@@ -16,18 +16,14 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.cache.graph_cache import GraphCache
-from npucompose.replay.capture.isolation import isolated_capture
-from npucompose.replay.cuda.device import Device, SharedPool, Uses
+from npucompose.replay.cuda.device import Device, SharedPool, Uses, Walk
 from npucompose.replay.cuda.results import InPiece, ResultMemory, Results
-from npucompose.replay.cuda.walk import Walk
-from npucompose.replay.gate import Refused, refused
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.gate import Refused, isolated_capture, refused
 from npucompose.replay.interface import LowerRequest, WhenFull
-from npucompose.replay.memory.buffers import sharing
 from npucompose.replay.memory.inputs import refusal, same_number, signature
 from npucompose.replay.memory.results import OVERWRITTEN
-from npucompose.replay.plan import Layout
-from npucompose.replay.traits import traits_of
+from npucompose.replay.operands import Layout, sharing, traits_of
 from npucompose.schema.experiment import Partial
 
 _InferenceMode = torch._C._InferenceMode
@@ -115,7 +111,7 @@ class CudaRecording:
         self._kind = inputs[self._tensors[0]].device.type if self._tensors else "cuda"
         self._walk = Walk(graph_module=graph_module, device=device, lanes=pool.lanes)
         self._walk.check()
-        self._aliases = Aliases.of(graph_module.graph)
+        self._aliases = Aliases.from_graph(graph_module.graph)
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self._written = [i for i in self._tensors if self._aliases.keys[placeholders[i]] & self._aliases.written]
         shared = sharing(inputs)

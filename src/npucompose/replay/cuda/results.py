@@ -13,9 +13,9 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases
 from npucompose.replay.capture.recorder import attribute
-from npucompose.replay.memory.buffers import laid_over, relative, span_of
 from npucompose.replay.memory.results import is_lazy_copy, use_count
-from npucompose.replay.plan import Layout, Literally, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.operands import Layout, laid_over, relative, span_of
+from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
 
 ALIGNED = 64
 """A result lies as far from a multiple of it as the value did that it is a copy of: kernels choose by alignment."""

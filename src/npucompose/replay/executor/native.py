@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch._ops import OpOverload
 
-from npucompose.replay.memory.buffers import Memory
+from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.inputs import Inputs
 from npucompose.replay.memory.results import Output
-from npucompose.replay.plan import Layout, Plan, Register, Slot, Step, dying_registers, is_plain, leaves, lent_inputs
-from npucompose.replay.threads import Threads, Workers
+from npucompose.replay.operands import Layout, is_plain
+from npucompose.replay.plan import Plan, Register, Slot, Step, Threads, Workers, dying_registers, leaves, lent_inputs
 
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""

@@ -25,17 +25,8 @@ from npucompose.replay import gate
 from npucompose.replay.memory.arena import forks_so_far
 from npucompose.replay.memory.inputs import Inputs
 from npucompose.replay.memory.results import HeldOutputs, Output
-from npucompose.replay.plan import (
-    Layout,
-    Register,
-    Slot,
-    Step,
-    dying_registers,
-    leaves,
-    lent_inputs,
-    mapped,
-)
-from npucompose.replay.traits import traits_of
+from npucompose.replay.operands import Layout, mapped, traits_of
+from npucompose.replay.plan import Register, Slot, Step, dying_registers, leaves, lent_inputs
 
 
 @define

@@ -31,14 +31,12 @@ from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import facts
 from npucompose.replay.capture import recorder
-from npucompose.replay.capture.kernels import same_bytes
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native, Refused
 from npucompose.replay.executor.portable import StraightLine, TorchScript
-from npucompose.replay.memory.buffers import Memory
-from npucompose.replay.plan import Buffer, Plan, Step, copy_of
-from npucompose.replay.threads import Threads, Workers
-from npucompose.replay.traits import traits_of
+from npucompose.replay.memory.arena import Memory
+from npucompose.replay.operands import copy_of, same_bytes, traits_of
+from npucompose.replay.plan import Buffer, Plan, Step, Threads, Workers
 from npucompose.results.streams import StreamTimes, Timeline, Trial, Verdict
 from npucompose.schema.capabilities import Clocked
 from npucompose.streams import decision_of
@@ -83,7 +81,7 @@ class PlanTrial:
         those that take too much memory, and where nothing will be tried."""
         if self._tried is not None:
             return {}
-        aliases = Aliases.of(graph_module.graph)
+        aliases = Aliases.from_graph(graph_module.graph)
         nodes = graph_module.graph.find_nodes(op="placeholder")
         written = {
             i: value

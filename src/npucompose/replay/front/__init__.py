@@ -1,4 +1,4 @@
-"""Calls of a recording without torch.compile around it: detached handles.
+"""What callers call: a compiled graph with its recordings, graphs in parts, handles without torch.compile around.
 
-How a recording is made is not known here.
+No kernel and no plan of memory lives here.
 """

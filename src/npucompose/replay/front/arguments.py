@@ -10,8 +10,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay import gate
-from npucompose.replay.memory.buffers import laid_over, relative
 from npucompose.replay.memory.inputs import same_number, signature
+from npucompose.replay.operands import laid_over, relative
 
 
 class DetachError(CaptureError):

@@ -1,4 +1,4 @@
-"""Memory for what recordings compute in between, shared by recordings that replay one at a time. Knows no plan.
+"""The memory of recordings: arenas that they share and replay in one at a time, output buffers, what lies over them.
 
 Memory comes from torch's allocator, and what it does not give is an error in words. Locks are such that a child of
 os.fork() can go on: of its parent's threads it has only the one that forked. executor/src/forks.h is the same in C++.
@@ -6,6 +6,8 @@ os.fork() can go on: of its parent's threads it has only the one that forked. ex
 # Note [What may lie in an arena]
 Blocks of a placement only: each replay writes them before it reads them, and nobody looks at them afterwards. Outputs,
 constants and copies of inputs outlive a replay; they have memory of their own.
+Two values share memory only when one is done with before the other begins: in the order of the list, or, where
+`Threads` run the steps, on every timing that they allow.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ import torch
 from attrs import Factory, define, field, frozen
 
 from npucompose.errors import CaptureError
-from npucompose.replay.memory.placement import ALIGNMENT, aligned
+from npucompose.replay.memory.placement import ALIGNMENT, Block, Lifetimes, Placement, aligned, groups_of, parted, place
+from npucompose.replay.operands import alias_of, over
+from npucompose.replay.plan import Plan, Root, Slot, Threads
 
 _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 """How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
-_CPU = torch.device("cpu")
-_construct: Any = torch._C._construct_storage_from_data_pointer
 
 
 @contextlib.contextmanager
@@ -51,13 +53,6 @@ def zeros(nbytes: int) -> torch.Tensor:
     """Zeros, not whatever was there: a denormal left in fresh memory slows a kernel down a hundredfold."""
     with memory_errors_in_words():
         return torch.zeros(nbytes, dtype=torch.uint8)
-
-
-def over(address: int, nbytes: int) -> torch.UntypedStorage:
-    """A storage object over memory that somebody else keeps alive."""
-    if not nbytes:
-        return torch.UntypedStorage(0)
-    return _construct(address, _CPU, nbytes)
 
 
 _locks: WeakSet[Any] = WeakSet()
@@ -225,3 +220,114 @@ class Turns:
 
     def is_mine(self) -> bool:
         return self._lock._is_owned()
+
+
+@frozen(kw_only=True, eq=False)
+class OutputBuffer:
+    """Memory of one output root, and what of the plan lies in it: it can be moved as a whole."""
+
+    nbytes: int
+    members: tuple[Root, ...]
+    """The output root last; before it values that die where it is born."""
+
+
+@define(eq=False, kw_only=True)
+class Memory:
+    """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns output buffers, lies in an arena else."""
+
+    slots: list[Slot]
+    tensors: list[torch.Tensor]
+    placement: Placement
+    outputs: list[OutputBuffer]
+    slabs: list[Slab] = field(repr=False)
+    """Those of the arena in which the pool lies; held for as long as this is used."""
+    storages: dict[int, torch.UntypedStorage] = field(repr=False)
+    """By id(root). Each block of the arena has a storage object of its own, so kernels see what eager would."""
+    owners: list[torch.Tensor] = field(repr=False)
+    """What keeps the output buffers alive until a front brings memory of its own (`given_up`)."""
+
+    @classmethod
+    def of(
+        cls, plan: Plan, *, reuse: bool = True, threads: Threads | None = None, arena: Arena | None = None
+    ) -> Memory:
+        """Without `reuse` every value has memory of its own: what was computed once stays, for measurements.
+
+        Who gives an `arena` that others use too takes turns with them; without it there are no others.
+        """
+        lives = Lifetimes.of(plan, threads)
+        groups = (
+            groups_of(plan, lives.is_last)
+            if reuse
+            else [[root] for root in plan.roots if root.kind in ("pool", "output")]
+        )
+        pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
+        unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
+        pooled, placement = _tightest([pooled, parted(pooled)], unplanned, lives) if reuse else _apart(pooled)
+        storages: dict[int, torch.UntypedStorage] = {}
+        spans = [(at, at + r[0].nbytes) for r, at in zip(pooled, placement.offsets, strict=True)]
+        addresses, slabs = (arena or Arena()).lay(spans)
+        for members, address in zip(pooled, addresses, strict=True):
+            for root in members:
+                storages[id(root)] = over(address, root.nbytes)
+        for root in plan.roots:
+            if root.kind not in ("pool", "fresh", "output"):
+                storages[id(root)] = _storage_of(root)
+        ending = {id(members[-1]): members for members in groups}
+        outputs = [
+            OutputBuffer(nbytes=root.nbytes, members=tuple(ending[id(root)]))
+            for root in plan.roots
+            if root.kind == "output"
+        ]
+        owners = [zeros(buffer.nbytes) for buffer in outputs]
+        for buffer, owner in zip(outputs, owners, strict=True):
+            storages.update({id(r): over(owner.data_ptr(), r.nbytes) for r in buffer.members})
+        slots = [slot for slot in plan.slots() if id(slot.root) in storages]
+        with torch.inference_mode(True):
+            # Note [Slots are inference tensors]: autograd knows nothing of them, so a kernel call is some 5 % cheaper.
+            # They never leave the replay; what a caller gets is laid over the same memory outside inference mode.
+            tensors = [slot.layout.over(storages[id(slot.root)]) for slot in slots]
+        return cls(
+            slots=slots,
+            tensors=tensors,
+            placement=placement,
+            outputs=outputs,
+            slabs=slabs,
+            storages=storages,
+            owners=owners,
+        )
+
+    def buffer_of(self, root: Root) -> int:
+        """The number of the output buffer that `root` lies in."""
+        return next(i for i, buffer in enumerate(self.outputs) if buffer.members[-1] is root)
+
+    def given_up(self) -> None:
+        """A front has moved the output buffers to memory of its own: nothing that is known here lies in them now."""
+        self.owners.clear()
+        for buffer in self.outputs:
+            for root in buffer.members:
+                self.storages.pop(id(root), None)
+
+
+def _tightest(
+    choices: list[list[list[Root]]], unplanned: list[int], lives: Lifetimes
+) -> tuple[list[list[Root]], Placement]:
+    """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
+    placed: list[tuple[list[list[Root]], Placement]] = []
+    for pooled in choices:
+        blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
+        placed.append((pooled, place(blocks, unplanned, lives.interferes(pooled))))
+        if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
+            break  # as small as it can be
+    return min(placed, key=lambda one: one[1].pool_bytes)
+
+
+def _apart(pooled: list[list[Root]]) -> tuple[list[list[Root]], Placement]:
+    return pooled, place([Block(nbytes=root.nbytes, first=0, last=0) for (root,) in pooled])
+
+
+def _storage_of(root: Root) -> torch.UntypedStorage:
+    assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
+    if root.kind in ("attribute", "input"):
+        # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
+        return alias_of(root.tensor).untyped_storage()
+    return root.tensor.untyped_storage()

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from attrs import define
 
 from npucompose.errors import SignatureError
 from npucompose.replay import gate
-from npucompose.replay.memory.buffers import Private, laid_over, span_of
-from npucompose.replay.plan import Layout, Slot
+from npucompose.replay.memory.placement import ALIGNMENT
+from npucompose.replay.operands import Layout, laid_over, over, span_of
+from npucompose.replay.plan import Slot
 
 _address = torch.Tensor.data_ptr
 _BYTES_PER_SLOT = 8192
@@ -329,3 +331,21 @@ def _layout_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
         return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     except (ImportError, TypeError, RuntimeError):
         return lambda *_: False
+
+
+@define(eq=False)
+class Private:
+    """Memory of our own, laid out like an input; `owner` keeps it alive."""
+
+    tensor: torch.Tensor
+    storage: torch.UntypedStorage
+    owner: torch.Tensor
+
+    @classmethod
+    def like(cls, tensor: torch.Tensor) -> Private:
+        """The address keeps its remainder by 64: a kernel that looks at alignment sees what it would see in eager."""
+        layout = Layout.of(tensor).moved(-tensor.storage_offset())
+        nbytes = layout.span()[1]
+        owner = torch.zeros(nbytes + 2 * ALIGNMENT, dtype=torch.uint8)
+        storage = over(owner.data_ptr() + (tensor.data_ptr() - owner.data_ptr()) % ALIGNMENT, nbytes)
+        return cls(layout.over(storage), storage, owner)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from attrs import define, field, frozen
 
-from npucompose.replay.plan import Plan, Root, Slot, Step
-from npucompose.replay.threads import Threads
-from npucompose.replay.traits import traits_of
+from npucompose.replay.operands import traits_of
+from npucompose.replay.plan import Plan, Root, Slot, Step, Threads
 
 ALIGNMENT = 64
 """Bytes; what torch's CPU allocator gives too, so that kernels take the same vector paths as in eager."""

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
-from npucompose.replay.memory.arena import over, zeros
-from npucompose.replay.memory.buffers import Memory, laid_over, span_of
-from npucompose.replay.plan import Buffer, Layout, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.memory.arena import Memory, zeros
+from npucompose.replay.operands import Layout, laid_over, over, span_of
+from npucompose.replay.plan import Buffer, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
 
 SPARES = 2
 """Pieces of memory that are kept for each output buffer beside the one in use: it may come back."""

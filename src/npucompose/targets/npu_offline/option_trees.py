@@ -25,7 +25,7 @@ from npucompose import private
 from npucompose.errors import ConfigError, listed
 from npucompose.machine import cache_dir
 from npucompose.targets.npu_offline.wheel import torch_wanted
-from npucompose.vendor.genuine import PREFIX, GenuineLeaf, stored_path
+from npucompose.vendor.option_specs import PREFIX, GenuineLeaf, stored_path
 from npucompose.vendor.versions import REFERENCE, every_leaf, genuine_tree, learn, order_of, same_sources, versions
 
 PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}

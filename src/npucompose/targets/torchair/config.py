@@ -19,7 +19,7 @@ from npucompose.errors import ConfigError, listed
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.vendor.leaf import Leaf
+from npucompose.vendor.option_specs import Leaf
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from npucompose.results.npu import GeGraph
+from npucompose.results.sinking import GeGraph
 
 if TYPE_CHECKING:
     from npucompose.sinking import GeFacts

@@ -33,7 +33,7 @@ from npucompose.errors import CompileError, ConfigError, traced_line, unknown
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.results.graphs import Outside, PassRecord
 from npucompose.results.sinking import Failure
-from npucompose.sinking.table import NUMBERS, is_scalar, taken_instead
+from npucompose.sinking.operators import NUMBERS, is_scalar, taken_instead
 from npucompose.targets.torchair.config import TorchairMode, torchair_mode
 
 if TYPE_CHECKING:

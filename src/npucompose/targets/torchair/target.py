@@ -17,7 +17,7 @@ from attrs import frozen
 from npucompose.errors import CompileError, ConfigError, listed
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.results.effective import Effective
-from npucompose.results.npu import NpuFacts
+from npucompose.results.sinking import NpuFacts
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
 from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model

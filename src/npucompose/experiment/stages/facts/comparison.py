@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
     from npucompose.compose.session import Session
     from npucompose.results.measured import Numerics
-    from npucompose.results.npu import NpuFacts
+    from npucompose.results.sinking import NpuFacts
 
 UNORDERED_SHOWN = 3
 """Sentences about kernels without order that stand among the problems; the report's `npu` field has all."""

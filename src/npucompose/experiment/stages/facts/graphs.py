@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npucompose.results.record import GraphFacts, PassFacts
+from attrs import fields
+
+from npucompose.results.graphs import PassFacts
+from npucompose.results.record import GraphFacts
 from npucompose.table.plain import facts_of
 from npucompose.targets.optional import device_facts, device_texts
 
@@ -56,23 +59,8 @@ def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
 
 
 def _pass_facts(c: Compilation) -> list[PassFacts]:
-    return [
-        PassFacts(
-            name=r.name,
-            stage=r.stage,
-            matches=r.matches,
-            nodes_before=r.nodes_before,
-            nodes_after=r.nodes_after,
-            seconds=r.seconds,
-            exact=r.exact,
-            rules=r.rules,
-            moves=r.moves,
-            folds=r.folds,
-            max_abs_err=r.max_abs_err,
-            graph=c.id,
-        )
-        for r in c.passes
-    ]
+    shared = [field.name for field in fields(PassFacts) if field.name != "graph"]
+    return [PassFacts(graph=c.id, **{name: getattr(record, name) for name in shared}) for record in c.passes]
 
 
 def _texts(c: Compilation) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npucompose.errors import ConfigError
-from npucompose.vendor.soc import device_of
+from npucompose.vendor.devices import device_of
 
 if TYPE_CHECKING:
     from npucompose.targets.npu_offline.simulator.device import Device

@@ -18,7 +18,7 @@ import torch
 from attrs import define, field, frozen
 
 from npucompose.targets.npu_offline.simulator.recorder import Call, Order, Recorder, Trace, tensors
-from npucompose.vendor.soc import Soc, device_of
+from npucompose.vendor.devices import Soc, device_of
 
 
 @define(kw_only=True, eq=False)

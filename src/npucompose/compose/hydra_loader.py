@@ -1,0 +1,252 @@
+"""Hydra around our files: where it finds YAML (conf/, extensions, a person's folders), and Hydra as the application.
+
+Of a person's folders it gets plain data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npucompose.compose.conf import conf_dir
+from npucompose.compose.merge import Keys, completed, with_overrides
+from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
+from npucompose.compose.references import escaped, resolved
+from npucompose.compose.untrusted_config import read_foreign
+from npucompose.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.hydra import Hydra
+    from hydra.core.override_parser.types import Override
+
+
+MOST_FILES = 1_000
+"""Of one defaults list, a file counted each time that it is named."""
+DEEPEST = 50
+
+
+def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
+    """Hydra's loader over conf/ and `config_dirs`, beside any that a running Hydra application holds.
+
+    What it loads holds no reference any more but Hydra's own, below `hydra`.
+    """
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.types import RunMode
+
+    class FinishingLoader(ConfigLoaderImpl):
+        def load_configuration(
+            self,
+            config_name: str | None,
+            overrides: list[str],
+            run_mode: RunMode,
+            from_shell: bool = True,
+            validate_sweep_overrides: bool = True,
+        ) -> Any:
+            said = parsed_overrides(overrides)
+            values = [o for o in said if not (o.is_hydra_override() or o.is_sweep_override() or self.chooses(o))]
+            rest = [str(o.input_line) for o in said if o not in values]
+            config = super().load_configuration(config_name, rest, run_mode, from_shell, validate_sweep_overrides)
+            _finish(config, values, follow=run_mode is RunMode.RUN)
+            _record(config, [o for o in said if not o.is_hydra_override()])
+            return config
+
+        def chooses(self, o: Override) -> bool:
+            return self.repository.group_exists(o.key_or_group)
+
+    version.setbase("1.3")
+    search_path = create_config_search_path(str(conf_dir()))
+    for folder in config_dirs:
+        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    loader = FinishingLoader(config_search_path=search_path)
+    loader.repository = _guarded(search_path, config_dirs)
+    return loader
+
+
+def plain(config: Any, *, but: str = "") -> dict[str, Any]:
+    """The values of a DictConfig as they are written, its references not followed; the key `but` left out."""
+    from omegaconf import OmegaConf
+
+    nodes = {str(key): config._get_node(key) for key in config if key != but}
+    return {
+        key: OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node._value()
+        for key, node in nodes.items()
+    }
+
+
+def _finish(config: Any, values: Sequence[Override], *, follow: bool) -> None:
+    """Our tree in the place of what OmegaConf would resolve. The base of a sweep lacks what its points say, which may
+    be what is referred to: there the references stay, as text."""
+    from omegaconf import flag_override
+
+    base = completed(plain(config, but="hydra"))
+    tree = with_overrides(base, values, Keys.of(base))
+    tree = escaped(resolved(tree) if follow else tree)
+    with flag_override(config, ["struct", "readonly"], [False, False]):
+        for key in [key for key in config if key != "hydra" and key not in tree]:
+            del config[key]
+        for key, value in tree.items():
+            config[key] = value
+
+
+def _record(config: Any, overrides: Sequence[Override]) -> None:
+    """What Hydra writes down of the overrides, those among them that it was not given."""
+    from hydra._internal.config_loader_impl import get_overrides_dirname
+
+    job, how = config.hydra.job, config.hydra.job.config.override_dirname
+    config.hydra.overrides.task = [str(o.input_line) for o in overrides]
+    job.override_dirname = get_overrides_dirname(
+        overrides=list(overrides), kv_sep=how.kv_sep, item_sep=how.item_sep, exclude_keys=how.exclude_keys
+    )
+
+
+def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
+    from hydra._internal.config_repository import ConfigRepository
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
+    theirs = {str(folder) for folder in config_dirs}
+
+    class ForeignFiles(FileConfigSource):
+        """The YAML below one folder that did not come with the package."""
+
+        def __init__(self, provider: str, path: str, repository: GuardedRepository) -> None:
+            super().__init__(provider, path)
+            self.repository = repository
+
+        def load_config(self, config_path: str) -> Any:
+            root = Path(self.path).resolve()
+            file = (root / self._normalize_file_name(config_path)).resolve()
+            if not file.is_relative_to(root):
+                raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
+            read = read_foreign(file, config_path, self.repository.is_known_group)
+            return ConfigResult(
+                config=OmegaConf.create(read.content),
+                path=f"{self.scheme()}://{self.path}",
+                provider=self.provider,
+                header={"package": read.package},
+            )
+
+    class GuardedRepository(ConfigRepository):
+        """Reads each file once; what it hands out is a copy, because Hydra changes what it is given."""
+
+        def __init__(self) -> None:
+            super().__init__(search_path)
+            self.ours = [s for s in self.sources if s.scheme() != "file" or s.path not in theirs]
+            self.sources = [s if s in self.ours else ForeignFiles(s.provider, s.path, self) for s in self.sources]
+            self.read: dict[str, Any] = {}
+            self.counted: dict[str, int] = {}
+
+        def __deepcopy__(self, memo: Any) -> GuardedRepository:
+            return self  # Hydra copies a repository before it adds hydra.searchpath, which nobody here may set
+
+        def is_known_group(self, group: str) -> bool:
+            """Of the package or an installed extension."""
+            return any(source.is_group(group) for source in self.ours)
+
+        def load_config(self, config_path: str) -> Any:
+            if theirs:
+                self._count(config_path, ())
+            return copy.deepcopy(self._loaded(config_path))
+
+        def _loaded(self, config_path: str) -> Any:
+            if config_path not in self.read:
+                self.read[config_path] = super().load_config(config_path)
+            return self.read[config_path]
+
+        def _count(self, config_path: str, above: tuple[str, ...]) -> int:
+            """How many files the defaults list of one asks for; Hydra would follow it without end."""
+            if config_path in above or len(above) > DEEPEST:
+                way = " -> ".join([*above[-3:], config_path])
+                raise ConfigError(f"the defaults lists lead from file to file without end: {way}.")
+            if config_path not in self.counted:
+                inside = [self._count(path, (*above, config_path)) for path in self._named_by(config_path)]
+                self.counted[config_path] = 1 + sum(inside)
+            if self.counted[config_path] > MOST_FILES:
+                raise ConfigError(f"{config_path}: its defaults lists name more than {MOST_FILES:,} files in all.")
+            return self.counted[config_path]
+
+        def _named_by(self, config_path: str) -> list[str]:
+            result = self._loaded(config_path)
+            group = config_path.rpartition("/")[0]
+            named: list[str] = []
+            for one in (result.defaults_list if result is not None else None) or ():
+                if hasattr(one, "group"):
+                    where = one.group[1:] if one.group.startswith("/") else f"{group}/{one.group}".lstrip("/")
+                    choices = one.value if isinstance(one.value, list) else [one.value]
+                    named += [f"{where}/{choice}" for choice in choices if isinstance(choice, str)]
+                elif isinstance(path := getattr(one, "path", None), str) and path != "_self_":
+                    named.append(path[1:] if path.startswith("/") else f"{group}/{path}".lstrip("/"))
+            return named
+
+    return GuardedRepository()
+
+
+# Hydra as the application around a run: it makes the folder, `.hydra/` and the log, and answers --cfg, --info, --help.
+# What `hydra.main` does, with our loader in the place of its own: no file is read a second time, unchecked.
+
+NAME = "run"
+MOST_SHOWN = 200
+
+
+def run_application(
+    arguments: argparse.Namespace, loader: ConfigLoaderImpl, config_name: str, task: Callable[[Any], None]
+) -> None:
+    """Follow the arguments of a command line, which Hydra's own parser made. ConfigError says what Hydra refuses."""
+    from hydra._internal.hydra import Hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    _check(arguments)
+    with translate_hydra_errors():
+        hydra = Hydra(task_name=NAME, config_loader=loader)
+        GlobalHydra.instance().initialize(hydra)
+        try:
+            _follow(hydra, arguments, config_name, task)
+        except BrokenPipeError:
+            raise  # of whoever reads what Hydra answers: it has enough
+        except OSError as error:
+            where = f" {str(error.filename)[:MOST_SHOWN]}" if error.filename else ""
+            raise ConfigError(f"the folder of the run cannot be written:{where} {error.strerror or error}.") from error
+        finally:
+            GlobalHydra.instance().clear()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    asked = [arguments.run, arguments.multirun, arguments.cfg, arguments.info, arguments.shell_completion]
+    if sum(map(bool, asked)) > 1:
+        raise ConfigError("only one of --run, --multirun, --cfg, --info and --shell-completion can be asked for.")
+    if arguments.resolve and not (arguments.cfg or arguments.help):
+        raise ConfigError("--resolve is for --cfg and --help.")
+
+
+def _follow(hydra: Hydra, arguments: argparse.Namespace, name: str, task: Callable[[Any], None]) -> None:
+    from hydra._internal.utils import get_args_parser
+
+    overrides = arguments.overrides
+    if arguments.help:
+        hydra.app_help(config_name=name, args_parser=get_args_parser(), args=arguments)
+    elif arguments.hydra_help:
+        hydra.hydra_help(config_name=name, args_parser=get_args_parser(), args=arguments)
+    elif arguments.cfg:
+        hydra.show_cfg(
+            config_name=name,
+            overrides=overrides,
+            cfg_type=arguments.cfg,
+            package=arguments.package,
+            resolve=arguments.resolve,
+        )
+    elif arguments.info:
+        hydra.show_info(arguments.info, config_name=name, overrides=overrides)
+    elif arguments.shell_completion:
+        hydra.shell_completion(config_name=name, overrides=overrides)
+    elif arguments.multirun:
+        hydra.multirun(config_name=name, task_function=task, overrides=[*overrides, "hydra.mode=MULTIRUN"])
+    else:
+        hydra.run(config_name=name, task_function=task, overrides=[*overrides, "hydra.mode=RUN"])

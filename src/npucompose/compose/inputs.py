@@ -1,0 +1,219 @@
+"""What the experiment changes in real inputs: the calls of `model.sequence`, and the marks of the shape policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.models.nested import tensors_of
+from npucompose.schema.experiment import WORDS, Call, Change, Shapes, dimension_of
+from npucompose.schema.streams import fits
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_calls(sequence: Sequence[Call], example: Mapping[str, Any]) -> None:
+    """Raise one ConfigError with every change that the example inputs cannot take."""
+    problems: list[str] = []
+    for at, call in enumerate(sequence):
+        where = f"model.sequence[{at}]"
+        for key, change in call.items():
+            name, dimension = dimension_of(key)
+            if name not in example:
+                problems.append(unknown("input", name, list(example), where))
+            elif problem := _problem(name, dimension, change, example[name]):
+                problems.append(f"{problem} @ {where}.")
+    if problems:
+        raise ConfigError(*problems)
+
+
+def unmarked(call: Call) -> frozenset[str]:
+    """Inputs that this call leaves without the marks of `shapes`."""
+    return frozenset(name for name, change in call.items() if change == "unmarked")
+
+
+def varied(call: Call, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """`inputs` with the changes of a checked call.
+
+    A tensor keeps dtype, device and the order of its strides; where it grows its elements are repeated, so that
+    indices and masks stay as valid as they were. `varied({"x.0": 3}, {"x": tensor([7, 8])})` holds tensor([7, 8, 7]).
+    """
+    changed = dict(inputs)
+    for key, change in call.items():
+        name, dimension = dimension_of(key)
+        if dimension is not None:
+            changed[name] = _resized(changed[name], dimension, int(change))  # type: ignore[arg-type]
+        elif change == "transposed":
+            changed[name] = changed[name].transpose(-1, -2).contiguous().transpose(-1, -2)
+        elif change != "unmarked":
+            changed[name] = type(inputs[name])(change)  # pyright: ignore[reportCallIssue]
+    return changed
+
+
+def _resized(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
+    """The tensor with `size` elements along a dimension: cut, or repeated from the start."""
+    import torch
+
+    outer_first = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
+    dense = tensor.permute(outer_first).index_select(outer_first.index(dimension), index)
+    return dense.permute([outer_first.index(d) for d in range(tensor.dim())])
+
+
+def _problem(name: str, dimension: int | None, change: Change, value: Any) -> str | None:
+    """Why an input that is `value` in the example cannot take this change; without the place and the full stop."""
+    if dimension is not None:
+        return _size_problem(name, dimension, change, value)
+    if change in WORDS:
+        return _word_problem(name, str(change), value)
+    wanted = _kind(value)
+    if wanted is None:
+        return f"'{name}' is {_shown(value)} and takes no {change!r}: change its sizes with {name}.0 and so on"
+    if _kind(change) != wanted and (wanted, _kind(change)) != ("a number", "an integer"):
+        return f"'{name}' must be {wanted}, as in the example inputs ({_shown(value)}): {_yaml(change)}"
+    return None
+
+
+def _size_problem(name: str, dimension: int, size: Change, value: Any) -> str | None:
+    import torch
+
+    key = f"{name}.{dimension}"
+    if not isinstance(value, torch.Tensor):
+        return f"'{key}' names a dimension, but '{name}' is {_shown(value)} and no tensor"
+    if dimension >= value.dim():
+        return f"'{key}' names no dimension: '{name}' has rank {value.dim()}, {_shown(value)}"
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        return f"'{key}' must be a size, an integer of at least 0: {_yaml(size)}"
+    if size and not value.shape[dimension]:
+        return f"'{key}' cannot grow to {size}: the example is empty there and has nothing to repeat"
+    return None
+
+
+def _word_problem(name: str, word: str, value: Any) -> str | None:
+    import torch
+
+    if word == "transposed" and not (isinstance(value, torch.Tensor) and value.dim() >= 2):
+        return f"'{name}: transposed' needs a tensor of at least 2 dimensions; '{name}' is {_shown(value)}"
+    if word == "unmarked" and not any(True for _ in tensors_of(value)):
+        return f"'{name}: unmarked' needs a tensor; '{name}' is {_shown(value)}"
+    return None
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int):
+        return "an integer"
+    if isinstance(value, float):
+        return "a number"
+    if isinstance(value, list | tuple) and all(type(item) is int for item in value):
+        return "a list of integers"
+    return None
+
+
+def _yaml(change: Change) -> str:
+    return str(list(change)) if isinstance(change, tuple) else repr(change)
+
+
+def _shown(value: Any) -> str:
+    """A tensor by dtype and shape, anything else as it is."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}[{listed(map(str, value.shape))}]"
+    return repr(value)
+
+
+# The shape policy: torch._dynamo.mark_static and mark_dynamic by argument name.
+
+
+SetGears = Callable[[Any, dict[int, list[int]]], None]
+
+
+def apply_shapes(
+    shapes: Shapes,
+    inputs: Mapping[str, Any],
+    set_gears: SetGears | None = None,
+    *,
+    unmarked: frozenset[str] = frozenset(),
+) -> None:
+    """Mark the tensors of `inputs` in place, also inside lists, dicts and objects, those of `unmarked` excepted.
+
+    `set_gears` is the device's own way to say which sizes a dimension may have; None where there is none.
+
+    `Shapes(mark_static=("cache_*",))` marks every tensor of the arguments cache_k and cache_v. A name that finds no
+    argument, an argument without tensors, and a dimension that is not there are ConfigErrors.
+    """
+    import torch._dynamo
+
+    problems: list[str] = []
+    for pattern in shapes.mark_static:
+        for name, tensor in _marked("mark_static", pattern, inputs, problems):
+            if name not in unmarked:
+                torch._dynamo.mark_static(tensor)
+    for pattern, dims in shapes.mark_dynamic.items():
+        for name, tensor in _marked("mark_dynamic", pattern, inputs, problems):
+            for dim in dims:
+                if not -tensor.dim() <= dim < tensor.dim():
+                    problems.append(
+                        f"dimension {dim} of '{name}' @ shapes.mark_dynamic: it has {tensor.dim()} dimensions, "
+                        f"{tuple(tensor.shape)}."
+                    )
+                elif name not in unmarked:
+                    torch._dynamo.mark_dynamic(tensor, dim % tensor.dim())
+    for name, gears in gears_of(shapes, inputs, problems).items():
+        if set_gears is not None and not problems and name not in unmarked:
+            set_gears(inputs[name], gears)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def gears_of(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
+    """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`; what is wrong in it is added to `problems`."""
+    import torch
+
+    found: dict[str, dict[int, list[int]]] = {}
+    for key, sizes in shapes.gears.items():
+        name, _, dimension = key.rpartition(".")
+        tensor = inputs.get(name)
+        if not isinstance(tensor, torch.Tensor) or not dimension.isdigit() or int(dimension) >= tensor.dim():
+            tensors = [f"{n} {tuple(t.shape)}" for n, t in inputs.items() if isinstance(t, torch.Tensor)]
+            problems.append(f"'{key}' @ shapes.gears is no input.dimension. Inputs: {listed(tensors)}.")
+        elif tensor.shape[int(dimension)] not in sizes:
+            given = tensor.shape[int(dimension)]
+            problems.append(f"'{key}' @ shapes.gears: the input has size {given}, which is none of {list(sizes)}.")
+        else:
+            found.setdefault(name, {})[int(dimension)] = list(sizes)
+    return found
+
+
+def _marked(
+    option: str, pattern: str, inputs: Mapping[str, Any], problems: list[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    names = [name for name in inputs if matches(pattern, name)]
+    if not names:
+        problems.append(
+            f"'{pattern}' @ shapes.{option} names no input. {did_you_mean(pattern, inputs)}Inputs: {listed(inputs)}."
+        )
+    for name in names:
+        tensors = list(tensors_of(inputs[name]))
+        if not tensors:
+            problems.append(f"'{name}' @ shapes.{option} is {inputs[name]!r}: it holds no tensor to mark.")
+        for tensor in tensors:
+            yield name, tensor
+
+
+def matches(pattern: str, name: str) -> bool:
+    """`fits`, with a ConfigError for a regular expression that is none."""
+    try:
+        return fits(pattern, name)
+    except re.error as error:
+        raise ConfigError(f"'{pattern}' @ shapes is not a regular expression: {error}.") from error
+
+
+def is_static(policy: Shapes, name: str) -> bool:
+    """`mark_static` names this argument."""
+    return any(matches(pattern, name) for pattern in policy.mark_static)

@@ -1,0 +1,208 @@
+"""What of a configuration is not trusted: files that did not come with the package, and values that no file may say.
+
+Such a file is read to plain data by an allow-list, then composed.
+
+It may say what an experiment is: choices of npucompose's groups, values of its keys, `${a.b}`. It may not speak of
+Hydra, name code, call a resolver or put its content anywhere but at the top or in its own group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+import attrs
+from attrs import frozen
+
+from npucompose.compose.references import PLAIN
+from npucompose.errors import ConfigError, listed, unknown
+from npucompose.plain_yaml import Limits, Resolvers, plain_data
+from npucompose.results.effective import COMMAND_LINE
+from npucompose.schema.experiment import Experiment
+from npucompose.schema.sweep import Executor, Ray
+from npucompose.untrusted import read_text
+from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
+
+MOST_BYTES = 1_000_000
+LIMITS = Limits(most_values=20_000, deepest=40, aliases=True)
+GLOBAL = "_global_"
+CHOICE = re.compile(r"\w[\w.+-]*")
+GROUP = re.compile(r"/?\w[\w-]*(/\w[\w-]*)*")
+HYDRAS = re.compile(r"_[a-z]+_")
+"""Keys by which Hydra's instantiate finds what to call."""
+OWN = "only npucompose's own conf/ and the command line may set Hydra."
+
+IsGroup = Callable[[str], bool]
+
+
+@frozen(kw_only=True)
+class Foreign:
+    content: dict[Any, Any]
+    package: str | None
+    """As the header says it: `_global_`, the group's own, or None."""
+
+
+def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> Foreign:
+    """The file that Hydra calls `config_path` ("model/mine"); ConfigError names every line and key that is refused.
+
+    `is_group` knows the groups of the package and of installed extensions.
+    """
+    text = read_text(file, MOST_BYTES)
+    group = config_path.rpartition("/")[0]
+    problems = list(_group_problems(group, is_group))
+    package = _package(text, group, problems)
+    content = plain_data(text, str(file), LIMITS, _resolvers())
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} is no configuration: it must hold a mapping of keys.")
+    made = cast("dict[Any, Any]", content)
+    if not problems:
+        problems += _key_problems(made, group, package)
+        problems += _default_problems(made.get("defaults"), group, is_group)
+        problems += _value_problems({key: value for key, value in made.items() if key != "defaults"}, "")
+    if problems:
+        raise ConfigError(*(f"{config_path}: {problem}" for problem in dict.fromkeys(problems)))
+    return Foreign(content=made, package=package)
+
+
+@cache
+def _resolvers() -> Resolvers:
+    """What OmegaConf takes for a number, so that a file means the same wherever it lies: `1e3` is one."""
+    from omegaconf._utils import get_yaml_loader
+
+    return get_yaml_loader().yaml_implicit_resolvers
+
+
+def is_hydra(path: str) -> bool:
+    return re.split(r"[./]", path, maxsplit=1)[0] == "hydra"
+
+
+def _group_problems(group: str, is_group: IsGroup) -> Iterator[str]:
+    if is_hydra(group):
+        yield f"a file may not hold hydra.*: {OWN}"
+    elif group and not is_group(group):
+        yield f"'{group}' is no group of npucompose: a folder adds choices to those that there are."
+
+
+def _package(text: str, group: str, problems: list[str]) -> str | None:
+    """What the header says. Hydra reads it in the comments that the file begins with."""
+    said = None
+    own = group.replace("/", ".")
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break
+        header = re.match(r"#+\s*@\s*(\S*)\s*(.*)", stripped)
+        if header is None:
+            continue
+        key, value = header[1], header[2].strip()
+        if key != "package":
+            problems.append(f"the header @{key} is not known; a file may say @package.")
+        elif is_hydra(value):
+            problems.append(f"a file may not hold hydra.*: {OWN}")
+        elif value not in (GLOBAL, own) or not value:
+            problems.append(f"its package may be {listed([p for p in (GLOBAL, own) if p])}, not '{value}'.")
+        said = value
+    return said
+
+
+def _key_problems(content: Mapping[Any, Any], group: str, package: str | None) -> Iterator[str]:
+    """Of the first level, where the content goes to the top; the schema checks the others, once they are composed."""
+    if "hydra" in content:
+        yield f"a file may not hold hydra.*: {OWN}"
+    if package == GLOBAL or not group:
+        known = [field.name for field in attrs.fields(Experiment)]
+        for key in content:
+            if key not in (*known, "defaults", "hydra"):
+                yield unknown("key", str(key), known)
+
+
+def includes(defaults: Any, group: str) -> Iterator[tuple[str, str, str]]:
+    """(the entry as written, group, choice) for each choice of a defaults list; the group is absolute."""
+    for entry in cast("list[Any]", defaults) if isinstance(defaults, list) else ():
+        if isinstance(entry, str):
+            yield entry, group, entry
+        elif isinstance(entry, Mapping):
+            for key, chosen in cast("Mapping[Any, Any]", entry).items():
+                words = str(key).split()
+                named = words[-1] if words else ""
+                absolute = named[1:] if named.startswith("/") else f"{group}/{named}" if group else named
+                for one in cast("list[Any]", chosen) if isinstance(chosen, list) else [chosen]:
+                    yield str(key), absolute, "" if one is None else str(one)
+
+
+def _default_problems(defaults: Any, group: str, is_group: IsGroup) -> Iterator[str]:
+    if defaults is not None and not isinstance(defaults, list):
+        yield "its defaults must be a list."
+        return
+    for entry in defaults or ():
+        if not isinstance(entry, (str, dict)) or (isinstance(entry, dict) and len(cast("dict[Any, Any]", entry)) != 1):
+            yield f"the defaults list may not hold {entry!r}: write `- group: choice`."
+    for entry, absolute, choice in includes(defaults, group):
+        *how, named = entry.split() or [""]
+        if entry is not choice and (set(how) - {"override", "optional"} or not GROUP.fullmatch(named)):
+            yield f"the defaults list may not name '{entry}': write `override /group: choice`."
+        elif is_hydra(absolute):
+            yield f"the defaults list may not name '{entry}': {OWN}"
+        elif entry is not choice and not is_group(absolute):
+            yield f"the defaults list may not name '{entry}': '{absolute}' is no group of npucompose."
+        elif choice and not CHOICE.fullmatch(choice):
+            yield f"the defaults list may not name '{choice}': a choice is a name, as in `override /model: mlp`."
+
+
+def _value_problems(tree: Any, path: str) -> Iterator[str]:
+    items: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(tree, Mapping):
+        items = iter(cast("Mapping[Any, Any]", tree).items())
+    elif isinstance(tree, list):
+        items = iter(enumerate(cast("list[Any]", tree)))
+    for key, value in items:
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(key, str) and HYDRAS.fullmatch(key):
+            yield f"'{here}' would name code to run; choices are found by registered name."
+        if isinstance(value, str) and (problem := _text_problem(value)):
+            yield f"'{here}' {problem}"
+        yield from _value_problems(value, here)
+
+
+def _text_problem(text: str) -> str | None:
+    left = PLAIN.sub("", text)
+    if "${" not in left:
+        return None
+    if re.search(r"\$\{[^{}]*:", left):
+        return f"uses a resolver ({text[:60]}); a file may only refer to other values: ${{model.size}}."
+    return f"is not understood ({text[:60]}); a file may refer to one other value: ${{model.size}}."
+
+
+# Values that only the command line may say: folders that are written to, the address of a cluster.
+
+WRITTEN = ("path", "dir")
+"""Kinds of leaves that name a folder which is written to."""
+
+
+def path_problems(options: CompilerOptions, said_by: Callable[[str], str]) -> Iterator[str]:
+    """A sentence for each folder that the vendor's compiler would write to, leads out of the run directory, and was not
+    named by the person; `said_by` tells the origin of a dotted key."""
+    for path, value in options.changed().items():
+        if EVERY_LEAF[path].kind not in WRITTEN or not isinstance(value, str):
+            continue
+        key, place = f"compiler.{path}", PurePath(value)
+        if (place.is_absolute() or ".." in place.parts or value.startswith("~")) and said_by(key) != COMMAND_LINE:
+            yield (
+                f"{key}={value!r} leads out of the run directory and comes from {said_by(key)}; only the command line "
+                "itself can say that."
+            )
+
+
+def address_problems(executor: Executor, said_by: Callable[[str], str], *, trust: bool) -> Iterator[str]:
+    """A sentence where a file names the Ray cluster: Ray unpickles what a cluster answers."""
+    origin = said_by("executor.address")
+    if isinstance(executor, Ray) and executor.address != "auto" and origin != COMMAND_LINE and not trust:
+        yield (
+            f"executor.address={executor.address} comes from {origin}, and a cluster's answers can run code here. If "
+            "you trust it, say the address on the command line, or trust=true."
+        )

@@ -1,0 +1,366 @@
+"""One compiled graph, a recording for each signature it is called with: what `lower` returns for captured modes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from time import perf_counter
+from typing import Any
+
+import attrs
+import torch
+from attrs import define
+from torch.utils._python_dispatch import _disable_current_modes
+
+from npucompose.graphs.recordable import refused_by_recordings
+from npucompose.replay import gate
+from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
+from npucompose.replay.executor.timing import PlanTrial
+from npucompose.replay.front.keeping import Admission, KeptPlans
+from npucompose.replay.front.segments import Segmented, nodes_of, prepared
+from npucompose.replay.gate import Refused
+from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, is_watched, note, watchers
+from npucompose.replay.memory.arena import Arena, fork_safe_lock
+from npucompose.replay.memory.inputs import signature
+from npucompose.replay.plan import Workers
+from npucompose.results.graphs import Partition
+from npucompose.results.measured import CallStatistics
+from npucompose.schema.experiment import Partial
+
+
+@define(eq=False)
+class _Kept:
+    """A recording in a cache."""
+
+    recording: Recording
+    glance: Hashable
+    used: int
+    """The number of the call that used it last."""
+    replay_s: float = 0.0
+    """What a replay takes, by the last one that was timed."""
+
+
+class GraphCache:
+    """Called with the list of a graph's inputs; records signatures, up to `capture_limit` of them.
+
+    `when_new` says which: each when it first comes (`at_once`), or when calls have earned it (`earned`, see
+    Note [A recording has to be earned]); calls that somebody watches are recorded at once. `when_full` says what comes
+    beyond the limit. `eager`, TorchAir's way: one warning, and new signatures run the graph as it is; recorded ones are
+    still replayed. `replace`: the recording that was used longest ago makes place (detached handles of it stay good;
+    see Note [Who takes whose place]).
+    """
+
+    _boxed_call = True
+
+    def __init__(
+        self,
+        request: LowerRequest,
+        *,
+        capture_limit: int,
+        clone_output: bool = False,
+        executor: ExecutorName = "native",
+        when_full: WhenFull = "eager",
+        when_new: WhenNew = "at_once",
+        workers: Workers | None = None,
+        trial: PlanTrial | None = None,
+        partial: Partial = "cut",
+    ) -> None:
+        self.request = request
+        self.capture_limit = capture_limit
+        self.clone_output = clone_output
+        self.executor: ExecutorName = executor
+        self.when_full: WhenFull = when_full
+        self.workers = workers
+        self.partial: Partial = partial
+        """What happens where a node turns out, while it is recorded, to be none that a recording can hold."""
+        self.segmented: Segmented | None = None
+        """What calls that no recording fits become once that has happened: the graph, cut at that node."""
+        self.trial = trial or PlanTrial.of(request.graph_module)
+        """Judges the streams of the recordings; None where no plan was left to a trial."""
+        self.arena: Arena = request.memory if isinstance(request.memory, Arena) else Arena()
+        """What all recordings on this device compute in between lies here: they replay one at a time."""
+        self.last: Recording | None = None
+        """The recording used last; None before the first call and after an eager one."""
+        self.capture_seconds = 0.0
+        self.admission = Admission(when_new)
+        self._kept: list[_Kept] = []
+        """The one used last stands last."""
+        self._by_glance: dict[Hashable, list[_Kept]] = {}
+        self._plans = KeptPlans()
+        """Of recordings that others replaced."""
+        self._steady: Recording | None = None
+        """The recording that the last call met and the next one is expected to meet: it is asked first."""
+        self._again = 0
+        """Calls that met it since it became the steady one; `_settle` books them."""
+        self._hits = self._replacements = self._eager = 0
+        self._cost_s = self._cost_again_s = 0.0
+        """What a capture takes, and what it takes where the plan was kept, each by the last one."""
+        self._moving: tuple[int, ...] | None = None
+        """Inputs that are no parameters."""
+        self._warned: set[str] = set()
+        self._lock = fork_safe_lock()
+
+    @property
+    def captured(self) -> list[Recording]:
+        """The recordings; the one used last stands last."""
+        return [kept.recording for kept in self._kept]
+
+    @property
+    def statistics(self) -> CallStatistics:
+        parts = CallStatistics() if self.segmented is None else self.segmented.statistics
+        return parts + CallStatistics(
+            hits=self._hits + self._again,
+            captures=self.admission.captures,
+            replacements=self._replacements,
+            eager=self._eager,
+        )
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self.is_within_a_replay():
+            self._warn_once("within a replay", _within_a_replay)
+            self._eager += 1
+            return self._as_it_is(inputs)
+        if watchers:
+            return self._watched(inputs)
+        steady = self._steady
+        outputs = steady.try_replay(inputs) if steady is not None else None
+        if outputs is None:
+            return self._other(inputs)[1]
+        self._again += 1
+        return outputs
+
+    def _watched(self, inputs: list[Any]) -> list[Any]:
+        """A call of which somebody who makes it on this thread may want to know."""
+        given = list(inputs)
+        recording, outputs = self._other(inputs)
+        note(SeenCall(recording, given, outputs, self.capture_limit))
+        return outputs
+
+    def _other(self, inputs: list[Any]) -> tuple[Recording | None, list[Any]]:
+        """The recording of these inputs, made now if that is due, and its results; None: the graph ran as it is."""
+        if gate.has_onlookers():  # who wants to see every operator does
+            self._eager += 1
+            return None, self._as_it_is(inputs)
+        with self._lock:  # two threads with one new signature make one recording
+            call = self._settle()
+            glance = self._at_a_glance(inputs)
+            begun = perf_counter()
+            for kept in reversed(self._by_glance.get(glance, ())):
+                outputs = self._replayed(kept.recording, inputs)
+                if outputs is not None:
+                    kept.replay_s = perf_counter() - begun
+                    self._use(kept, call)
+                    return kept.recording, outputs
+            if self.segmented is None and self._makes_place(glance, inputs):
+                return self._capture(inputs, glance, call)
+            self.last = self._steady = None
+        if self.segmented is not None:
+            return None, self.segmented(inputs)
+        begun = perf_counter()
+        outputs = self._as_it_is(inputs)
+        self.ran_eagerly(glance, perf_counter() - begun)
+        return None, outputs
+
+    @staticmethod
+    def _replayed(recording: Recording, inputs: list[Any]) -> list[Any] | None:
+        # AOTAutograd's mode around a first call has nothing to say about what was recorded before.
+        with _disable_current_modes() if gate.why_not_here() else nullcontext():
+            return recording.try_replay(inputs)
+
+    def would_record(self, glance: Hashable, inputs: Sequence[Any]) -> bool:
+        """Whether a call had better come by here, of which the caller knows that it met no recording so far.
+
+        `glance` is the caller's own, as for `ran_eagerly`: equal for all calls of one signature.
+        """
+        with self._lock:
+            self._settle()
+            return is_watched() or self._is_worth_it(glance, inputs)
+
+    def ran_eagerly(self, glance: Hashable, seconds: float) -> None:
+        """Book a call without a recording, whoever made it."""
+        with self._lock:
+            self._eager += 1
+            self.admission.ran_eagerly(glance, seconds)
+
+    def _settle(self) -> int:
+        """Book the calls that met the steady recording; the number of the call that comes now."""
+        if self._again and self._kept:
+            steady = self._kept[-1]
+            self._hits += self._again
+            self.admission.calls_s += self._again * steady.replay_s
+            self._again = 0
+            steady.used = self.admission.call()
+        return self.admission.call()
+
+    def _at_a_glance(self, inputs: list[Any]) -> Hashable:
+        """Equal for all inputs of one signature, and nearly always different for others: shapes and numbers."""
+        if self._moving is None:
+            static = self.request.static_inputs
+            self._moving = tuple(i for i in range(len(inputs)) if i not in static)
+        values = [inputs[i] for i in self._moving]
+        try:
+            return tuple([value.shape if isinstance(value, torch.Tensor) else value for value in values])
+        except RuntimeError:  # not every kind of tensor has one
+            return tuple([type(value) for value in values])
+
+    def _use(self, kept: _Kept, call: int) -> None:
+        self._hits += 1
+        self.admission.calls_s += kept.replay_s
+        kept.used = call
+        if kept is not self._kept[-1]:
+            self._kept.remove(kept)
+            self._kept.append(kept)
+        # Where signatures take turns, the one before is not asked first: its no takes longer than finding the right.
+        self._steady = kept.recording if self.last is kept.recording else None
+        self.last = kept.recording
+
+    def _makes_place(self, glance: Hashable, inputs: list[Any]) -> bool:
+        """Whether a signature gets a recording; the one that has to go for it is gone then."""
+        if not self._is_worth_it(glance, inputs):
+            return False
+        if self._is_full():
+            self._plans.keep(self._kept[0].glance, self._kept[0].recording, wanted=glance)
+            self._drop(self._kept[0])
+            self._replacements += 1
+        return True
+
+    def _is_worth_it(self, glance: Hashable, inputs: Sequence[Any]) -> bool:
+        full = self._is_full()
+        if full and self.when_full == "eager":
+            self._warn_once("full", lambda: _full(self.capture_limit, inputs))
+            return False
+        if is_watched():
+            return True
+        cost_s = self._cost_again_s if glance in self._plans else self._cost_s
+        return self.admission.admits(glance, cost_s, self._kept[0].used if full else None)
+
+    def _is_full(self) -> bool:
+        return len(self._kept) >= self.capture_limit
+
+    def _drop(self, kept: _Kept) -> None:
+        self._kept.remove(kept)
+        alike = self._by_glance[kept.glance]
+        alike.remove(kept)
+        if not alike:
+            del self._by_glance[kept.glance]
+
+    def clear(self) -> None:
+        """Let all recordings go."""
+        with self._lock:
+            self._settle()
+            self._kept.clear()
+            self._by_glance.clear()
+            self._plans.clear()
+            self.last = self._steady = None
+
+    def is_within_a_replay(self) -> bool:
+        """This thread is replaying what lies in the same memory: an operator of that graph has called this one."""
+        return self.arena.is_mine()
+
+    def _as_it_is(self, inputs: list[Any]) -> list[Any]:
+        return list(self.request.graph_module.forward(*inputs))
+
+    def _capture(self, inputs: list[Any], glance: Hashable, call: int) -> tuple[Recording | None, list[Any]]:
+        captured = self._plans.recording(glance, inputs)
+        outputs = self._replayed(captured, inputs) if captured is not None else None
+        if captured is not None and outputs is not None:
+            self._cost_again_s = captured.seconds
+            self._keep(captured, glance, call)
+            return captured, outputs
+        try:
+            captured, outputs = self.recorded(inputs)
+        except Refused as refusal:
+            if self.partial == "refuse":
+                raise
+            return None, self._cut(refusal, inputs)
+        self._cost_s = captured.seconds
+        self._cost_again_s = self._cost_again_s or captured.seconds
+        self._keep(captured, glance, call)
+        return captured, outputs
+
+    def _keep(self, captured: Recording, glance: Hashable, call: int) -> None:
+        kept = _Kept(captured, glance, call)
+        self._kept.append(kept)
+        self._by_glance.setdefault(glance, []).append(kept)
+        self.admission.captured(glance, captured.seconds)
+        self.capture_seconds += captured.seconds
+        self.last = captured
+        self._steady = None  # the first replay is timed
+
+    def _cut(self, refusal: Refused, inputs: list[Any]) -> list[Any]:
+        """Everything but what was refused is recorded, in parts, from the next call on."""
+        found = nodes_of(refusal, self.request.graph_module.graph)
+        if not found:
+            raise refusal
+        segmented = Segmented(self.request, found, self.alike, clone_output=self.clone_output)
+        outputs = refusal.outputs if refusal.outputs is not None else segmented(inputs)
+        self.segmented = segmented
+        self.last = self._steady = None
+        return outputs
+
+    def alike(self, request: LowerRequest) -> GraphCache:
+        """A cache for a part of this graph, whose results the caller does not see as they are."""
+        return GraphCache(
+            attrs.evolve(request, memory=self.arena),
+            capture_limit=self.capture_limit,
+            executor=self.executor,
+            when_full=self.when_full,
+            when_new=self.admission.when_new,
+            workers=self.workers,
+            partial=self.partial,
+            trial=None if self.trial is None else PlanTrial(self.trial.asked),
+        )
+
+    def recordings(self) -> list[Recording]:
+        """All that were made and are kept, of the parts too where the graph is cut."""
+        return [*self.captured, *(self.segmented.captured if self.segmented is not None else ())]
+
+    def partition(self) -> Partition:
+        """How the graph is cut; a graph that is not has one segment."""
+        return Partition() if self.segmented is None else self.segmented.partition()
+
+    def recorded(self, inputs: list[Any]) -> tuple[Recording, list[Any]]:
+        """A recording of the graph for the signature of `inputs`, and the results of the call that was recorded."""
+        return CapturedGraph.capture_call(
+            self.request.graph_module,
+            inputs,
+            static=self.request.static_inputs,
+            executor=self.executor,
+            clone_output=self.clone_output,
+            workers=self.workers,
+            arena=self.arena,
+            finish=self.partial == "cut",
+            trial=self.trial,
+        )
+
+    def _warn_once(self, kind: str, words: Callable[[], str]) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(words(), RuntimeWarning, stacklevel=3)
+
+
+def lowered(cache: GraphCache, device: str) -> GraphCache | Segmented:
+    """What a graph becomes that `cache` would record whole: the cache, or the graph in parts where it cannot be."""
+    if cache.partial == "refuse":
+        return cache
+    cache.request = prepared(cache.request)
+    refused = dict(refused_by_recordings(cache.request.graph_module.graph, device))
+    if not refused:
+        return cache
+    return Segmented(cache.request, refused, cache.alike, clone_output=cache.clone_output)
+
+
+def _full(limit: int, inputs: Sequence[Any]) -> str:
+    return (
+        f"capture_limit={limit} recordings of this graph are made; new signatures, such as {signature(inputs)}, run "
+        "without replay from now on. Raise capture_limit, use fewer shapes, or let them take the place of the "
+        "recording used longest ago: target.when_full=replace."
+    )
+
+
+def _within_a_replay() -> str:
+    return (
+        "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
+        "without replay there. target.pool=graph gives each graph memory of its own."
+    )

@@ -1,0 +1,291 @@
+"""The act of planning: choose streams, order kernels, derive events, weigh the plan, write it into the graph, check.
+
+Streams that stand in the graph already, written in the model's source or by an earlier run of the pass, stay or are
+repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+from torch import fx
+
+from npucompose.errors import PlanError
+from npucompose.graphs import is_planned
+from npucompose.graphs.scopes import priorities, stream_labels
+from npucompose.results.streams import Decision, Event, Plan, Trial
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
+from npucompose.streams import explicit
+from npucompose.streams.assignment import candidates
+from npucompose.streams.emit import emit, strip
+from npucompose.streams.execute import find_races
+from npucompose.streams.lifetime import keep_alive
+from npucompose.streams.problem import Problem, ScheduledPlan, lives_of, predicted, schedule
+from npucompose.streams.timing import issued_before
+from npucompose.streams.validation import check_streams, validate
+
+
+@frozen(kw_only=True, eq=False)
+class NamedPlan:
+    """A plan by names, with the numbers that it was made from."""
+
+    plan: Plan
+    scheduled: ScheduledPlan
+    stream_names: Sequence[str]
+
+    @property
+    def aside(self) -> int:
+        """Kernels that leave the default stream."""
+        return sum(stream != DEFAULT_STREAM for stream in self.plan.nodes.values())
+
+    @property
+    def moved(self) -> int:
+        """Kernels that change their place in the list."""
+        pairs = zip(self.scheduled.problem.original, self.scheduled.order, strict=True)
+        return sum(before != after for before, after in pairs)
+
+    @property
+    def gain(self) -> float:
+        """Share of the serial time that the plan is predicted to save."""
+        serial = self.scheduled.problem.serial_us
+        return 1 - self.scheduled.simulation.makespan / serial if serial else 0.0
+
+    def decision(self, *, applied: bool, why: str, validated: bool = True, trial: Trial | None = None) -> Decision:
+        # What has to be read off the graph is read now: later passes may rewrite it.
+        lives = lives_of(self.scheduled.problem)
+        return Decision(
+            applied=applied,
+            why=why,
+            validated=validated,
+            trial=trial,
+            predict=lambda: predicted(self.scheduled, self.stream_names, lives),
+        )
+
+
+def named(
+    problem: Problem, labels: Sequence[str], priorities: Mapping[str, int], cores: Mapping[str, Cores] | None = None
+) -> NamedPlan:
+    """The plan that puts each kernel on the stream of its label, in the graph's own order where it can be kept."""
+    stream_names = tuple(dict.fromkeys((DEFAULT_STREAM, *labels)))
+    number = {label: index for index, label in enumerate(stream_names)}
+    scheduled = schedule(problem, [number[label] for label in labels], range(len(labels)))
+    return with_names(scheduled, stream_names, priorities, cores)
+
+
+def with_names(
+    scheduled: ScheduledPlan,
+    stream_names: Sequence[str],
+    priorities: Mapping[str, int],
+    cores: Mapping[str, Cores] | None = None,
+) -> NamedPlan:
+    names = scheduled.problem.names
+    nodes = {names[index]: stream_names[scheduled.streams[index]] for index in scheduled.order}
+    used = set(nodes.values())
+    plan = Plan(
+        nodes=nodes,
+        events=tuple(Event(recorder=names[first], waiter=names[then]) for first, then in scheduled.events),
+        priorities={stream: priority for stream, priority in priorities.items() if stream in used},
+        cores={stream: limit for stream, limit in (cores or {}).items() if stream in used},
+    )
+    return NamedPlan(plan=plan, scheduled=scheduled, stream_names=stream_names)
+
+
+def write(graph: fx.Graph, found: NamedPlan, can: Capabilities) -> None:
+    """The plan into the graph, with what the device needs beside it, proven afterwards (PlanError)."""
+    needed = found.scheduled.problem.needed
+    emit(graph, found.plan, needed, can)
+    if can.frees_early:
+        keep_alive(graph, needed)
+    validate(graph, needed, can)
+
+
+REPAIRABLE = frozenset(("race", "scope_nested", "scope_label", "record_nothing", "lifetime"))
+"""What writing the same streams anew puts right; scopes that do not pair leave nothing to go by."""
+
+
+def keep(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int, Decision]:
+    """(kernels whose place or events changed, what was decided) for a graph with streams.
+
+    A plan of the configuration must be the one that is there. Streams that are safe stay as they are; others get the
+    events that their data need, where `unsafe: fix` allows it. Where the device syncs data between streams by itself
+    nothing is checked but an order that was asked for.
+    """
+    wanted = problem.wanted
+    labels = stream_labels(graph)
+    there = named(problem, [labels.get(kernel, DEFAULT_STREAM) for kernel in problem.kernels], priorities(graph))
+    if wanted.plan:
+        _same(problem, there)
+    if not (can.explicit_events or wanted.edges):
+        why = "streams of the graph itself; the mode syncs their data"
+        return 0, there.decision(applied=True, why=why, validated=False)
+    try:
+        validate(graph, problem.needed, can)
+    except PlanError as error:
+        if wanted.unsafe == "error" or error.code not in REPAIRABLE:
+            raise
+        return _repaired(graph, problem, there.plan, can)
+    return 0, there.decision(applied=True, why="streams of the graph itself")
+
+
+def _same(problem: Problem, there: NamedPlan) -> None:
+    for node, stream in zip(problem.kernels, explicit.assigned(problem.needed, problem.wanted), strict=True):
+        if there.plan.nodes[node.name] != stream:
+            raise PlanError(
+                "already_planned",
+                f"The graph has stream scopes already, and they differ from streams.plan: '{node.name}' is on "
+                f"'{there.plan.nodes[node.name]}', the plan says '{stream}'. Remove one of the two, or say "
+                "streams.override=true to replace those of the graph.",
+            )
+
+
+def _repaired(graph: fx.Graph, problem: Problem, there: Plan, can: Capabilities) -> tuple[int, Decision]:
+    """The same streams, flat and with all events; what records and waits ordered before stays ordered."""
+    asked = [
+        (first, kernel)
+        for kernel, firsts in issued_before(graph, problem.kernels).items()
+        for first in firsts
+        if there.nodes[first.name] != there.nodes[kernel.name]
+    ]
+    strip(graph)
+    again = Problem.from_graph(graph, problem.wanted, can, asked)
+    found = named(again, [there.nodes[kernel.name] for kernel in again.kernels], there.priorities)
+    write(graph, found, can)
+    return found.aside, found.decision(applied=True, why="streams of the graph itself, with the events they lacked")
+
+
+HOPELESS = -0.5
+"""A plan that is predicted to take half as long again as one stream is not tried: no prediction is that wrong, and a
+trial costs every capture its time. The worst seen so far said -24% of a plan that saves a fifth."""
+DECISION = "npucompose.stream_plan"
+"""Where `apply` leaves its Decision: in the meta data of the graph module."""
+
+
+def plan(graph: fx.Graph, wanted: Streams, can: Capabilities) -> Plan:
+    """The plan for a graph that has none, whether it pays or not; changes nothing.
+
+    For `mm = x @ x; a = x.abs(); s = a - x; return mm + s`: mm and the sum on the default stream, abs and sub on
+    "stream1", one event from sub to the sum.
+    """
+    return _choose(Problem.from_graph(graph, wanted, can), can).plan
+
+
+def apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> int:
+    """Write the plan into the graph and say how many kernels left the default stream (or, without streams, moved).
+
+    A graph with scopes of its own, or planned before, is left as it is or repaired (see `keep`) unless
+    `wanted.override`. An automatic plan that does not pay is not applied: 0, and the Decision in `owning_module.meta`
+    says why. A plan that cannot be made safe is a PlanError.
+    """
+    changed, decision = _apply(graph, wanted, can)
+    if graph.owning_module is not None:
+        graph.owning_module.meta[DECISION] = decision
+    return changed
+
+
+def judged(graph: fx.Graph) -> Decision:
+    """Whether streams that nobody planned, those of the model's own code, keep every order that the kernels need."""
+    try:
+        validate(graph)
+    except PlanError as error:
+        return Decision(applied=True, validated=False, why=str(error))
+    return Decision(applied=True, why="the streams of the model's own code")
+
+
+def decision_of(module: fx.GraphModule) -> Decision | None:
+    """What `apply` decided for this graph module; None where it was not asked."""
+    return module.meta.get(DECISION)
+
+
+def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, Decision]:
+    if wanted.kind == "none":
+        return 0, Decision(applied=False, why="streams.kind is none")
+    stripped = strip(graph) if wanted.override else 0
+    problem = Problem.from_graph(graph, wanted, can)
+    if is_planned(graph):
+        return keep(graph, problem, can)
+    found = _choose(problem, can)
+    trial = _trial(found, can)
+    why_not = _not_worth_it(found, can, trial)
+    if why_not:
+        return stripped, found.decision(applied=False, why=why_not)
+    moved = found.moved
+    write(graph, found, can)
+    if wanted.check:
+        find_races(graph, wanted.check)
+    why = _why(found) if trial is None else f"{_why(found)}, to be tried at capture"
+    return found.aside or moved or stripped, found.decision(applied=True, why=why, trial=trial)
+
+
+def _why(found: NamedPlan) -> str:
+    wanted = found.scheduled.problem.wanted
+    by = "as written" if wanted.kind == "explicit" or wanted.plan else f"objective {wanted.objective}"
+    return by if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}"
+
+
+def _trial(found: NamedPlan, can: Capabilities) -> Trial | None:
+    """What the capture is to find out of this plan; None where the plan is followed, or judged here."""
+    scheduled, wanted = found.scheduled, found.scheduled.problem.wanted
+    if not found.aside or not _may_be_tried(wanted, can):
+        return None
+    predicts = wanted.cost != "none"
+    return Trial(
+        ms=wanted.trial_ms,
+        min_gain=wanted.min_gain,
+        predicted_us=scheduled.simulation.makespan if predicts else None,
+        predicted_serial_us=scheduled.problem.serial_us if predicts else None,
+    )
+
+
+def _may_be_tried(wanted: Streams, can: Capabilities) -> bool:
+    """A plan that a person wrote, or wants whatever it costs (`min_gain: 0`), is not."""
+    return can.tries_plans and wanted.trial_ms > 0 and wanted.min_gain > 0 and not wanted.plan and wanted.kind == "auto"
+
+
+def _not_worth_it(found: NamedPlan, can: Capabilities, trial: Trial | None) -> str:
+    """Why a plan stays out; '' for one that goes in. What a person wrote, or asked for by `edges`, always goes in."""
+    wanted = found.scheduled.problem.wanted
+    if not found.aside:
+        return "" if wanted.edges and found.moved else "nothing runs beside anything else"
+    if wanted.kind == "explicit" or wanted.plan:
+        return ""
+    if can.max_events is not None and len(found.plan.events) > can.max_events:
+        return f"it needs {len(found.plan.events)} events, target={can.target} mode={can.mode} has {can.max_events}"
+    if wanted.cost == "none" or not wanted.min_gain:
+        return ""
+    if trial is not None:
+        return f"predicted gain {found.gain:.1%}, which is beyond a trial" if found.gain < HOPELESS else ""
+    if found.gain >= wanted.min_gain:
+        return ""
+    return f"predicted gain {found.gain:.1%} is below streams.min_gain {wanted.min_gain:.1%}"
+
+
+def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
+    wanted = problem.wanted
+    if wanted.kind == "none":
+        return named(problem, [DEFAULT_STREAM] * len(problem.kernels), {})
+    if wanted.kind == "explicit" or wanted.plan:
+        labels = explicit.assigned(problem.needed, wanted)
+        _check_count(labels, wanted, can)
+        limits = explicit.cores(wanted, problem.model) if can.core_limits else {}
+        return named(problem, labels, explicit.priorities(wanted), limits)
+    limit = min(wanted.max_streams, can.max_streams)
+    chosen = candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
+    schedules = [schedule(problem, one.streams, one.ranked) for one in chosen]
+    if not wanted.min_gain or _may_be_tried(wanted, can):
+        # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
+        schedules = [one for one in schedules if any(one.streams)] or schedules
+    best = min(schedules, key=lambda one: one.rank)
+    return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
+
+
+def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:
+    used = sorted({DEFAULT_STREAM, *labels})
+    if len(used) > wanted.max_streams:
+        raise PlanError(
+            "too_many_streams",
+            f"The plan uses {len(used)} streams ({', '.join(used)}), streams.max_streams is {wanted.max_streams}: "
+            "raise it or name fewer.",
+        )
+    check_streams("plan", used, can)

@@ -1,0 +1,166 @@
+"""Reading a planned graph back (Plan) and proving it: every order that the kernels need is kept on every timing, and
+the device and the mode put up with its streams, events, operators, and kernels that want all cores at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import fx
+
+from npucompose.errors import PlanError
+from npucompose.graphs import Dependence, Edge
+from npucompose.graphs.effects import is_collective
+from npucompose.graphs.scopes import NAMESPACES, control, core_limits, priorities, stream_labels
+from npucompose.results.streams import Event, Plan
+from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.streams.lifetime import check_lifetimes
+from npucompose.streams.timing import Timing, issued_before
+
+GANGS = (
+    "npu_moe_distribute_dispatch",
+    "npu_moe_distribute_combine",
+    "npu_mm_all_reduce_base",
+    "npu_all_gather_base_mm",
+)
+"""Kernels that communicate from inside: all cores or none (TorchAir's document on core limits, "Schem Mode=1")."""
+_TAGGED = ("tagged_event_record", "tagged_event_wait", "tagged_event_on_stream", "record_tagged_stream")
+
+
+def check_operators(graph: fx.Graph, can: Capabilities) -> None:
+    """Tagged events exist in captured graphs only; scopes must be those of the mode's package."""
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in NAMESPACES:
+            continue
+        name = node.target.name().partition("::")[2].partition(".")[0]
+        if name in _TAGGED and not can.explicit_events:
+            raise PlanError(
+                "mode", f"'{node.name}': {name} has no meaning in mode={can.mode}, whose compiler syncs data by itself."
+            )
+        if control(node) in ("scope_enter", "scope_exit") and node.target.namespace != can.scope_namespace:
+            raise PlanError(
+                "mode",
+                f"'{node.name}' is of torch.ops.{node.target.namespace}; mode={can.mode} reads scopes of "
+                f"torch.ops.{can.scope_namespace}.",
+            )
+
+
+def check_streams(what: str, labels: Iterable[str], can: Capabilities) -> None:
+    used = sorted(set(labels))
+    if len(used) > can.max_streams:
+        raise PlanError(
+            "too_many_streams",
+            f"The {what} uses {len(used)} streams ({', '.join(used)}); target={can.target} mode={can.mode} has "
+            f"{can.max_streams}.",
+        )
+
+
+def check_budget(timing: Timing, can: Capabilities) -> None:
+    check_streams("graph", timing.streams.values(), can)
+    if can.max_events is not None and len(timing.events) > can.max_events:
+        last = timing.events[can.max_events]
+        raise PlanError(
+            "too_many_events",
+            f"The graph has {len(timing.events)} events; target={can.target} mode={can.mode} has {can.max_events}. The "
+            f"first beyond is recorded after '{last.recorder}' for '{last.waiter}'.",
+        )
+
+
+def check_gangs(graph: fx.Graph, timing: Timing, needed: Dependence, can: Capabilities) -> None:
+    """Kernels that start with all their cores or not at all must not be free to run at once beyond what there is.
+
+    Without a limit of its own each takes every vector core, so any two that no event orders may starve one another;
+    with limits any number that no event orders may, once they want more together than there are.
+    """
+    gangs = [kernel for kernel in needed.kernels if _is_gang(kernel)]
+    limits, there = core_limits(graph), can.device_model.vector
+    wants = {gang: limits[gang].vectorcore if gang in limits else there for gang in gangs}
+    if starving := _beyond(gangs, timing, wants, there):
+        each = (f"'{gang.name}' ({wants[gang]} on stream '{timing.streams[gang.name]}')" for gang in starving)
+        raise PlanError(
+            "gang",
+            f"{' and '.join(each)} each take their vector cores all at once and no event orders them; together they "
+            f"want {sum(wants[gang] for gang in starving)} of {there}: they can starve each other for ever.",
+        )
+
+
+def _beyond(gangs: Sequence[fx.Node], timing: Timing, wants: Mapping[fx.Node, int], there: int) -> tuple[fx.Node, ...]:
+    """Kernels that may all run at once and want more than there is; () where no such set exists.
+
+    Depth first over sets in which no event orders any two; a set that fits with all that could still join it is left.
+    """
+    todo: list[tuple[tuple[fx.Node, ...], Sequence[fx.Node]]] = [((), gangs)]
+    while todo:
+        chosen, rest = todo.pop()
+        taken = sum(wants[gang] for gang in chosen)
+        if taken > there:
+            return chosen
+        if taken + sum(wants[gang] for gang in rest) <= there:
+            continue
+        for place, gang in enumerate(rest):
+            later = [
+                other for other in rest[place + 1 :] if not (timing.orders(gang, other) or timing.orders(other, gang))
+            ]
+            todo.append(((*chosen, gang), later))
+    return ()
+
+
+def _is_gang(kernel: fx.Node) -> bool:
+    packet = getattr(getattr(kernel.target, "overloadpacket", None), "__name__", "")
+    return is_collective(kernel) or packet.startswith(GANGS)
+
+
+def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> Plan:
+    """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
+    kernels = (dependence or Dependence.from_graph(graph)).kernels
+    labels = stream_labels(graph)
+    before = issued_before(graph, kernels)
+    streams = {kernel: labels.get(kernel, DEFAULT_STREAM) for kernel in before}
+    return Plan(
+        nodes={kernel.name: stream for kernel, stream in streams.items()},
+        events=tuple(
+            Event(recorder=first.name, waiter=kernel.name)
+            for kernel, firsts in before.items()
+            for first in firsts
+            if streams[first] != streams[kernel]
+        ),
+        priorities=priorities(graph),
+    )
+
+
+def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabilities | None = None) -> None:
+    """Raise PlanError unless the graph is safe however long each kernel takes; a hand-written graph may be given too.
+
+    The codes: `scope_unpaired`, `scope_nested`, `scope_label` (the label must be the first key), `record_nothing` (no
+    kernel before it on its stream), `deadlock` (a wait for what is recorded only after it; the circle is printed),
+    `race`, `collective_order`, `random_order`, `effect_order`, `order` (an edge of `dependence` that neither stream
+    order nor events keep; `dependence` is that of the graph before it was planned, by default of the graph itself).
+    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang`
+    (kernels that take all their cores at once, any number of them together more than there are) and `lifetime` (memory
+    that a stream may reuse while another one still reads it).
+    """
+    needed = dependence or Dependence.from_graph(graph)
+    if can is not None:
+        check_operators(graph, can)
+    timing = Timing.from_graph(graph, needed)
+    for edge in needed.edges:
+        if not timing.orders(edge.first, edge.then):
+            raise PlanError(
+                _code(edge),
+                f"'{edge.first.name}' on stream '{timing.streams[edge.first.name]}' must be done before "
+                f"'{edge.then.name}' on stream '{timing.streams[edge.then.name]}' ({edge.why}), but neither stream "
+                "order nor an event says so.",
+            )
+    if can is not None:
+        check_budget(timing, can)
+        check_gangs(graph, timing, needed, can)
+        if can.frees_early:
+            check_lifetimes(graph, timing, needed)
+
+
+def _code(edge: Edge) -> str:
+    if edge.why == "effect order" and is_collective(edge.first) and is_collective(edge.then):
+        return "collective_order"
+    return {"random order": "random_order", "effect order": "effect_order", "asked for": "order"}.get(edge.why, "race")

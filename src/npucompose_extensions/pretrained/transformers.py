@@ -1,0 +1,121 @@
+"""Any model class of the Hugging Face library, made from a configuration with random weights: nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from attrs import frozen
+
+from npucompose.errors import ConfigError, MissingExtra, did_you_mean
+from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
+from npucompose.table.names import CLASS, foreign_config_problems
+from npucompose.table.options import option
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@frozen(kw_only=True)
+class Transformers(Model):
+    """forward(what the class takes) -> the logits, or what the class returns first; `outputs=all`: every tensor.
+
+    The inputs follow from the class: input_ids, pixel_values, input_features or input_values, and decoder_input_ids.
+    `config` speaks of the chosen class alone, in its own words; what it does not name has a small size, or with
+    `small=false` the size that the class has by itself.
+    """
+
+    name: ClassVar[str] = "transformers"
+    architecture: str = option(
+        "LlamaForCausalLM", "a class of the package, with its task's head or without", name=CLASS
+    )
+    config_class: str | None = option(
+        None, "the class of its configuration; null: the one that the architecture names", name=CLASS, optional=True
+    )
+    config: Mapping[str, Any] = option(factory=dict, doc="keys of the configuration: {n_embd: 64, n_layer: 3}")
+    small: bool = option(True, "what config does not name: small sizes, or false: the class's own")
+    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs")
+    outputs: Literal["first", "all"] = option("first", "the first tensor, or every one")
+    batch: int = option(1, "texts, images or recordings", ge=1)
+    tokens: int = option(16, "tokens of a text", ge=1)
+    frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)
+    samples: int = option(2000, "samples of a wave form", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if problem := next(foreign_config_problems(self.config, "config"), None):
+            raise ValueError(problem)
+
+    def check(self) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            raise MissingExtra("model=transformers", "transformers", "transformers")
+
+    def build(self, seed: int) -> Built:
+        self.check()
+        import torch
+
+        from npucompose_extensions.pretrained.inputs_and_outputs import Outputs, Sizes, makers
+
+        dtype = getattr(torch, self.dtype)
+        with seeded(seed):
+            module = self._made().to(dtype)
+        sizes = Sizes(batch=self.batch, tokens=self.tokens, frames=self.frames, samples=self.samples)
+        made = makers(module, sizes)
+
+        def inputs(step: int) -> Inputs:
+            g = generator(seed, step)
+            tensors = {name: make(g) for name, make in made.items()}
+            return {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
+
+        return Built(module=inference(Outputs(module, tuple(made), first=self.outputs == "first")), inputs=inputs)
+
+    def _made(self) -> nn.Module:
+        import transformers  # pyright: ignore[reportMissingImports]
+
+        from npucompose_extensions.pretrained.inputs_and_outputs import offline
+        from npucompose_extensions.pretrained.small_configs import arguments
+
+        architecture = self._class("architecture", self.architecture, transformers.PreTrainedModel)
+        config_class = self._config_class(architecture)
+        given = arguments(config_class, self.config, self.small)
+        try:
+            with offline():
+                config = config_class(**given)
+                # A cache that a model makes for itself is no output, and one of growing length is another graph.
+                for part in {id(one): one for one in (config, config.get_text_config())}.values():
+                    part.use_cache = False
+                return architecture(config)
+        except Exception as error:
+            what = f"{self.architecture}({config_class.__name__}(…))"
+            raise ConfigError(f"model.config: {what} raised {type(error).__name__}: {error}") from error
+
+    def _config_class(self, architecture: Any) -> Any:
+        import transformers  # pyright: ignore[reportMissingImports]
+
+        if self.config_class is not None:
+            return self._class("config_class", self.config_class, transformers.PretrainedConfig)
+        found = getattr(architecture, "config_class", None)
+        if not isinstance(found, type):
+            raise ConfigError(
+                f"model.architecture '{self.architecture}' names no configuration class: say which with "
+                "model.config_class."
+            )
+        return found
+
+    def _class(self, key: str, name: str, base: type[Any]) -> Any:
+        """A class of the package that is a `base`: no other is called with what a configuration says."""
+        import transformers  # pyright: ignore[reportMissingImports]
+
+        found = getattr(transformers, name, None)
+        if not isinstance(found, type):
+            hint = did_you_mean(name, [other for other in dir(transformers) if other[:1].isupper()])
+            problem = f"model.{key} '{name}' is not a class of transformers {transformers.__version__}. {hint}"
+            raise ConfigError(problem.strip())
+        if not issubclass(found, base):
+            raise ConfigError(
+                f"model.{key} '{name}' is no {base.__name__} of transformers {transformers.__version__}, or one that "
+                "picks its class itself: name the class, as in LlamaForCausalLM and LlamaConfig."
+            )
+        return found
