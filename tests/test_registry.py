@@ -10,7 +10,7 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages import STAGES
-from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS
@@ -94,7 +94,7 @@ def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any])
         file = {"cancel_moves": "cancel_transposes"}.get(name, name)  # a name that users have written down
         assert (
             module == f"npucompose.{group}.{file}"
-            or (group == "models" and module.startswith("npucompose.models."))
+            or (group in ("models", "passes") and module.startswith(f"npucompose.{group}."))
             or module.startswith(EXTENSIONS)
         )
         assert (ROOT / "conf" / yaml / f"{name}.yaml").is_file()

@@ -55,7 +55,7 @@ def _facts(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
 
-    from npucompose.table.plain import facts_of
+    from npucompose.table.structure import facts_of
     from npucompose.targets.torchair import facts
 
     return [facts_of(facts.graph_facts(loaded)) for loaded in facts.LOADED]

@@ -20,7 +20,7 @@ from attrs import asdict, frozen
 
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Pass
-from npucompose.passes.core_limit import CoreLimit
+from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import GE, ModeSpec, modes_that

@@ -11,9 +11,8 @@ import torch
 from torch import fx
 
 from npucompose.errors import traced_line
-from npucompose.graphs.describe import op_name
+from npucompose.graphs.describe import op_name, places
 from npucompose.graphs.effects import nodes_in, tensors_in
-from npucompose.graphs.inputs import places
 from npucompose.graphs.matching import arguments_of
 from npucompose.graphs.scopes import control
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op

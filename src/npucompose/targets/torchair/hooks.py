@@ -20,8 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from npucompose.errors import NpuComposeError
 from npucompose.graphs.effects import leaves_in
-from npucompose.graphs.form import same_form
 from npucompose.graphs.matching import value_of
+from npucompose.passes.metadata import same_form
 from npucompose.passes.replace import PATTERNS, Replace
 from npucompose.passes.replace.rewrite import facts_of
 from npucompose.results.graphs import PassRecord

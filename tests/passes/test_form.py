@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from npucompose.graphs.form import same_form
+from npucompose.passes.metadata import same_form
 
 
 def plain() -> torch.Tensor:

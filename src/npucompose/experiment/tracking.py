@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
+
+from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.registry import Registry
+from npucompose.report import json as report_json
+from npucompose.report.json import Tracked
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, origin
 from npucompose.schema.sweep import Tracker
 from npucompose.table.names import LONGEST, is_name
@@ -23,8 +30,7 @@ TIME_LIMIT_S = 60.0
 """For the first run; each further one may take EACH_S more."""
 EACH_S = 10.0
 BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from npucompose.experiment.tracking.process import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from npucompose.experiment.tracking import main; main()"
 )
 
 
@@ -78,3 +84,56 @@ def _problems(done: subprocess.CompletedProcess[str]) -> Iterator[str]:
     except (IndexError, ValueError, KeyError, TypeError):
         told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         yield f"its process ended with exit status {done.returncode} ({told}); the runs are kept."
+
+
+@frozen(kw_only=True)
+class Order:
+    """What the tracker's own process is given."""
+
+    name: str
+    place: str | None
+    experiment: str
+    store: str
+    folders: tuple[str, ...]
+
+
+class RunTracker(ABC):
+    """Where finished runs are filed, as `tracker=NAME` asks; it lives in a process of its own."""
+
+    name: ClassVar[str]
+    package: ClassVar[str | None] = None
+    """What has to be importable, and the extra of npucompose that brings it."""
+
+    @classmethod
+    @abstractmethod
+    def reporter(cls, order: Order) -> Callable[[Tracked, bool], None]:
+        """A function that reports one run, or leaves it out where a run that ran nothing (True) is filed already."""
+
+
+TRACKERS: Registry[type[RunTracker]] = Registry(kind="tracker", base=RunTracker, group="npucompose.trackers")
+
+
+def main() -> None:
+    """Called by BOOT: the order on stdin, the account as the last line of stdout."""
+    order = Order(**json.load(sys.stdin))
+    with os.fdopen(os.dup(1), "w") as account:
+        os.dup2(2, 1)  # trackers print; only the account goes to the parent
+        problems = handle(order, reporter_of(order))
+        account.write(json.dumps({"problems": problems}) + "\n")
+
+
+def handle(order: Order, reporter: Callable[[Tracked, bool], None]) -> list[str]:
+    """Report each run; a run that cannot be reported does not keep the others from it."""
+    problems: list[str] = []
+    for folder in map(Path, order.folders):
+        try:
+            report = report_json.load(folder)
+            reporter(Tracked.of(report, folder), report.reused)
+        except Exception as error:  # noqa: BLE001  whatever a tracker raises is accounted for and loses nothing
+            problems.append(f"{folder.name} was not told: {type(error).__name__}: {error}")
+    return problems
+
+
+def reporter_of(order: Order) -> Callable[[Tracked, bool], None]:
+    """A function that reports one run, or leaves it out where a run that ran nothing is known there."""
+    return TRACKERS.get(order.name).reporter(order)

@@ -7,30 +7,20 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_free.store import write_atomically
+from npucompose.arguments import KIT_OUT
+from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-
-if TYPE_CHECKING:
-    from npucompose.experiment.job import Job
+from npucompose.experiment.job import Job, device_folder, recipe_key
+from npucompose.experiment.lock import read
+from npucompose.experiment.verify import job_of
+from npucompose.recipe.device_kit import Read, device_name, kept, texts
+from npucompose.results import premises
+from npucompose.untrusted import load_yaml, read_text
 
 READ = "read"
-OUT = "device_kit"
-
-
-def declare(kit: argparse.ArgumentParser) -> None:
-    kit.add_argument(
-        "words",
-        nargs="+",
-        metavar="FILE",
-        help="a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json",
-    )
-    kit.add_argument(
-        "--out", metavar="FOLDER", help=f"of the kit (default: {OUT}); of what is read: .npucompose/device"
-    )
-    kit.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    kit.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
-    kit.set_defaults(act=act)
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -38,10 +28,7 @@ def act(arguments: argparse.Namespace) -> int:
         return _read(arguments.words[1:], arguments.out)
     file, *overrides = arguments.words
     job = _job(Path(file), overrides, arguments.config_dir, trust=arguments.trust)
-    from npucompose.experiment.device_verdicts import recipe_key
-    from npucompose.recipe.device_kit import texts
-
-    folder = Path(arguments.out or OUT)
+    folder = Path(arguments.out or KIT_OUT)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--out {folder} is there and not empty: name a new folder for the kit.")
     for path in _written(folder, texts(job.composed, job.checked, recipe_key(job.ingredients.values))):
@@ -52,15 +39,8 @@ def act(arguments: argparse.Namespace) -> int:
 
 def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, trust: bool) -> Job:
     """The experiment of a recipe. An NPU that is not here is compiled for all the same: with npu_offline."""
-    from npucompose.compose.tree import compose
-    from npucompose.experiment.job import Job
-    from npucompose.experiment.verify import job_of
-    from npucompose.untrusted import load_yaml
-
     data: Any = load_yaml(file)
     if isinstance(data, dict) and "configuration" in data:
-        from npucompose.experiment.lock import read
-
         if overrides:
             raise ConfigError(f"{file} is locked: it takes no key=value. Lock another experiment.")
         return job_of(read(file), trust=trust)
@@ -76,24 +56,17 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
 
 
 def _read(words: Sequence[str], out: str | None) -> int:
-    from npucompose.experiment.device_verdicts import folder_of
-    from npucompose.recipe.device_kit import Read, device_name, kept
-    from npucompose.results import premises
-    from npucompose.untrusted import read_text
-
     if len(words) != 1:
         raise ConfigError("device-kit read takes one result file: npucompose device-kit read results.json")
     file = Path(words[0])
-    read = Read(results=premises.read(file, read_text(file)))
-    print("\n".join(read.lines()))
-    for path in _written(Path(out) if out else folder_of(device_name(read.results)), kept(read)):
+    found = Read(results=premises.read(file, read_text(file)))
+    print("\n".join(found.lines()))
+    for path in _written(Path(out) if out else device_folder(device_name(found.results)), kept(found)):
         print(f"written: {path}")
-    return 1 if any(claim.outcome == "refuted" for claim in read.results.claims.values()) else 0
+    return 1 if any(claim.outcome == "refuted" for claim in found.results.claims.values()) else 0
 
 
 def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    from airflow_free.store import write_atomically
-
     try:
         for name, text in texts.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""`npucompose report [DIR…]`: runs beside each other, or what differs between two."""
+"""`npucompose report [DIR…]`: runs beside each other, or what differs between two; of run folders, sweep folders and
+stores with a ledger.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,9 @@ from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
 from npucompose.report import compare, comparison
 from npucompose.report import json as report_json
 from npucompose.report.words import STATUS_WORDS
-from npucompose.results.record import MEASURED
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)")
-    parser.add_argument("--diff", action="store_true", help="what differs between two runs, and who said so")
-    parser.add_argument("--sort", default="p50_us", choices=(*MEASURED, "status"), help="by which figure")
-    parser.add_argument("--descending", action="store_true", help="the largest first")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="so many lines; 0: all (default: 50)")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="for a pull request")
-    form.add_argument("--csv", action="store_true", help="for a spreadsheet")
-    form.add_argument("--json", action="store_true", help="with --diff: the differences as JSON")
-    form.add_argument(
-        "--html", metavar="FILE", type=Path, help="one page: table, Pareto plots, differences between any two runs"
-    )
-    parser.set_defaults(act=report)
-
-
-def report(arguments: argparse.Namespace) -> int:
+def act(arguments: argparse.Namespace) -> int:
     """Print, or write the page; the exit status is 0 whatever the runs came to."""
     places = [Path(place) for place in arguments.places]
     if arguments.json and not arguments.diff:
