@@ -25,7 +25,7 @@ from npucompose.console import console
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.job import LOG, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
-from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
