@@ -149,9 +149,8 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def fetch(arguments: argparse.Namespace) -> int:
-    from npucompose.targets.npu_offline.claims import claims_on
-    from npucompose.targets.npu_offline.fetch import DEFAULT_VERSION, fetch, pinned
-    from npucompose.targets.npu_offline.wheel import torch_problem
+    from npucompose.targets.npu_offline.option_trees import claims_on
+    from npucompose.targets.npu_offline.wheel import DEFAULT_VERSION, fetch, pinned, torch_problem
 
     pin = pinned(arguments.version or DEFAULT_VERSION, arguments.python, arguments.platform)
     fetched = fetch(pin)

@@ -19,7 +19,7 @@ from npucompose.recipe import eject
 from npucompose.recipe.ejected import Parts, text
 from npucompose.recipe.genuine import Package, attributes
 from npucompose.schema.experiment import Experiment, Mode, ModeName
-from npucompose.targets.npu_offline.fetch import fetch, pinned
+from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
 from npucompose.vendor.option_specs import Leaf
 from tests.recipe.experiments import OTHER_VERSIONS

@@ -15,8 +15,8 @@ import pytest
 from nursery import command
 
 from npucompose.compose.tree import compose
-from npucompose.targets.npu_offline.fetch import fetch, pinned
 from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
+from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions, illegal_in_mode

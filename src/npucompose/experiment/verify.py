@@ -22,7 +22,7 @@ from npucompose.experiment.run import LOCKED, run_experiment
 from npucompose.results import premises
 from npucompose.results.measured import Numerics
 from npucompose.results.record import EXIT_STATUS
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.untrusted import read_text
 from npucompose.vendor.option_specs import shown
 from npucompose.visible import visible

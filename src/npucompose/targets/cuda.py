@@ -70,7 +70,7 @@ class CudaTarget(Target):
         if self.index >= count:
             has = f"{count} CUDA device(s)" if count else "no CUDA device"
             raise ConfigError(
-                f"target=cuda needs device cuda:{self.index}, and torch {torch.__version__} finds {has} here. "
+                f"target={self.name} needs device cuda:{self.index}, and torch {torch.__version__} finds {has} here. "
                 "Targets that every machine has: cpu, null_device; `npucompose doctor` shows what is missing."
             )
         super().check(mode)
