@@ -29,7 +29,7 @@ OTHER_PATTERN = {
     "dump_config.dump_step": GENUINE_DUMP_STEP,
     "npugraph_ex.dump_config.dump_step": GENUINE_DUMP_STEP,
 }
-"""Ours takes less: the genuine pattern takes exponential time on a long wrong text (docs/decisions/2026-11-21-option-trees.md)."""
+"""Ours takes less: the genuine pattern takes exponential time on a long text (decisions/2026-11-21-option-trees.md)."""
 
 
 @pytest.fixture(scope="session")
