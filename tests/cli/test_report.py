@@ -10,9 +10,9 @@ import pytest
 from attrs import evolve
 
 from npucompose.cli import main
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.report import json as report_json
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from report_examples import CRASHED, FULL

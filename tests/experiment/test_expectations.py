@@ -19,7 +19,7 @@ from npucompose.results.record import CallFacts, Expectation, Report, SequenceFa
 from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
 from npucompose.schema.experiment import Expect
 
-SINKING = SinkingFacts.of(
+SINKING = SinkingFacts.from_verdicts(
     fx_graph=Verdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),
     ge_graph=Verdict(value="static", certainty="proven", evidence=("Data query [2, 8, 1, 64]",)),
     ge_build=Verdict(value="dynamic", certainty="derived", evidence=("row 5",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from npucompose.results.graphs import Outside, Partition
+from npucompose.results.graphs import Outside, Partition, PassFacts
 from npucompose.results.measured import Behind, Memory, ModeFacts, ModeTime, Numerics, Overwrites, Share
 from npucompose.results.record import (
     BenchmarkFacts,
@@ -14,7 +14,6 @@ from npucompose.results.record import (
     Environment,
     Expectation,
     GraphFacts,
-    PassFacts,
     Recompile,
     ReplayFacts,
     Report,
@@ -105,7 +104,7 @@ CUT = Partition(
 )
 INDUCTOR = evolve(
     FULL,
-    sinking=SinkingFacts.of(
+    sinking=SinkingFacts.from_verdicts(
         path=3,
         fx_graph=Verdict(value="dynamic", certainty="derived", evidence=("lens[0] is the number s0",)),
         ge_graph=Verdict(value="static", certainty="derived"),

@@ -16,12 +16,11 @@ from npucompose.report.compare import (
     as_table,
     columns,
 )
-from npucompose.results.figures import CHOICES, MEASURED, Figures
-from npucompose.results.record import Report
+from npucompose.results.record import CHOICES, MEASURED, Figures, Report
 
 
 def line(name: str, report: Report) -> Line:
-    return Line(name=name, status=report.status, figures=Figures.of(report), error=report.error)
+    return Line(name=name, status=report.status, figures=Figures.from_report(report), error=report.error)
 
 
 LINES = [line(name, report) for name, report in EXAMPLES.items()]
@@ -29,10 +28,10 @@ LINES = [line(name, report) for name, report in EXAMPLES.items()]
 
 def test_figures_are_those_of_the_report_and_wrong_results_have_no_speed() -> None:
     assert FULL.stages.benchmark is not None
-    figures = Figures.of(FULL)
+    figures = Figures.from_report(FULL)
     assert (figures.model, figures.mode, figures.p50_us) == ("gpt_decode", "reduce-overhead", 517.04)
     assert figures.speedup == FULL.stages.benchmark.speedup["eager"]
-    assert (Figures.of(WRONG).p50_us, Figures.of(WRONG).speedup) == (None, None)
+    assert (Figures.from_report(WRONG).p50_us, Figures.from_report(WRONG).speedup) == (None, None)
     assert set(CHOICES) | set(MEASURED) == {f.name for f in Figures.__attrs_attrs__}
 
 

@@ -12,9 +12,8 @@ from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR
 
 from npucompose.report.compare import Line, with_front
 from npucompose.report.comparison import ABSENT, Compared, differences, render
-from npucompose.results.figures import Figures
 from npucompose.results.measured import Memory
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 from tools.chromium import Chromium
 
 
@@ -22,9 +21,9 @@ def line(name: str, report: Report) -> Line:
     return Line(
         name=name,
         status=report.status,
-        figures=Figures.of(report),
+        figures=Figures.from_report(report),
         error=report.error,
-        work=f"{Figures.of(report).model}",
+        work=f"{Figures.from_report(report).model}",
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.report.compare import Line, front, rounded, with_front
-from npucompose.results.figures import Figures
+from npucompose.results.record import Figures
 
 SMALL = st.integers(0, 4).map(float)
 

@@ -47,8 +47,7 @@ from npucompose.report.pictures import Axis, timeline_drawings
 from npucompose.report.words import (
     as_time,
 )
-from npucompose.results.figures import Figures
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -97,7 +96,7 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
         compare.Line(
             name=f"{name} mode=x",
             status=report.status,
-            figures=Figures.of(report),
+            figures=Figures.from_report(report),
             error=report.error,
             work="the work" if "model" in report.experiment else "",
         )

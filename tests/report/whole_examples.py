@@ -10,11 +10,10 @@ from report_examples import CONTEST, CUT, EXAMPLES, FULL, INDUCTOR, OVERWRITES, 
 from rich.console import Console
 
 from npucompose.console import console
-from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, RuleFacts
+from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, PassFacts, RuleFacts
 from npucompose.results.measured import AblationFacts, CallStatistics, Memory, Numerics, Share, Variant
-from npucompose.results.npu import GeGraph, NpuFacts
-from npucompose.results.record import CallFacts, GraphFacts, PassFacts, Report, SequenceFacts
-from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.record import CallFacts, GraphFacts, Report, SequenceFacts
+from npucompose.results.sinking import Blame, GeGraph, NpuFacts, SinkingFacts, Step, Verdict
 from npucompose.results.streams import Timeline
 from npucompose.results.streams import Verdict as Weighed
 
@@ -87,7 +86,7 @@ NPU = NpuFacts(
     event_waits=4,
     streams=2,
 )
-FACTS = SinkingFacts.of(
+FACTS = SinkingFacts.from_verdicts(
     path=None,
     fx_graph=Verdict(value="static", certainty="proven"),
     ge_graph=Verdict(value="mixed", certainty="derived", evidence=("one", "two")),

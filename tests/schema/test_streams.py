@@ -116,11 +116,11 @@ TIMELINE = Timeline(source="predicted", nodes=("a",), streams=("default",), star
 def test_what_a_decision_predicts_is_worked_out_once_and_when_it_is_read() -> None:
     asked: list[int] = []
 
-    def tell() -> tuple[Prediction, Timeline]:
+    def predict() -> tuple[Prediction, Timeline]:
         asked.append(1)
         return prediction(1.0, 2.0), TIMELINE
 
-    decision = Decision(applied=True, why="w", tell=tell)
+    decision = Decision(applied=True, why="w", predict=predict)
     assert asked == []
     assert (decision.prediction, decision.timeline) == (prediction(1.0, 2.0), TIMELINE)
     assert asked == [1]
@@ -128,13 +128,13 @@ def test_what_a_decision_predicts_is_worked_out_once_and_when_it_is_read() -> No
     assert (silent.prediction, silent.timeline) == (None, None)
 
 
-@pytest.mark.parametrize("tell", [None, lambda: (prediction(1.0, 2.0), TIMELINE)])
-def test_a_copy_of_a_decision_is_told_and_says_the_same(tell: Any) -> None:
+@pytest.mark.parametrize("predict", [None, lambda: (prediction(1.0, 2.0), TIMELINE)])
+def test_a_copy_of_a_decision_has_its_prediction_and_says_the_same(predict: Any) -> None:
     trial = Trial(ms=1.0, min_gain=0.1)
-    made = Decision(applied=False, why="because", validated=False, trial=trial, tell=tell)
+    made = Decision(applied=False, why="because", validated=False, trial=trial, predict=predict)
     copy = pickle.loads(pickle.dumps(made.__reduce__()[1]))
-    assert copy == (False, "because", False, trial, made.prediction, made.timeline)
+    assert copy == (False, "because", False, trial, predict and (made.prediction, made.timeline))
     again = made.__reduce__()[0](*copy)
     assert (again.applied, again.why, again.validated, again.trial) == (False, "because", False, trial)
     assert (again.prediction, again.timeline) == (made.prediction, made.timeline)
-    assert (again.tell is None) == (tell is None)
+    assert (again.predict is None) == (predict is None)

@@ -8,9 +8,8 @@ import attrs
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.experiment.tracking.base import TRACKERS
+from npucompose.experiment.tracking import TRACKERS
 from npucompose.results.effective import DEFAULT, Effective, origin, settings
-from npucompose.results.figures import CHOICES, MEASURED, Figures, figure_stage
 from npucompose.results.graphs import (
     Adaptation,
     DryRun,
@@ -25,12 +24,24 @@ from npucompose.results.graphs import (
     rules_together,
 )
 from npucompose.results.measured import EXACT, TOLERANCES, CallStatistics, Memory, Overwrites, Tolerance, tolerance_of
-from npucompose.results.record import EXIT_STATUS, STATUSES, BenchmarkFacts, CompileTimes, Report, Stages, StreamFacts
+from npucompose.results.record import (
+    CHOICES,
+    EXIT_STATUS,
+    MEASURED,
+    STATUSES,
+    BenchmarkFacts,
+    CompileTimes,
+    Figures,
+    Report,
+    Stages,
+    StreamFacts,
+    figure_stage,
+)
 from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, SinkingFacts, Step, Verdict
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.experiment import PATHS, Operator, dimension_of, told
 from npucompose.schema.streams import fits
-from npucompose.table.plain import facts_of, flat, of_facts
+from npucompose.table.structure import facts_of, flat, of_facts
 from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel, cpu
 from npucompose.version import torch_warning
 
@@ -255,8 +266,8 @@ def test_a_report_comes_back_from_its_plain_form() -> None:
     made = report(streams=streams, stages=Stages(compile=CompileTimes(total_s=1)), rejected=("no",))
     data = made.as_dict()
     assert data["rejected"] == ["no"]
-    assert Report.of_dict(data) == made
-    assert Report.of_dict({**data, "of a later version": 3}) == made
+    assert Report.from_dict(data) == made
+    assert Report.from_dict({**data, "of a later version": 3}) == made
 
 
 @pytest.mark.parametrize(
@@ -265,29 +276,29 @@ def test_a_report_comes_back_from_its_plain_form() -> None:
         ({"schema": 2}, r"'schema' is 2; this version of npucompose reads schema 1\."),
         ({"schema": None}, "'schema' is None"),
         ({"status": "fine"}, "unknown status 'fine'"),
-        ({"key": 3}, "text is wanted, not 3"),
-        ({"reused": 1}, "true or false is wanted, not 1"),
-        ({"log_cut_bytes": 1.0}, "a whole number is wanted, not 1.0"),
-        ({"log_cut_bytes": True}, "a whole number is wanted, not True"),
-        ({"error": 5}, "report.error"),
-        ({"experiment": []}, "a mapping is wanted"),
-        ({"graphs": "abc"}, "a list is wanted, not 'abc'"),
-        ({"graphs": {}}, "a list is wanted"),
-        ({"rejected": [1]}, "text is wanted, not 1"),
-        ({"memory": []}, "a mapping is wanted"),
-        ({"streams": {"streams": 1}}, "the field 'events' is missing"),
+        ({"key": 3}, "'key' must be text: 3 @ report"),
+        ({"reused": 1}, "'reused' must be true or false: 1 @ report"),
+        ({"log_cut_bytes": 1.0}, "'log_cut_bytes' must be an integer.*: 1.0 @ report"),
+        ({"log_cut_bytes": True}, "'log_cut_bytes' must be an integer.*: true @ report"),
+        ({"error": 5}, "'error' must be text or null: 5 @ report"),
+        ({"experiment": []}, r"'experiment' must be a mapping: \[\] @ report"),
+        ({"graphs": "abc"}, "'graphs' must be a list: 'abc' @ report"),
+        ({"graphs": {}}, "'graphs' must be a list: {} @ report"),
+        ({"rejected": [1]}, r"'rejected\[0\]' must be text: 1 @ report"),
+        ({"memory": []}, r"'memory' must be a mapping.*: \[\] @ report"),
+        ({"streams": {"streams": 1}}, "'events' is missing @ report.streams"),
     ],
 )
 def test_a_report_that_we_did_not_write_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Report.of_dict({**report().as_dict(), **changes})
+        Report.from_dict({**report().as_dict(), **changes})
 
 
 def test_every_wrong_field_of_a_report_is_a_problem_of_its_own() -> None:
     with pytest.raises(ConfigError) as refused:
-        Report.of_dict({**report().as_dict(), "key": 1, "reused": "no", "provenance": {"a": 1}})
+        Report.from_dict({**report().as_dict(), "key": 1, "reused": "no", "provenance": {"a": 1}})
     assert len(refused.value.problems) == 3
-    with pytest.raises(ConfigError, match="a mapping is wanted, not 3 @ here"):
+    with pytest.raises(ConfigError, match="this must be a mapping: 3 @ here"):
         of_facts(Memory, 3, where="here")
 
 
@@ -296,7 +307,7 @@ def test_a_number_of_a_report_may_be_a_whole_one_and_is_none_of_text_or_truth() 
     assert found == CompileTimes(total_s=2.0)
     assert type(found.total_s) is float
     for wrong in (True, "2", None):
-        with pytest.raises(ConfigError, match="a number is wanted"):
+        with pytest.raises(ConfigError, match=r"'total_s' must be a number: .* @ here"):
             of_facts(CompileTimes, {"total_s": wrong}, where="here")
     assert facts_of(found) == {
         "dynamo_s": None, "aot_s": None, "passes_s": None, "backend_s": None, "total_s": 2.0,
@@ -324,14 +335,14 @@ def test_a_run_is_one_row_of_choices_and_figures() -> None:
     stages = Stages(compile=CompileTimes(total_s=8.0), benchmark=timed())
     memory = Memory(pool_bytes=9, peak_rss_bytes=10)
     whole = report(experiment=experiment, stages=stages, memory=memory, streams=StreamFacts(streams=1, events=0))
-    assert attrs.astuple(Figures.of(whole)) == (
+    assert attrs.astuple(Figures.from_report(whole)) == (
         "mlp", "cpu", "eager", "static", "a,b", "auto", 2.0, 4.0, 6.0, 8.0, 9, 10,
     )  # fmt: skip
-    wrong = Figures.of(attrs.evolve(whole, status="numerics_failed"))
+    wrong = Figures.from_report(attrs.evolve(whole, status="numerics_failed"))
     assert (wrong.p50_us, wrong.p99_us, wrong.speedup) == (None, None, None), "no time of wrong results"
     assert wrong.compile_s == 8.0
-    assert Figures.of(attrs.evolve(whole, streams=None)).streams is None
-    nothing = Figures.of(report(experiment={"model": "mlp", "target": {"name": 3}}))
+    assert Figures.from_report(attrs.evolve(whole, streams=None)).streams is None
+    nothing = Figures.from_report(report(experiment={"model": "mlp", "target": {"name": 3}}))
     assert attrs.asdict(nothing) == {**dict.fromkeys(attrs.asdict(nothing)), "passes": ""}
 
 
@@ -354,7 +365,7 @@ def test_three_verdicts_become_flat_facts_and_come_back() -> None:
     }
     blame = (Blame(node="n", operator="o", reason="r"),)
     steps = (Step(id="S1", title="t", status="ok"),)
-    facts = SinkingFacts.of(**verdicts, path=3, product="p", blame=blame, steps=steps, failure=None)
+    facts = SinkingFacts.from_verdicts(**verdicts, path=3, product="p", blame=blame, steps=steps, failure=None)
     assert facts.verdicts() == verdicts
     assert (facts.fx_graph, facts.ge_graph, facts.ge_build) == ("static", "mixed", "unknown")
     assert (facts.path, facts.product, facts.blame, facts.steps) == (3, "p", blame, steps)

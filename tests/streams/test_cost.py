@@ -91,5 +91,5 @@ def test_a_decision_survives_being_copied_and_sent() -> None:
     assert decision is not None
     for other in (copy.deepcopy(decision), pickle.loads(pickle.dumps(copy.copy(decision)))):
         assert (other.applied, other.why, other.validated) == (decision.applied, decision.why, decision.validated)
-        assert other.told == decision.told
+        assert (other.prediction, other.timeline) == (decision.prediction, decision.timeline)
         assert other.prediction is not None

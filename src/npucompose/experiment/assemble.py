@@ -15,16 +15,14 @@ from npucompose.compose.check import Checked
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
-from npucompose.results.graphs import refused_on_npu
+from npucompose.results.graphs import PassFacts, refused_on_npu
 from npucompose.results.measured import AblationFacts, Memory, ModeFacts, Numerics
-from npucompose.results.npu import NpuFacts
 from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
     CompileTimes,
     Environment,
     GraphFacts,
-    PassFacts,
     Recompile,
     ReplayFacts,
     Report,
@@ -34,10 +32,10 @@ from npucompose.results.record import (
     Status,
     StreamFacts,
 )
-from npucompose.results.sinking import SinkingFacts
+from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Verdict
 from npucompose.schema.streams import DEFAULT_STREAM
-from npucompose.table.plain import of_facts
+from npucompose.table.structure import of_facts
 from npucompose.visible import visible
 
 T = TypeVar("T")
@@ -174,7 +172,11 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         ablation=_of(AblationFacts, facts, "ablation", "ablation"),
         modes=_of(ModeFacts, facts, "modes", "modes"),
         sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
+        installed={name: found for name, found in facts.items() if name not in _BUILT_IN},
     )
+
+
+_BUILT_IN = frozenset(field.name for field in attrs.fields(Stages))
 
 
 def _memory(facts: Mapping[str, Mapping[str, Any]]) -> Memory | None:

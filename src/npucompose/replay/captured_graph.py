@@ -32,7 +32,7 @@ from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Root, ViewOfInput, Workers, lent_inputs
 from npucompose.results.streams import Verdict
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

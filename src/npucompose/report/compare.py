@@ -21,8 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_time
-from npucompose.results.figures import CHOICES, MEASURED, Figures
-from npucompose.results.record import Status
+from npucompose.results.record import CHOICES, MEASURED, Figures, Status
 
 FRONT = "front"
 """The column that marks runs no other run beats, and what stands in it."""

@@ -34,10 +34,9 @@ from npucompose.report.compare import (
 from npucompose.report.pictures import Dot, scatter
 from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, written
 from npucompose.results.effective import origin
-from npucompose.results.figures import CHOICES, MEASURED, Figures, choice_name
 from npucompose.results.measured import Numerics
-from npucompose.results.record import Report
-from npucompose.table.plain import facts_of, flat
+from npucompose.results.record import CHOICES, MEASURED, Figures, Report, choice_name
+from npucompose.table.structure import facts_of, flat
 
 CUT = 60
 """Characters of a value that are shown; whole values are compared."""
@@ -152,7 +151,7 @@ def _result(report: Report) -> Iterator[Fact]:
     if report.numerics is not None:
         for name in ("bitwise", "passed", "max_abs_err"):
             yield Fact(part="result", name=f"numerics.{name}", text=written(getattr(report.numerics, name)))
-    line = Line(name="", status=report.status, figures=Figures.of(report))
+    line = Line(name="", status=report.status, figures=Figures.from_report(report))
     for name in MEASURED:
         yield Fact(part="result", name=name, text=shown(line, name))
 

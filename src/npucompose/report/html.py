@@ -37,11 +37,10 @@ from npucompose.report.words import (
     written,
 )
 from npucompose.results.effective import COMMAND_LINE, origin
-from npucompose.results.figures import Figures
 from npucompose.results.graphs import rules_together
-from npucompose.results.record import Report
+from npucompose.results.record import Figures, Report
 from npucompose.results.streams import Timelines
-from npucompose.table.plain import facts_of, flat
+from npucompose.table.structure import facts_of, flat
 
 FILE_NAME = "report.html"
 CUT = 200
@@ -113,7 +112,7 @@ def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
 
 def render(report: Report, timelines: Timelines = ()) -> str:
     """The whole document; `timelines` are those of trace.json."""
-    figures = Figures.of(report)
+    figures = Figures.from_report(report)
     return page(
         "run.html",
         title_of(figures),

@@ -18,11 +18,10 @@ from attrs import frozen
 from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.report.words import written
-from npucompose.results.figures import MEASURED, Figures
 from npucompose.results.measured import Timing
-from npucompose.results.record import Report
+from npucompose.results.record import MEASURED, Figures, Report
 from npucompose.results.streams import Timeline, Timelines
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.untrusted import read_text
 
 FILE_NAME = "report.json"
@@ -51,7 +50,7 @@ def load(place: Path) -> Report:
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is not a report: a mapping is wanted, not a {type(data).__name__}.")
     try:
-        return Report.of_dict(cast("dict[str, Any]", data))
+        return Report.from_dict(cast("dict[str, Any]", data))
     except ConfigError as error:
         raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from error
 
@@ -128,7 +127,7 @@ class Tracked:
     @staticmethod
     def of(report: Report, folder: Path) -> Tracked:
         """Wrong results have no speed here either."""
-        figures = Figures.of(report)
+        figures = Figures.from_report(report)
         timings = _timings(report) if figures.p50_us is not None else {}
         choices = (figures.model, figures.target, figures.mode)
         return Tracked(

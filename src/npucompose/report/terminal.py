@@ -22,9 +22,8 @@ from rich.text import Text
 from npucompose.report import words
 from npucompose.report.explain import path_words, verdict_words
 from npucompose.results.graphs import npu_words
-from npucompose.results.npu import NpuFacts
 from npucompose.results.record import Report
-from npucompose.results.sinking import SinkingFacts
+from npucompose.results.sinking import NpuFacts, SinkingFacts
 
 BROKEN = "\x1e"
 """Stands for a line's end within a row."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from npucompose.results.graphs import RuleFacts, rules_together
+from npucompose.results.graphs import PassFacts, RuleFacts, rules_together
 from npucompose.results.measured import (
     Behind,
     CallStatistics,
@@ -19,7 +19,7 @@ from npucompose.results.measured import (
     Share,
     Variant,
 )
-from npucompose.results.record import PassFacts, Report, Status, StreamFacts
+from npucompose.results.record import Report, Status, StreamFacts
 
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",

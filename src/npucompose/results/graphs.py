@@ -139,8 +139,8 @@ class MoveFacts:
 
 
 @frozen(kw_only=True)
-class PassRecord:
-    """`PassRecord(name="cse", stage="pre", matches=2, nodes_before=9, nodes_after=7, seconds=0.0004, exact=True)`."""
+class PassFacts:
+    """One run of one pass over one graph."""
 
     name: str
     """The label in YAML; the pass's own name where the label says nothing else."""
@@ -149,16 +149,24 @@ class PassRecord:
     nodes_before: int
     nodes_after: int
     seconds: float
-    exact: bool
+    exact: bool = True
     """The results of this graph keep their bits."""
-    rtol: float = 0.0
-    atol: float = 0.0
-    """Where they do not: how far off the contracts of what was applied let them be; both 0 where nothing says."""
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
     folds: FoldFacts | None = None
     max_abs_err: float | None = None
     """The largest difference that check=per_pass saw; None where nothing was checked."""
+    graph: str | None = None
+
+
+@frozen(kw_only=True)
+class PassRecord(PassFacts):
+    """`PassRecord(name="cse", stage="pre", matches=2, nodes_before=9, nodes_after=7, seconds=0.0004, exact=True)`."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    """Where its results are not exact: how far off the contracts of what was applied let them be; both 0 where nothing
+    says."""
 
 
 @frozen(kw_only=True)

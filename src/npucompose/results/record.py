@@ -6,13 +6,13 @@ The field names are the contract of docs/report.md, which explains each one; a t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.results.effective import Effective
-from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, Partition, RuleFacts
+from npucompose.results.graphs import Outside, Partition, PassFacts
 from npucompose.results.measured import (
     AblationFacts,
     CallStatistics,
@@ -23,10 +23,9 @@ from npucompose.results.measured import (
     Overwrites,
     Timing,
 )
-from npucompose.results.npu import NpuFacts
-from npucompose.results.sinking import SinkingFacts
+from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Verdict
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
@@ -78,24 +77,6 @@ class GraphFacts:
     """What an NPU's compiler takes no graph for; told by targets that stand for one."""
     overwrites: Overwrites | None = None
     """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
-
-
-@frozen(kw_only=True)
-class PassFacts:
-    """One run of one pass over one graph."""
-
-    name: str
-    stage: Literal["pre", "post"]
-    matches: int
-    nodes_before: int
-    nodes_after: int
-    seconds: float
-    exact: bool = True
-    rules: tuple[RuleFacts, ...] = ()
-    moves: MoveFacts | None = None
-    folds: FoldFacts | None = None
-    max_abs_err: float | None = None
-    graph: str | None = None
 
 
 @frozen(kw_only=True)
@@ -230,6 +211,8 @@ class Stages:
     ablation: AblationFacts | None = None
     modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
+    installed: Mapping[str, Mapping[str, Any]] = field(factory=dict[str, Mapping[str, Any]])
+    """{stage of an installed package: its facts}."""
 
 
 @frozen(kw_only=True)
@@ -256,7 +239,7 @@ class Expectation:
 
 @frozen(kw_only=True)
 class Report:
-    """One run. as_dict is plain JSON and of_dict its inverse (`experiment` and the like are plain JSON already)."""
+    """One run. as_dict is plain JSON and from_dict its inverse (`experiment` and the like are plain JSON already)."""
 
     schema: int = SCHEMA
     key: str
@@ -292,7 +275,7 @@ class Report:
         return facts_of(self)
 
     @staticmethod
-    def of_dict(data: Mapping[str, Any]) -> Report:
+    def from_dict(data: Mapping[str, Any]) -> Report:
         """The report in `data`; fields that this version does not know are left out. ConfigError says what is wrong."""
         version = data.get("schema")
         if version != SCHEMA:
@@ -300,3 +283,63 @@ class Report:
         if data.get("status") not in STATUSES:
             raise ConfigError("report: " + unknown("status", str(data.get("status")), STATUSES))
         return of_facts(Report, data, where="report")
+
+
+@frozen(kw_only=True)
+class Figures:
+    """One run as one row of a table, read from its report.
+
+    A figure is None where it was not measured, or where results were wrong.
+    """
+
+    model: str | None = None
+    target: str | None = None
+    mode: str | None = None
+    shapes: str | None = None
+    passes: str | None = None
+    streams: str | None = None
+    p50_us: float | None = None
+    p99_us: float | None = None
+    speedup: float | None = None
+    compile_s: float | None = None
+    pool_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+
+    @staticmethod
+    def from_report(report: Report) -> Figures:
+        experiment, stages, memory = report.experiment, report.stages, report.memory
+        times = stages.benchmark if report.status != "numerics_failed" else None
+        return Figures(
+            model=choice_name(experiment, "model"),
+            target=choice_name(experiment, "target"),
+            mode=choice_name(experiment, "mode"),
+            shapes=choice_name(experiment, "shapes"),
+            passes=",".join(_mapping(experiment.get("passes"))),
+            streams=choice_name(experiment, "streams") if report.streams is not None else None,
+            p50_us=times.p50_us if times else None,
+            p99_us=times.p99_us if times else None,
+            speedup=times.speedup.get("eager") if times else None,
+            compile_s=stages.compile.total_s if stages.compile else None,
+            pool_bytes=memory.pool_bytes if memory else None,
+            peak_rss_bytes=memory.peak_rss_bytes if memory else None,
+        )
+
+
+CHOICES: tuple[str, ...] = ("model", "target", "mode", "shapes", "passes", "streams")
+
+MEASURED: tuple[str, ...] = tuple(f.name for f in fields(Figures) if f.name not in CHOICES)
+
+
+def figure_stage(figure: str) -> str:
+    """The stage without which there is no such figure."""
+    return {"compile_s": "compile", "pool_bytes": "capture"}.get(figure, "benchmark")
+
+
+def choice_name(experiment: Mapping[str, Any], group: str) -> str | None:
+    """Of what an experiment has of a group of conf/."""
+    name = _mapping(experiment.get(group)).get("name")
+    return name if isinstance(name, str) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

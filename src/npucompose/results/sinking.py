@@ -1,6 +1,6 @@
-"""Will a graph sink? The verdicts, who is to blame, and the numbered steps that led there: values of report.json.
+"""Will a graph sink? The verdicts, who is to blame, the numbered steps that led there; what TorchAir and GE made of it.
 
-The rooms `sinking` and `report` read and write these; nothing here knows a rule. Certainty:
+The packages `sinking` and `report` read and write these; nothing here knows a rule. Certainty:
 
 - `proven`: read from an artefact that shows it (the genuine GE graph, a log of TorchAir, a dump of GE);
 - `derived`: concluded from the FX graph, the configuration and the operator table by documented rules;
@@ -10,7 +10,7 @@ The rooms `sinking` and `report` read and write these; nothing here knows a rule
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from attrs import field, frozen
 
@@ -27,6 +27,8 @@ StepStatus = Literal["ok", "problem", "unknown", "skipped"]
 VerdictName = Literal["fx_graph", "ge_graph", "ge_build"]
 
 STEP_IDS: tuple[StepId, ...] = get_args(StepId)
+
+VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
 
 KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
 
@@ -134,7 +136,7 @@ class SinkingFacts:
     """Why there is no GE graph, or no recording: then nothing here is proven."""
 
     @staticmethod
-    def of(
+    def from_verdicts(
         *,
         fx_graph: Verdict,
         ge_graph: Verdict,
@@ -161,19 +163,14 @@ class SinkingFacts:
         )
 
     def verdicts(self) -> Mapping[VerdictName, Verdict]:
-        """The inverse of `of`."""
-        values: dict[VerdictName, GraphKind] = {
-            "fx_graph": self.fx_graph,
-            "ge_graph": self.ge_graph,
-            "ge_build": self.ge_build,
-        }
+        """The inverse of `from_verdicts`."""
         return {
             name: Verdict(
-                value=value,
+                value=getattr(self, name),
                 certainty=self.certainty.get(name, "unknown"),
                 evidence=tuple(self.evidence.get(name, ())),
             )
-            for name, value in values.items()
+            for name in VERDICTS
         }
 
 
@@ -194,3 +191,62 @@ class Explanation:
     """Sentences about graphs that cannot be recorded whole, here or on an NPU."""
     notes: tuple[str, ...] = ()
     """What else the compilation showed, a sentence each."""
+
+
+CacheUse = Literal["saved", "loaded", "not saved"]
+
+
+@frozen(kw_only=True)
+class GeGraph:
+    """One graph as TorchAir hands it to GE, before GE does anything to it."""
+
+    name: str
+    nodes: int
+    types: Mapping[str, int] = field(factory=dict[str, int])
+    """{operator type: how often}."""
+    data: Mapping[str, str] = field(factory=dict[str, str])
+    """{Data node: `FLOAT [4, 16] NPU`}; -1 is a dimension that GE does not know."""
+    shapes: Literal["static", "dynamic"]
+    options: Mapping[str, str] = field(factory=dict[str, str])
+    """Options of this graph (TorchAir's local ones)."""
+    streams: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `_user_stream_label`}."""
+    cores: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `8 cube, 16 vector`}: at most so many (`_op_aicore_num`, `_op_vectorcore_num`)."""
+    super_kernels: Mapping[str, str] = field(factory=dict[str, str])
+    """{node: `_super_kernel_scope`}."""
+    control_edges: tuple[str, ...] = ()
+    """`MatMul -> Abs`: the second runs after the first though it reads nothing of it."""
+
+
+@frozen(kw_only=True)
+class NpuFacts:
+    """What the genuine TorchAir made, and what it told the device. Counts are null where nobody could count."""
+
+    package: Literal["torchair", "npugraph_ex"]
+    version: str
+    platform: str
+    """`device`, or `stand-in` for a machine without CANN."""
+    config: Mapping[str, Any] = field(factory=dict[str, Any])
+    """The genuine configuration's own as_dict()."""
+    fx_graphs: int
+    ge_graphs: tuple[GeGraph, ...] = ()
+    global_options: Mapping[str, str] = field(factory=dict[str, str])
+    """What GE is initialised with, once a process."""
+    captures: int | None = None
+    replays: int | None = None
+    task_updates: int | None = None
+    event_records: int | None = None
+    event_waits: int | None = None
+    streams: int | None = None
+    """Streams that carry a kernel of a recording."""
+    core_limits: int | None = None
+    """How often a recording sets a stream's limit of cores; a region sets it and takes it back."""
+    cache: CacheUse | None = None
+    """What cache_compile did in this process; a loaded graph is compiled by nobody, so that `fx_graphs` is 0."""
+    patched: tuple[str, ...] = ()
+    """Functions of torch.distributed that patch_for_hcom replaced."""
+    files: tuple[str, ...] = ()
+    """What TorchAir wrote, below `torchair/` in the run directory."""
+    unordered: tuple[str, ...] = ()
+    """Kernels on two streams that touch the same memory with no event between them."""

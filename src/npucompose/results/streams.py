@@ -145,34 +145,28 @@ class Decision:
     """Every order that the kernels need was proven to be kept."""
     trial: Trial | None = None
     """Set where the capture has the last word: `applied` says only that the plan stands in the graph."""
-    tell: Callable[[], tuple[Prediction, Timeline]] | None = None
+    predict: Callable[[], tuple[Prediction, Timeline]] | None = None
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is told already: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
-        told = self.told
-        return _decided, (self.applied, self.why, self.validated, self.trial, *told)
+        """A copy has its prediction: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
+        return _decided, (self.applied, self.why, self.validated, self.trial, self._predicted)
 
     @cached_property
-    def told(self) -> tuple[Prediction | None, Timeline | None]:
-        return self.tell() if self.tell is not None else (None, None)
+    def _predicted(self) -> tuple[Prediction, Timeline] | None:
+        return self.predict() if self.predict is not None else None
 
     @property
     def prediction(self) -> Prediction | None:
-        return self.told[0]
+        return self._predicted[0] if self._predicted else None
 
     @property
     def timeline(self) -> Timeline | None:
-        return self.told[1]
+        return self._predicted[1] if self._predicted else None
 
 
 def _decided(
-    applied: bool,
-    why: str,
-    validated: bool,
-    trial: Trial | None,
-    prediction: Prediction | None,
-    timeline: Timeline | None,
+    applied: bool, why: str, validated: bool, trial: Trial | None, predicted: tuple[Prediction, Timeline] | None
 ) -> Decision:
-    known = None if prediction is None or timeline is None else (prediction, timeline)
-    return Decision(applied=applied, why=why, validated=validated, trial=trial, tell=known and (lambda: known))
+    predict = (lambda: predicted) if predicted else None
+    return Decision(applied=applied, why=why, validated=validated, trial=trial, predict=predict)

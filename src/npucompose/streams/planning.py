@@ -60,7 +60,7 @@ class NamedPlan:
             why=why,
             validated=validated,
             trial=trial,
-            tell=lambda: predicted(self.scheduled, self.stream_names, lives),
+            predict=lambda: predicted(self.scheduled, self.stream_names, lives),
         )
 
 

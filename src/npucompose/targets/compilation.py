@@ -15,7 +15,7 @@ from attrs import define
 
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
-from npucompose.graphs.inputs import places
+from npucompose.graphs.describe import places
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
@@ -23,8 +23,7 @@ from npucompose.replay.interface import Partitioned
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import Outside, Partition, PassRecord, npu_words, refused_on_npu
 from npucompose.results.measured import CallStatistics
-from npucompose.results.npu import CacheUse
-from npucompose.results.sinking import Failure
+from npucompose.results.sinking import CacheUse, Failure
 from npucompose.results.streams import Decision, Plan
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of

@@ -72,6 +72,7 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     previews_npu: ClassVar[bool] = True
+    runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(fuses=True, trains=True),
         **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},

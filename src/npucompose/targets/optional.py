@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from npucompose.models.binding import Bound
     from npucompose.results.effective import Effective
     from npucompose.results.graphs import Partition
-    from npucompose.results.npu import NpuFacts
+    from npucompose.results.sinking import NpuFacts
     from npucompose.results.streams import StreamTimes
     from npucompose.sinking import GeFacts
     from npucompose.targets.base import Target, VendorCompiler

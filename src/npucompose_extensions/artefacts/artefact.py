@@ -140,7 +140,7 @@ class Artefact:
 
 
 def _sinking(artefact: Artefact) -> SinkingFacts:
-    return SinkingFacts.of(
+    return SinkingFacts.from_verdicts(
         fx_graph=_fx_graph(artefact),
         ge_graph=_ge_graph(artefact),
         ge_build=_ge_build(artefact),

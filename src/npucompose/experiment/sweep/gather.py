@@ -13,14 +13,12 @@ from attrs import evolve, frozen
 from airflow_free.ledger import FILE_NAME
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.ledger import Entry, Ledger
-from npucompose.experiment.sweep.run import POINTS
+from npucompose.experiment.sweep.run import POINTS, Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.report.compare import RIGHT, Line, Timed, best, with_front
 from npucompose.report.comparison import Compared
-from npucompose.results.figures import Figures
-from npucompose.results.record import Report
-from npucompose.table.plain import flat
+from npucompose.results.record import Figures, Report
+from npucompose.table.structure import flat
 from npucompose.untrusted import read_text
 
 
@@ -137,7 +135,7 @@ def _of_report(path: Path, place: Path) -> Line:
     report = report_json.load(path)
     folder = path.parent
     name = str(folder) if folder in (place, place.parent) else str(folder.relative_to(place))
-    figures = Figures.of(report)
+    figures = Figures.from_report(report)
     model = report.experiment.get("model")
     options = {k: v for k, v in flat(model).items() if k != "name"} if isinstance(model, Mapping) else {}
     said = [f"model.{key}={json.dumps(value)}" for key, value in options.items() if value not in ([], {}, None)]

@@ -123,13 +123,13 @@ def _is_view(node: fx.Node, outside: frozenset[fx.Node]) -> bool:
         source = node.args[0]
         return isinstance(source, fx.Node) and _is_view(source, outside)
     found = op_facts(node)
-    return found is not None and found.view and not found.may_copy
+    return found.view and not found.may_copy
 
 
 def _in_place_on(node: fx.Node) -> fx.Node | None:
     """The argument whose memory, as it lies there, is the node's result: x of `add_(x, y)`."""
     found = op_facts(node)
-    if found is None or len(found.writes) != 1 or found.changes_metadata:
+    if not found.writes or len(found.writes) != 1 or found.changes_metadata:
         return None
     target: Any = node.target
     returned = target._schema.returns
