@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from attrs import define, field
@@ -22,38 +22,8 @@ from npucompose.replay.capture.recorder import attribute, last_uses
 from npucompose.replay.memory.arena import Turns
 
 
-class Device(Protocol):
-    """Streams have wait_stream and wait_event, events have record, graphs have replay: torch.cuda's own."""
-
-    def stream(self, priority: int = 0) -> Any: ...
-
-    def current_stream(self) -> Any: ...
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]: ...
-
-    def event(self) -> Any: ...
-
-    def pool(self) -> Any:
-        """A handle of memory that captures share."""
-        ...
-
-    def graph(self) -> Any: ...
-
-    def capturing(self, graph: Any, pool: Any, stream: Any) -> AbstractContextManager[Any]:
-        """What is called inside on `stream` is recorded and not executed; random numbers stay where they are."""
-        ...
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies on this device."""
-        ...
-
-    def used_on(self, tensor: torch.Tensor, stream: Any) -> None:
-        """The tensor's memory, once it is freed, goes to nobody else before what `stream` was told by then is done."""
-        ...
-
-
 class Cuda:
-    """Device `cuda:index`."""
+    """Device `cuda:index`. Its streams have wait_stream and wait_event, events have record, graphs have replay."""
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
@@ -71,18 +41,22 @@ class Cuda:
         return torch.cuda.Event()
 
     def pool(self) -> Any:
+        """A handle of memory that captures share."""
         return torch.cuda.graph_pool_handle()
 
     def graph(self) -> Any:
         return torch.cuda.CUDAGraph()
 
     def capturing(self, graph: Any, pool: Any, stream: Any) -> AbstractContextManager[Any]:
+        """What is called inside on `stream` is recorded and not executed; random numbers stay where they are."""
         return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
 
     def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on this device."""
         return tensor.device == self._device
 
     def used_on(self, tensor: torch.Tensor, stream: Any) -> None:
+        """The tensor's memory, once it is freed, goes to nobody else before what `stream` was told by then is done."""
         tensor.record_stream(stream)
 
 
@@ -93,7 +67,7 @@ class SharedPool:
     Recordings that share it never run at once: the host takes `turns`, the device waits for an event.
     """
 
-    device: Device
+    device: Cuda
     handle: Any = field(init=False)
     turns: Turns = field(factory=Turns, init=False)
     stream: Any = field(init=False)
@@ -129,7 +103,7 @@ class Uses:
     tells the allocator of, it cannot know: that stream must be waited for before the result is let go.
     """
 
-    device: Device
+    device: Cuda
     tensors: Sequence[torch.Tensor]
     _streams: set[Any]
 
@@ -150,7 +124,7 @@ class Walk:
     """
 
     graph_module: fx.GraphModule
-    device: Device
+    device: Cuda
     lanes: dict[str, Any] = field(factory=dict)
     """Side streams, by label; the same ones in every run."""
     at: fx.Node = field(init=False)

@@ -16,7 +16,7 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.cuda.device import Device, SharedPool, Uses, Walk
+from npucompose.replay.cuda.device import Cuda, SharedPool, Uses, Walk
 from npucompose.replay.cuda.results import InPiece, ResultMemory, Results
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused, isolated_capture, refused
@@ -37,7 +37,7 @@ class Buffers:
     uses: Uses
 
     @classmethod
-    def like(cls, inputs: Sequence[Any], fixed: frozenset[int], device: Device, home: Any) -> Buffers:
+    def like(cls, inputs: Sequence[Any], fixed: frozenset[int], device: Cuda, home: Any) -> Buffers:
         values, own = list[Any](), list[torch.Tensor]()
         for i, value in enumerate(inputs):
             if not isinstance(value, torch.Tensor):
@@ -51,7 +51,7 @@ class Buffers:
 
 
 @define(eq=False)
-class Captured:
+class CudaCapture:
     """A CUDA graph and the memory of its results."""
 
     graph: Any
@@ -94,7 +94,7 @@ class CudaRecording:
         graph_module: fx.GraphModule,
         inputs: Sequence[Any],
         *,
-        device: Device,
+        device: Cuda,
         pool: SharedPool,
         static: frozenset[int] = frozenset(),
         clone_output: bool = False,
@@ -130,9 +130,9 @@ class CudaRecording:
         self._results: Results | None = None
         """None before the first call."""
         self._buffers: Buffers | None = None
-        self._giving: Captured | None = None
+        self._giving: CudaCapture | None = None
         """Whose results go out."""
-        self._keeping: Captured | None = None
+        self._keeping: CudaCapture | None = None
         """Whose results go out in copies."""
         self._warned = False
         self.kernels = sum(isinstance(node.target, torch._ops.OpOverload) for node in graph_module.graph.nodes)
@@ -186,7 +186,7 @@ class CudaRecording:
 
     # -- the second one, and another capture
 
-    def _next(self, inputs: Sequence[Any], reuse: bool) -> Captured:
+    def _next(self, inputs: Sequence[Any], reuse: bool) -> CudaCapture:
         """What to replay, so that no result is overwritten that its holder counts on."""
         giving = self._giving
         if giving is None and not self._clone:
@@ -198,7 +198,7 @@ class CudaRecording:
             self._keeping = self._capture()
         return self._keeping
 
-    def _may_overwrite(self, giving: Captured, inputs: Sequence[Any], reuse: bool) -> bool:
+    def _may_overwrite(self, giving: CudaCapture, inputs: Sequence[Any], reuse: bool) -> bool:
         if not giving.results.is_held():
             return True
         if not (reuse and giving.lent) or giving.results.is_read(inputs):
@@ -208,11 +208,11 @@ class CudaRecording:
             warnings.warn(OVERWRITTEN, RuntimeWarning, stacklevel=6)
         return True
 
-    def _capture(self) -> Captured:
+    def _capture(self) -> CudaCapture:
         assert self._buffers is not None
         assert self._results is not None
         device, results = self._device, ResultMemory(self._results)
-        captured = Captured(device.graph(), results, Uses(device, results.tensors, {device.current_stream()}))
+        captured = CudaCapture(device.graph(), results, Uses(device, results.tensors, {device.current_stream()}))
         try:
             with (
                 self._timed(),
@@ -305,7 +305,7 @@ class CudaCache(GraphCache):
         self,
         request: LowerRequest,
         *,
-        device: Device,
+        device: Cuda,
         capture_limit: int,
         clone_output: bool = False,
         when_full: WhenFull = "eager",
