@@ -92,7 +92,7 @@ def _build_settings(config: str) -> dict[str, str]:
 
 
 GIT = ("git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never")
-"""The working folder may be a stranger's, with a configuration of its own: it may name programs, and none is run."""
+"""The working folder may be somebody else's, with a configuration of its own: it may name programs, and none is run."""
 
 
 def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:

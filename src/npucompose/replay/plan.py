@@ -150,7 +150,7 @@ class Plan:
     register_roots: dict[int, Root]
     views_resolved: int
     constants: int
-    unlike_alone: str = ""
+    thread_sensitive: str = ""
     """The first operator that gives other bits on one thread; looked at only where streams are asked for."""
 
     def root_of(self, operand: Slot | Register) -> Root:

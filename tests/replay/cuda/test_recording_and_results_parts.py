@@ -12,9 +12,8 @@ from attrs import evolve
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases
-from npucompose.replay.cuda.device import SharedPool, Uses
-from npucompose.replay.cuda.recording import Buffers, CudaCache, CudaCapture, CudaRecording
-from npucompose.replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat, _is_dense
+from npucompose.replay.cuda.device import InPiece, Piece, ResultMemory, Results, SharedPool, _flat, _is_dense
+from npucompose.replay.cuda.recording import Buffers, CudaCache, CudaCapture, CudaRecording, Uses
 from npucompose.replay.gate import Refused
 from npucompose.replay.operands import layout_of, same_bytes
 from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput

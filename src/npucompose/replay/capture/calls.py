@@ -46,7 +46,7 @@ class Issue:
     after: dict[fx.Node, Step] = field(factory=dict)
     """The last step of a node's stream when the node was done: what a wait for it waits for."""
     waiting: dict[str, list[Step]] = field(factory=dict)
-    drawn: Step | None = None
+    last_draw: Step | None = None
     effect: Step | None = None
 
     @property
@@ -67,10 +67,10 @@ class Issue:
             return step
         before = self.waiting.pop(self.stream, [])
         has_effect = facts(step.op).effect
-        before += [other for other in (self.draws and self.drawn, has_effect and self.effect) if other]
+        before += [other for other in (self.draws and self.last_draw, has_effect and self.effect) if other]
         issued = attrs.evolve(step, stream=self.stream, after=tuple(before))
         self.last[self.stream] = issued
-        self.drawn = issued if self.draws else self.drawn
+        self.last_draw = issued if self.draws else self.last_draw
         self.effect = issued if has_effect else self.effect
         return issued
 
@@ -181,7 +181,7 @@ class Calls:
         return written
 
     def _run(self, node: fx.Node, traits: Traits, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What the operator gives; `issue` is told whether it drew random numbers."""
+        """What the operator gives; `issue` learns whether it drew random numbers."""
         try:
             if traits.of_torch:
                 self.issue.draws = traits.draws

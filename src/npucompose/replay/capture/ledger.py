@@ -80,7 +80,7 @@ class Ledger:
     """By storage; an entry lives as long as a value that uses it (a freed storage's address may come again)."""
     slots: dict[tuple[int, Layout], Slot] = field(factory=dict)
     register_roots: dict[int, Root] = field(factory=dict)
-    kept: list[torch.Tensor] = field(factory=list)
+    alive: list[torch.Tensor] = field(factory=list)
     """What must live as long as `roots` knows it, and nothing else holds."""
     _holders: dict[int, int] = field(factory=dict)
     _numbers: dict[Any, Held | None] = field(factory=dict)

@@ -16,8 +16,7 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.cuda.device import Cuda, SharedPool, Uses, Walk
-from npucompose.replay.cuda.results import InPiece, ResultMemory, Results
+from npucompose.replay.cuda.device import Cuda, InPiece, ResultMemory, Results, SharedPool, Walk
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused, isolated_capture, refused
 from npucompose.replay.interface import LowerRequest, WhenFull
@@ -27,6 +26,32 @@ from npucompose.replay.operands import layout_of, sharing, traits_of
 from npucompose.schema.experiment import Partial
 
 _InferenceMode = torch._C._InferenceMode
+
+
+@define(eq=False)
+class Uses:
+    """Memory of ours, and the streams that have used it.
+
+    # Note [Memory and streams]
+    torch's allocator gives freed memory back to the stream that asked for it, at once: what that stream is given next
+    comes after all that it was given before. Work on any other stream has to be recorded (`Tensor.record_stream`); then
+    the memory waits until it is freed *and* that work is done. Recorded here: results of a first call, made on the
+    stream that captures; buffers and results of a recording, on every stream on which it was replayed.
+
+    A recording writes the memory of results that nobody holds any more without giving it back to the allocator. It
+    waits for the stream on which they went out, as the allocator would. What a caller has another stream read, and
+    reports to the allocator, it cannot know: that stream must be waited for before the result is let go.
+    """
+
+    device: Cuda
+    tensors: Sequence[torch.Tensor]
+    _streams: set[Any]
+
+    def on(self, stream: Any) -> None:
+        if stream not in self._streams:
+            self._streams.add(stream)
+            for tensor in self.tensors:
+                self.device.used_on(tensor, stream)
 
 
 @define(eq=False)
@@ -325,8 +350,8 @@ class CudaCache(GraphCache):
             if self.partial == "refuse":
                 raise
             with self._lock:
-                for kept in [one for one in self._kept if not one.recording.facts()["captures"]]:
-                    self._drop(kept)
+                for entry in [one for one in self._entries if not one.recording.facts()["captures"]]:
+                    self._drop(entry)
                 return self._cut(refusal, inputs)
 
     def is_within_a_replay(self) -> bool:
