@@ -98,6 +98,9 @@ class Target(ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    without_device: ClassVar[str | None] = None
+    """The target that compiles the same on a machine that has no such device; None where there is none."""
+
     previews_npu: ClassVar[bool] = False
     """Whether people try here what is to run on an NPU, and are told what an NPU would refuse."""
 
