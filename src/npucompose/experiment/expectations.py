@@ -58,9 +58,9 @@ def _why_not(name: str, mode: str, pipeline: str, stages: Sequence[str]) -> str 
     stage = JUDGED_BY[name]
     if stage not in stages:
         return f"it needs the stage {stage}, and pipeline={pipeline} runs {listed(stages)}"
-    if not MODES[mode].compiles and name not in OF_EAGER:
+    if not MODES.get(mode).compiles and name not in OF_EAGER:
         return f"mode={mode} compiles nothing and is the baseline itself"
-    if not MODES[mode].ge and name in OF_GE:
+    if not MODES.get(mode).ge and name in OF_GE:
         return f"GE builds a graph in mode={listed(modes_that('ge'))} only, not in mode={mode}"
     return None
 
@@ -223,7 +223,7 @@ def _bitwise(report: Report) -> Found:
     if found.bitwise:
         return Found(True, (f"{found.compared} values compared",))
     inexact = [f"max. absolute error {found.max_abs_err}"] if found.max_abs_err is not None else []
-    mode = MODES[report.experiment["mode"]["name"]]
+    mode = MODES.get(report.experiment["mode"]["name"])
     why = f"mode={mode.name} fuses" if mode.fuses else ""
     inexact += [words for words in (part_words(found),) if words]
     return Found(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))

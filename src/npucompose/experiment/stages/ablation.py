@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def check(checked: Checked) -> None:
     """ConfigError where there is nothing to leave out."""
     mode = checked.experiment.mode.name
-    if not MODES[mode].compiles:
+    if not MODES.get(mode).compiles:
         raise ConfigError(f"the stage ablation needs a mode that compiles: mode={mode} runs no pass.")
     if not checked.passes:
         raise ConfigError("the stage ablation needs passes to leave out; name some: passes=[cse,stream_plan].")

@@ -74,7 +74,7 @@ def in_turns(
 
 def _candidates(live: Session) -> dict[str, Callable[[], Any]]:
     functions: dict[str, Callable[..., Any]] = {"eager": live.reference}
-    if MODES[live.experiment.mode.name].compiles:
+    if MODES.get(live.experiment.mode.name).compiles:
         functions["compiled"] = live.compiled
     if live.detached is not None:
         functions["replay"] = live.detached
@@ -130,7 +130,7 @@ def compared(session: Session) -> Numerics | str:
 
 def candidate(session: Session) -> Candidate:
     """What of a session is timed."""
-    if not MODES[session.experiment.mode.name].compiles:
+    if not MODES.get(session.experiment.mode.name).compiles:
         return "eager"
     return "compiled" if session.detached is None else "replay"
 
