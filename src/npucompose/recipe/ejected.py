@@ -205,8 +205,7 @@ def text(parts: Parts) -> str:
         graphs=graphs,
         passes={stage: _pass(stage, found) for stage, found in parts.graphs.items()},
         orders_streams=orders_streams,
-        carried=_pasted("carried", "def graph_fingerprint"),
-        carried_events=_pasted("carried_events", "AIR = "),
+        carried=_carried(),
         filter_source=Code(filter_source()),
         marks=list(map(_marked, parts.marks)),
         gears=[call("torchair.inference.set_dim_gears", item("inputs", n), sizes) for n, sizes in gears.items()],
@@ -249,10 +248,10 @@ def _log_calls(experiment: Experiment) -> Iterator[Code]:
         yield call("torch._logging.set_logs", **dict.fromkeys(experiment.logs.artifacts, True))
 
 
-def _pasted(module: str, begin: str) -> Code:
-    """The functions of a module that scripts carry, as they are tested."""
-    source = files("npucompose.recipe").joinpath(f"{module}.py").read_text("utf-8")
-    return Code(source[source.index(begin) :].rstrip())
+def _carried() -> Code:
+    """The functions that scripts carry, as they are tested."""
+    source = files("npucompose.recipe").joinpath("carried.py").read_text("utf-8")
+    return Code(source[source.index("def graph_fingerprint") :].rstrip())
 
 
 def _graph(graph: FrozenGraph, flat: bool) -> dict[str, Any]:
