@@ -121,19 +121,19 @@ def _refuse(experiment: Experiment) -> None:
         problems.append(f"shapes.gears cannot be ejected for mode={mode}: only GE takes gears. Remove it.")
     if experiment.target.options.get("decompose"):
         problems.append("target.decompose cannot be ejected: no line of a script is known for it. Remove it.")
-    for where, value in (("", experiment), ("shapes.", experiment.shapes), ("compile.", experiment.compile)):
+    defaults = Experiment(mode=experiment.mode)
+    for where, value, default in (
+        ("", experiment, defaults),
+        ("shapes.", experiment.shapes, defaults.shapes),
+        ("compile.", experiment.compile, defaults.compile),
+    ):
         problems += [
             f"{where}{field.name} cannot be ejected: no line of a script is known for it. Remove it."
             for field in attrs.fields(type(value))
-            if field.name not in CARRIED[type(value)] and getattr(value, field.name) != _default(field)
+            if field.name not in CARRIED[type(value)] and getattr(value, field.name) != getattr(default, field.name)
         ]
     if problems:
         raise ConfigError(*problems)
-
-
-def _default(field: attrs.Attribute[Any]) -> Any:
-    factory = getattr(field.default, "factory", None)
-    return factory() if factory is not None else field.default
 
 
 def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tuple[FrozenGraph, ...]]:
