@@ -47,7 +47,7 @@ def test_the_pass_itself_refuses_what_the_device_has_not() -> None:
     """Also where no SoC was named, and where the pass is used without an experiment."""
     import torch
 
-    from npucompose.passes.core_limit import CoreLimit
+    from npucompose.passes.scopes import CoreLimit
     from npucompose.schema.capabilities import Capabilities
     from npucompose.schema.streams import CoreRegion, Match
 

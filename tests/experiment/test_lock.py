@@ -22,10 +22,9 @@ from npucompose.errors import ConfigError
 from npucompose.experiment import lock, verify
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked, read
-from npucompose.experiment.lock_text import described, judged
 from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
-from npucompose.experiment.verify import compared, job_of
-from npucompose.table.plain import of_facts
+from npucompose.experiment.verify import compared, described, job_of, judged
+from npucompose.table.structure import of_facts
 from npucompose.untrusted import load_yaml
 
 
@@ -69,7 +68,7 @@ def test_every_field_of_an_experiment_but_the_excluded_ones_is_in_the_hash(job: 
         ("experiment", ("model", "size"), 3, "configuration.model.size: locked", False),
         ("experiment", ("seed",), 7, "configuration.seed: locked 0, here 7", False),
         ("experiment", ("compiler",), {}, "configuration.compiler.debug.aclgraph.clone_input: locked false", False),
-        ("sources", ("npucompose.passes.cse",), "0" * 64, "sources.npucompose.passes.cse: locked", True),
+        ("sources", ("npucompose.passes.simplify",), "0" * 64, "sources.npucompose.passes.simplify: locked", True),
         ("versions", ("torch",), "2.14.0", "versions.torch: locked", True),
         ("device", ("cpu",), "another", "device.cpu: locked", True),
         ("result", ("numerics", "bitwise"), False, "numerics.bitwise: locked true, here false", False),
@@ -148,7 +147,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwi
         ("a: [", "is not YAML"),
         ("- 1", "is no recipe of schema 1"),
         ("schema: 2", "is no recipe of schema 1: 2"),
-        ("schema: 1", "the field 'configuration' is missing"),
+        ("schema: 1", "'configuration' is missing @"),
         ("schema: 1\nconfiguration: a\nschema: 1\n", "r.yaml, line 3: the key 'schema' stands in line 1 already"),
         (
             "experiment:\n  seed: 1\n  mode: {name: eager}\n  seed: 2\n",
@@ -266,11 +265,11 @@ def test_locked_here_verified_here_all_is_equal_and_a_changed_pass_is_named(
     assert "the recipe holds here: ok" in said
     assert "differ" not in said
     file = read(Path("a.yaml"))
-    sources = {**file.sources, "npucompose.passes.cse": "0" * 64}
+    sources = {**file.sources, "npucompose.passes.simplify": "0" * 64}
     Path("b.yaml").write_text(attrs.evolve(file, sources=sources).text())
     assert main(["recipe", "verify", "b.yaml"]) == 0
     said = capsys.readouterr().out
-    assert "sources.npucompose.passes.cse: locked 000000000000…" in said
+    assert "sources.npucompose.passes.simplify: locked 000000000000…" in said
     assert "the recipe holds here (and sources differ)" in said
     assert main(["recipe", "verify", "a.yaml", "--against", "b.yaml"]) == 0
 

@@ -88,10 +88,12 @@ KINDS = ("host", "opaque", "random", "effect", "removable", "collective", "getit
 
 def told(node: fx.Node) -> set[str]:
     asked = {
-        "host": effects.is_host, "opaque": effects.is_opaque, "random": effects.is_random, "effect": effects.has_effect,
-        "removable": effects.is_removable, "collective": effects.is_collective, "getitem": effects.is_getitem,
+        "host": effects.is_host, "effect": effects.has_effect, "removable": effects.is_removable,
+        "collective": effects.is_collective, "getitem": effects.is_getitem,
     }  # fmt: skip
     answers = {kind: ask(node) for kind, ask in asked.items()}
+    known = effects.op_facts(node)
+    answers |= {"opaque": known is effects.OPAQUE, "random": known.random}
     assert set(answers.values()) <= {True, False}
     return {kind for kind, answer in answers.items() if answer}
 
@@ -174,4 +176,4 @@ def test_what_is_no_operator_is_host_work_only_as_arithmetic_on_numbers() -> Non
     assert [name for name, call in calls.items() if effects.is_host(call)] == ["sum", "root", "larger"]
     assert [name for name, call in calls.items() if effects.is_getitem(call)] == ["getitem"]
     opaque = ["of a tensor", "giving a tensor", "method", "module", "of higher order", "one's own"]
-    assert [name for name, call in calls.items() if effects.is_opaque(call)] == opaque
+    assert [name for name, call in calls.items() if effects.op_facts(call) is effects.OPAQUE] == opaque

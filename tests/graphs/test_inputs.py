@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from torch import fx
 
-from npucompose.graphs.inputs import places
+from npucompose.graphs.describe import places
 
 
 def graph(*names: str) -> list[fx.Node]:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from npucompose.passes.cancel_transposes import moves
-from npucompose.passes.cancel_transposes.absorb import absorbs, drops_rank, reduced_dims, turned, turned_kwargs
+from npucompose.passes.cancel_transposes.moves import absorbs, drops_rank, reduced_dims, turned
 from tests.sample_graphs import aten
 
 SHAPES: dict[str, Any] = {
@@ -141,9 +141,8 @@ TURNED: list[tuple[fx.Node, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("node", "args", "kwargs"), TURNED)
 def test_arguments_name_dimensions_in_the_new_order(node: fx.Node, args: tuple[Any, ...], kwargs: Any) -> None:
-    assert turned(node, PERM, node.args) == (node.args[0], *args)
     before = dict(node.kwargs)
-    assert turned_kwargs(node, PERM) == kwargs
+    assert turned(node, PERM, node.args, node.kwargs) == ((node.args[0], *args), kwargs)
     assert dict(node.kwargs) == before
 
 

@@ -13,11 +13,11 @@ from torch import fx
 from npucompose import ops
 from npucompose.errors import ConfigError, RejectedError
 from npucompose.graphs import op_counts
-from npucompose.graphs.form import same_form
 from npucompose.graphs.matching import arguments_of, operator_of, part_of
 from npucompose.passes.adapt.build import TRAIL, Builder, case_of
 from npucompose.passes.adapt.engine import applies, walk
 from npucompose.passes.base import Outcome
+from npucompose.passes.metadata import same_form
 from npucompose.schema.adapt import Call, RuleSet
 from npucompose.schema.capabilities import Capabilities
 from tests.passes.test_adapt import FLATTENING, adapted, image, rules

@@ -10,11 +10,9 @@ from torch import fx, nn
 from torch._functorch.aot_autograd import aot_module_simplified
 
 from npucompose.graphs import printed
-from npucompose.passes.cse import Cse
-from npucompose.passes.dead_code import DeadCode
 from npucompose.passes.pipeline import PassPipeline
-from npucompose.passes.remove_noop import RemoveNoop
-from npucompose.passes.stream_plan import StreamPlan
+from npucompose.passes.scopes import StreamPlan
+from npucompose.passes.simplify import Cse, DeadCode, RemoveNoop
 from npucompose.schema.streams import Streams
 from npucompose.streams import plan_of, validate
 from npucompose.table.structure import structure

@@ -11,9 +11,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.graphs.form import same_form
 from npucompose.graphs.matching import value_of
-from npucompose.passes.metadata import KEPT, fake_like, fake_mode_of, fake_result, inherited
+from npucompose.passes.metadata import KEPT, fake_like, fake_mode_of, fake_result, inherited, same_form
 from tests.sample_graphs import Program, aten, traced
 
 FORMS: dict[str, Any] = {

@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.passes.cse import Cse, merge_equal
-from npucompose.passes.dead_code import DeadCode
-from npucompose.passes.remove_noop import RemoveNoop
+from npucompose.passes.simplify import Cse, DeadCode, RemoveNoop, merge_equal
 from tests.sample_graphs import CAN, Program, aten, names, seeded_program
 
 FLOAT = torch.float32

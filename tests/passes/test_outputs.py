@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.graphs import Aliases
 from npucompose.passes.cancel_transposes.moves import Editor
-from npucompose.passes.outputs import Visible
+from npucompose.passes.simplify import Visible
 from tests.sample_graphs import Program, aten
 
 
@@ -26,7 +25,7 @@ class Three:
         self.view = building.call(aten.t.default, self.base)
         building.graph.output((self.out, self.view))
         self.graph = building.graph
-        self.visible = Visible(building.graph, Aliases.from_graph(building.graph))
+        self.visible = Visible(building.graph)
 
     def node(self, name: str) -> fx.Node:
         return getattr(self, name)
@@ -97,7 +96,7 @@ def test_numbers_lie_nowhere_and_may_always_be_one() -> None:
     building = Program(inputs=1)
     one, two = (building.call(aten.sym_size.int, building.values[0], 0) for _ in range(2))
     building.graph.output((two,))
-    visible = Visible(building.graph, Aliases.from_graph(building.graph))
+    visible = Visible(building.graph)
     assert visible.may_join(one, two)
     visible.merge(one, two)
     assert visible.outputs >= {one}

@@ -12,15 +12,13 @@ from torch import fx
 from npucompose.errors import ConfigError, PassError, PlanError
 from npucompose.passes import PASSES
 from npucompose.passes.base import Pass
-from npucompose.passes.cse import Cse
-from npucompose.passes.dead_code import DeadCode
 from npucompose.passes.pipeline import PassPipeline, build, order_problems
-from npucompose.passes.stream_plan import StreamPlan
+from npucompose.passes.scopes import StreamPlan
+from npucompose.passes.simplify import Cse, DeadCode
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.schema.streams import Streams
-from npucompose.table.plain import facts_of
-from npucompose.table.structure import structure
+from npucompose.table.structure import facts_of, structure
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
 X = torch.randn(4, 4)

@@ -14,12 +14,10 @@ from torch import fx
 from npucompose.errors import PassError
 from npucompose.passes.base import Outcome, Pass
 from npucompose.passes.cancel_transposes import CancelTransposes
-from npucompose.passes.cse import Cse
-from npucompose.passes.dead_code import DeadCode
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.proof import Promise, copied, prove
-from npucompose.passes.remove_noop import RemoveNoop
-from npucompose.passes.stream_plan import StreamPlan
+from npucompose.passes.scopes import StreamPlan
+from npucompose.passes.simplify import Cse, DeadCode, RemoveNoop
 from npucompose.schema.capabilities import Capabilities
 from tests.passes.random_moves import RandomMoves
 from tests.sample_graphs import CAN, aten, mm_abs_sub, programs, traced

@@ -17,8 +17,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.graphs.scopes import Scope, control
 from npucompose.passes.base import Pass
-from npucompose.passes.core_limit import CoreLimit
-from npucompose.passes.super_kernel import SuperKernel
+from npucompose.passes.scopes import CoreLimit, SuperKernel
 from npucompose.schema.streams import CoreRegion, Match, PlanEntry, Streams, SuperKernelRegion
 from npucompose.streams import apply
 from tests.passes.test_rewrites import before_and_after

@@ -10,10 +10,9 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.errors import ConfigError
-from npucompose.passes.base import Constant, Outcome, Pass, Request
+from npucompose.passes.base import Constant, Outcome, Pass, PythonPass, Request
 from npucompose.passes.fold_parameters import FoldParameters
 from npucompose.passes.pipeline import PassPipeline, build
-from npucompose.passes.python import Python
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from tests.sample_graphs import CAN, aten, node, traced
@@ -85,13 +84,13 @@ def test_a_function_of_ones_own_is_counted_by_new_gone_and_changed_nodes(monkeyp
             graph.call_function(aten.abs.default, (relu,))  # new
 
     given: list[Any] = []
-    monkeypatch.setattr(Python, "_function", property(lambda self: type("F", (), {"load": lambda self: mine})()))
+    monkeypatch.setattr(PythonPass, "_function", property(lambda self: type("F", (), {"load": lambda self: mine})()))
     module = traced(lambda x: x.relu().neg().exp() + 1, X)
-    (record,) = PassPipeline(passes=(("mine", Python(function="m:f")),), can=CAN)(module, ("a",), 7)
+    (record,) = PassPipeline(passes=(("mine", PythonPass(function="m:f")),), can=CAN)(module, ("a",), 7)
     assert record.matches == 4
     assert given == [(["a"], 7)]
     with pytest.raises(TypeError, match="use run"):
-        Python(function="m:f").rewrite(module.graph, CAN)
+        PythonPass(function="m:f").rewrite(module.graph, CAN)
 
 
 def folding(function: Any, *inputs: torch.Tensor, can: Capabilities = CAN, **options: Any) -> tuple[Any, Outcome]:

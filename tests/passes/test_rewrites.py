@@ -11,10 +11,8 @@ from torch import fx
 
 from npucompose.graphs import Aliases, Dependence, op_counts, printed
 from npucompose.passes.base import Pass
-from npucompose.passes.cse import Cse
-from npucompose.passes.dead_code import DeadCode
 from npucompose.passes.pipeline import PassPipeline
-from npucompose.passes.remove_noop import RemoveNoop
+from npucompose.passes.simplify import Cse, DeadCode, RemoveNoop
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply

@@ -22,7 +22,7 @@ from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
 from npucompose.graphs import printed
 from npucompose.passes.base import Pass
-from npucompose.passes.cse import Cse
+from npucompose.passes.simplify import Cse
 from npucompose.recipe import carried, eject
 from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
 from npucompose.recipe.ejected import CARRIED, options_of

@@ -69,7 +69,7 @@ def test_a_rule_calls_no_operator_that_reads_or_writes(operator: str) -> None:
 
 
 def test_a_method_of_torch_ops_is_no_operator() -> None:
-    from npucompose.passes.matching import operator_of
+    from npucompose.graphs.matching import operator_of
 
     assert operator_of("aten.relu.default") is not None
     assert operator_of("__class__.mro.x") is None

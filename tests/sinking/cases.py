@@ -193,7 +193,9 @@ CASES: dict[str, Asked] = {
             op("d", "c"),
         )
     ),
-    "handed_over": about(graph(READS_N, UNKNOWN_SIZE, inputs=KEY, symbols=S0), ge=(HANDED_OVER,), genuine=True),
+    "handed_over": about(
+        graph(READS_N, UNKNOWN_SIZE, inputs=KEY, symbols=S0), ge=(HANDED_OVER,), through_torchair=True
+    ),
     "handed_over_static": about(
         graph(READS_N, symbols={"n": "lens[0]"}, inputs=KEY[1:], id="g7"),
         ge=(evolve(HANDED_OVER, data={"a": (2, 0), "b": ()}, options={}),),
@@ -212,7 +214,7 @@ CASES: dict[str, Asked] = {
     ),
     "one_ge_graph_too_few": about(graph(READS_N), graph(op("mm"), id="graph_1"), ge=(HANDED_OVER,)),
     "handed_over_with_a_forced_node": about(
-        graph(READS_N), ge=(evolve(HANDED_OVER, data={"a": (2, 0)}, forced=("Pack", "Pack_1")),), genuine=True
+        graph(READS_N), ge=(evolve(HANDED_OVER, data={"a": (2, 0)}, forced=("Pack", "Pack_1")),), through_torchair=True
     ),
     "handed_over_with_gears_and_a_forced_node": about(
         graph(READS_N, UNKNOWN_SIZE, inputs=KEY, symbols=S0),
@@ -224,17 +226,17 @@ CASES: dict[str, Asked] = {
         graph(READS_N, to_python=(op("item"), op("_local_scalar_dense", source="model.py:4 in forward: x.tolist()")))
     ),
     "nothing_is_foreseen_where_it_was_tried": about(
-        graph(READS_N, to_python=(op("_local_scalar_dense"),)), genuine=True
+        graph(READS_N, to_python=(op("_local_scalar_dense"),)), through_torchair=True
     ),
-    "not_taken": about(graph(READS_N, inputs=KEY, symbols={**S0, "u0": None}, failure=FAILURE), genuine=True),
+    "not_taken": about(graph(READS_N, inputs=KEY, symbols={**S0, "u0": None}, failure=FAILURE), through_torchair=True),
     "not_taken_and_nobody_knows_where": about(
-        graph(op("mm"), failure=Failure(graph="graph_0", what="It was refused", reason="so")), genuine=True
+        graph(op("mm"), failure=Failure(graph="graph_0", what="It was refused", reason="so")), through_torchair=True
     ),
     "the_second_is_not_taken": about(
         graph(READS_N, symbols={"n": "lens[0]"}, inputs=KEY[1:]),
         graph(READS_N, id="graph_1", failure=evolve(FAILURE, graph="graph_1")),
         ge=(evolve(HANDED_OVER, data={"a": (2, 0)}),),
-        genuine=True,
+        through_torchair=True,
     ),
     # Several graphs.
     "three_graphs": about(

@@ -8,11 +8,11 @@ from attrs import asdict, evolve, frozen
 
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Operator
-from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question
+from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question, shipped_table
 from npucompose.sinking.facts import Argument, Input, Op
-from npucompose.sinking.table import Product
+from npucompose.sinking.operators import Product
 
-TABLE = OperatorTable.own()
+TABLE = shipped_table()
 QUESTION = Question(mode="max-autotune", target="cpu", dynamic=True, sink=True, product="ascend910b")
 GE = GeFacts(name="g", data={"x": (4, 8)}, inputs={"x": ("Data", {}), "Add": ("Add", {"x1": "Data"})})
 

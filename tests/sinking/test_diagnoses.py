@@ -11,10 +11,10 @@ from attrs import evolve
 from npucompose.errors import ConfigError
 from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
 from npucompose.schema.experiment import Operator
-from npucompose.sinking import OperatorTable, diagnose, not_compiled, with_artefacts
+from npucompose.sinking import diagnose, not_compiled, shipped_table, with_artefacts
+from npucompose.sinking.diagnosis import TITLES
 from npucompose.sinking.facts import Op
-from npucompose.sinking.steps import TITLES
-from npucompose.sinking.values import dynamic_ops, geared, uses
+from npucompose.sinking.operators import dynamic_ops, geared, uses
 from npucompose.sinking.verdicts import static_parts
 from tests.sinking.cases import CASES
 from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own, told
@@ -197,12 +197,12 @@ def test_a_tiling_sinks_where_the_row_and_the_product_say_so(row: str, family: s
 def test_the_table_answers_by_either_name_and_takes_rows_of_ones_own() -> None:
     mine = Operator(ge="Mine", source="measured", products=("new", "next"))
     table = SMALL.with_rows({"aten.mine": mine, "my::sinks": evolve(mine, ge="Sinks", products=None)})
-    assert table.row("aten::mine") == table.of_ge("Mine") == mine
-    assert table.row("aten.mine") is table.of_ge("mine") is None
+    assert table.operators.get("aten::mine") == table.of_ge("Mine") == mine
+    assert table.operators.get("aten.mine") is table.of_ge("mine") is None
     assert list(table.operators) == [*SMALL.operators, "aten::mine"]
     assert table.operators["my::sinks"].source == "measured"
     assert SMALL.with_rows({}) is SMALL
-    assert OperatorTable.own() is OperatorTable.own() is TABLE
+    assert shipped_table() is shipped_table() is TABLE
     with pytest.raises(ConfigError) as caught:
         SMALL.with_rows({"a.b.c": mine, "": mine, "a.b": evolve(mine, products=("new", "never", "ever"))})
     assert len(caught.value.problems) == 4

@@ -9,7 +9,7 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.compose.conf import conf_dir
-from npucompose.sinking import OperatorTable
+from npucompose.sinking import shipped_table
 from npucompose.sinking.verdicts import BY_PATH
 from tests.targets.npu_offline.needs import offline
 
@@ -48,13 +48,13 @@ def paths() -> str:
 def operators() -> str:
     rows = [
         (f"`{name}`", row.ge, ", ".join(row.slots), SAID[row.sinks], row.source)
-        for name, row in OperatorTable.own().operators.items()
+        for name, row in shipped_table().operators.items()
     ]
     return table(("operator", "GE's type", "what its tiling reads", "sinks", "source"), *rows)
 
 
 def products() -> str:
-    rows = [(f"`{name}`", p.title, SAID[p.sinks], p.source) for name, p in OperatorTable.own().products.items()]
+    rows = [(f"`{name}`", p.title, SAID[p.sinks], p.source) for name, p in shipped_table().products.items()]
     return table(("product", "is", "sinks tiling", "source"), *rows)
 
 

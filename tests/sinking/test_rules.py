@@ -11,7 +11,7 @@ from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Operator
 from npucompose.sinking import diagnose
 from npucompose.sinking.facts import Argument, Input, Op
-from npucompose.sinking.values import uses
+from npucompose.sinking.operators import uses
 from npucompose.sinking.verdicts import static_parts
 from tests.sinking.asked import asked
 from tests.sinking.made import GE, QUESTION, TABLE, chain, graph, op
@@ -152,5 +152,5 @@ def test_a_row_that_cannot_be_is_refused(rows: dict[str, Operator], words: str) 
 def test_a_row_of_ones_own_replaces_the_tables() -> None:
     mine = Operator(ge="IncreFlashAttention", slots=("actual_seq_lengths",), sinks=False, source="measured")
     table = TABLE.with_rows({"npu::npu_incre_flash_attention": mine})
-    assert table.row("npu::npu_incre_flash_attention") == mine
-    assert TABLE.row("npu::npu_incre_flash_attention") != mine
+    assert table.operators.get("npu::npu_incre_flash_attention") == mine
+    assert TABLE.operators.get("npu::npu_incre_flash_attention") != mine

@@ -66,7 +66,7 @@ def question_of(session: Session) -> Question:
         arguments=tuple(name for name, value in inputs.items() if any(True for _ in tensors_of(value))),
         changes=tuple(_changes(session, checked, inputs)),
         breaks=tuple(_breaks()),
-        genuine=session.materialised.genuine is not None,
+        through_torchair=session.materialised.genuine is not None,
     )
 
 

@@ -1,7 +1,6 @@
 """Reading an FX graph: who depends on whom, what a node does to memory, what a graph is called. Rewrites nothing."""
 
-from npucompose.graphs.allocations import Allocation, allocations
-from npucompose.graphs.dependence import Aliases, Dependence, Edge
+from npucompose.graphs.dependence import Aliases, Allocation, Dependence, Edge, allocations
 from npucompose.graphs.describe import Snapshot, fingerprint, op_counts, printed, symbols
 from npucompose.graphs.scopes import is_planned
 

@@ -1,8 +1,15 @@
-"""The order that a graph's kernels must keep: for data, for memory that is written, for random numbers, for effects.
+"""The order that a graph's kernels must keep (for data, for memory that is written, for random numbers, for effects),
+and the pieces of memory that they make.
 
 Knows no stream. After AOTAutograd a graph is functional except for `aten.copy_(placeholder, value)` and operators
 without a functional form, but nothing here relies on that: memory is followed through the storages of the fake tensors
 in `node.meta["val"]` and the alias annotations of the operators' schemas.
+
+# Note [Alias sets]
+A value is not a piece of memory: `r = relu_(c)` is c's memory under another name, and so are a view of it and what a
+getitem takes out of a tuple. A piece of memory lives as long as *something* that certainly lies in it is mentioned, and
+everything that *may* lie in it may touch it. The two differ where only the schema speaks (a reshape that may copy, an
+operator without schema): such a value counts among those that touch a piece, and not among those that hold it.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import effects
@@ -21,12 +28,21 @@ Why = Literal[
     "data", "read after write", "write after read", "write after write", "random order", "effect order", "asked for"
 ]
 
+Pieces = frozenset[int]
+NONE: Pieces = frozenset()
+
 
 def storage_of(tensor: torch.Tensor) -> int | None:
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:  # a sparse tensor has none: the schema alone tells what it shares
         return None
+
+
+def _storages(node: fx.Node) -> frozenset[int]:
+    """Of the tensors in a node's fake value."""
+    tensors = effects.tensors_in(node.meta.get("val"))
+    return frozenset(storage for storage in map(storage_of, tensors) if storage is not None)
 
 
 @frozen(kw_only=True, eq=False)
@@ -43,9 +59,8 @@ class Aliases:
         keys: dict[fx.Node, frozenset[int]] = {}
         written: set[int] = set()
         for number, node in enumerate(graph.nodes):
-            found = effects.op_facts(node)
             value = node.meta.get("val")
-            if found is not None and found.makes_only and isinstance(value, torch.Tensor):
+            if effects.op_facts(node).makes_only and isinstance(value, torch.Tensor):
                 storage = storage_of(value)
                 keys[node] = frozenset((-1 - number if storage is None else storage,))
                 continue
@@ -61,14 +76,16 @@ class Aliases:
     def of_all(self, nodes: Iterable[fx.Node]) -> frozenset[int]:
         return frozenset(key for node in nodes for key in self.keys[node])
 
+    def is_quiet(self, *nodes: fx.Node) -> bool:
+        """Nobody writes the memory of these."""
+        return self.written.isdisjoint(self.of_all(nodes))
+
     def is_view(self, node: fx.Node) -> bool:
         """A call that starts no kernel because its result is memory that one of its inputs already has."""
-        if effects.is_getitem(node):
-            return True
         found = effects.op_facts(node)
-        if found is None or not found.view:
-            return False
-        return not found.may_copy or any(self.keys[node] <= self.keys[source] for source in node.all_input_nodes)
+        return found.view and (
+            not found.may_copy or any(self.keys[node] <= self.keys[source] for source in node.all_input_nodes)
+        )
 
 
 def _keys(
@@ -79,14 +96,12 @@ def _keys(
     Both, because a pass that replaces a value by an equal one leaves the fake values of its views on the old storage.
     """
     value = node.meta.get("val")
-    tensors = list(effects.tensors_in(value))
-    if value is not None and not tensors:
+    if value is not None and not effects.holds_tensor(value):
         return frozenset()
-    own = frozenset(storage for storage in map(storage_of, tensors) if storage is not None)
+    own = _storages(node)
     named = {key for source in changed for key in known[source]}
-    found = effects.op_facts(node)
-    if effects.is_getitem(node) or (found is not None and found.view):
-        shared = frozenset(key for source in node.all_input_nodes for key in known[source])
+    if effects.op_facts(node).view:
+        shared = {key for source in node.all_input_nodes for key in known[source]}
         if own.isdisjoint(shared):
             named |= shared
     return own | named or frozenset((-1 - number,))
@@ -137,8 +152,8 @@ class _Reader:
         self.origins: dict[fx.Node, tuple[fx.Node, ...]] = {}
         self.writer: dict[int, fx.Node] = {}
         self.readers: dict[int, list[fx.Node]] = {}
-        self.last_random: fx.Node | None = None
-        self.last_effect: fx.Node | None = None
+        self.last: dict[Why, fx.Node] = {}
+        """Who drew random numbers, and who had an effect, last."""
 
     def read(self, graph: fx.Graph) -> Dependence:
         for node in graph.nodes:
@@ -147,24 +162,18 @@ class _Reader:
                 continue
             needed = [kernel for source in node.all_input_nodes for kernel in self.origins[source]]
             found = effects.op_facts(node)
-            if found is not None and found.makes_only:
-                self._kernel(node, needed)
-                self._memory(node)
-                continue
-            if effects.is_host(node) or self.aliases.is_view(node):
+            if not found.makes_only and (found.host or self.aliases.is_view(node)):
                 self.origins[node] = tuple(dict.fromkeys(needed))
                 continue
-            self._kernel(node, needed)
+            self.kernels.append(node)
+            self.origins[node] = (node,)
+            for kernel in needed:
+                self._edge(kernel, node, "data")
             self._memory(node)
-            self._order(node)
+            self._ordered(node, "random order", found.random)
+            self._ordered(node, "effect order", found.effect)
         edges = tuple(Edge(first, then, why) for (first, then), why in self.edges.items())
         return Dependence(kernels=tuple(self.kernels), edges=edges, origins=self.origins, aliases=self.aliases)
-
-    def _kernel(self, node: fx.Node, needed: Iterable[fx.Node]) -> None:
-        self.kernels.append(node)
-        self.origins[node] = (node,)
-        for kernel in needed:
-            self._edge(kernel, node, "data")
 
     def _edge(self, first: fx.Node, then: fx.Node, why: Why) -> None:
         if first is not then:
@@ -185,12 +194,110 @@ class _Reader:
                 self._edge(reader, node, "write after read")
             self.writer[key] = node
 
-    def _order(self, node: fx.Node) -> None:
-        if effects.is_random(node):
-            if self.last_random is not None:
-                self._edge(self.last_random, node, "random order")
-            self.last_random = node
-        if effects.has_effect(node):
-            if self.last_effect is not None:
-                self._edge(self.last_effect, node, "effect order")
-            self.last_effect = node
+    def _ordered(self, node: fx.Node, why: Why, counts: bool) -> None:
+        if counts:
+            self._edge(self.last.get(why, node), node, why)
+            self.last[why] = node
+
+
+@define(kw_only=True, eq=False)
+class Allocation:
+    """One piece of memory that the graph makes and that no input or constant owns.
+
+    For `c = clone(x); r = relu_(c); v = r.view(-1); n = neg(v)`: made by clone, held by c, r and v, touched by relu_
+    and neg, last mentioned at neg.
+    """
+
+    maker: fx.Node
+    storage: int | None
+    """Of the fake value; None where a node has none."""
+    mentioned: fx.Node
+    """Where the graph names a holder for the last time."""
+    holders: list[fx.Node] = field(factory=list)
+    """The nodes whose values certainly lie in it, in the graph's order."""
+    touched_by: list[fx.Node] = field(factory=list)
+    """The kernels beside its maker that may read or write it, in the graph's order."""
+    returned: bool = False
+    """The graph's caller gets it, or a view of it."""
+
+
+def allocations(graph: fx.Graph, needed: Dependence) -> list[Allocation]:
+    """Every piece of memory of a graph, by maker; `needed` may be of the graph before scopes and events came in.
+
+    A wait for a tensor does not hold it: TorchAir puts a record in its place.
+    """
+    walk = _Walk(needed)
+    for node in graph.nodes:
+        if control(node) is None:
+            walk.node(node)
+    return walk.pieces
+
+
+class _Walk:
+    def __init__(self, needed: Dependence) -> None:
+        self.aliases, self.kernels = needed.aliases, frozenset(needed.kernels)
+        self.pieces: list[Allocation] = []
+        self.held: dict[fx.Node, Pieces] = {}
+        self.maybe: dict[fx.Node, Pieces] = {}
+        """A superset of `held`."""
+
+    def node(self, node: fx.Node) -> None:
+        sources = node.all_input_nodes
+        for source in sources:
+            for number in self.held.get(source, NONE):
+                self.pieces[number].mentioned = node
+                self.pieces[number].returned |= node.op == "output"
+        if node in self.kernels:
+            for number in self._given(sources):
+                self.pieces[number].touched_by.append(node)
+            held, maybe = self._of_kernel(node)
+        elif self.aliases.is_view(node):
+            held, maybe = self._of_view(node)
+        else:
+            return
+        self.held[node], self.maybe[node] = held, maybe
+        for number in held:
+            self.pieces[number].holders.append(node)
+
+    def _of_view(self, node: fx.Node) -> tuple[Pieces, Pieces]:
+        given = self._given(node.all_input_nodes)
+        # A pass that replaces a value leaves the fake values of its views on the old storage: then one piece is it.
+        held = self._within(given, _storages(node)) or (given if len(given) == 1 else NONE)
+        return held, held or given
+
+    def _of_kernel(self, node: fx.Node) -> tuple[Pieces, Pieces]:
+        own = _storages(node)
+        if effects.op_facts(node).makes_only:
+            made = self._made(node, own)
+            return made, made
+        if _returns_what_it_writes(node):
+            written = self._given(effects.written_by(node))
+            return (written if len(written) == 1 else self._within(written, own)), written
+        sources, keys = node.all_input_nodes, self.aliases.keys
+        fresh = own - self.aliases.of_all(sources)
+        held = self._within(self._given(sources), own)
+        if fresh or not own:
+            held |= self._made(node, fresh)
+        return held, held | self._given(source for source in sources if not keys[node].isdisjoint(keys[source]))
+
+    def _given(self, sources: Iterable[fx.Node]) -> Pieces:
+        return frozenset(number for source in sources for number in self.maybe.get(source, NONE))
+
+    def _within(self, pieces: Pieces, storages: frozenset[int]) -> Pieces:
+        return frozenset(number for number in pieces if self.pieces[number].storage in storages)
+
+    def _made(self, node: fx.Node, storages: frozenset[int]) -> Pieces:
+        """A piece for each of the value's `storages`; one for a value that shows none, unless it holds no tensor."""
+        if "val" in node.meta and not effects.holds_tensor(node.meta["val"]):
+            return NONE
+        begin = len(self.pieces)
+        self.pieces += [Allocation(maker=node, storage=storage, mentioned=node) for storage in storages or (None,)]
+        return frozenset(range(begin, len(self.pieces)))
+
+
+def _returns_what_it_writes(node: fx.Node) -> bool:
+    """`relu_(c)` is c."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    aliases = [result.alias_info for result in node.target._schema.returns]
+    return [alias is not None and alias.is_write for alias in aliases] == [True]

@@ -1,11 +1,12 @@
-"""What a graph is called and what it looks like: fingerprint, counts of operators, symbols, a listing for people."""
+"""What a graph is called and what it looks like: fingerprint, counts of operators, symbols, a listing for people; and
+which input of Dynamo's graph each of its placeholders is."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs.scopes import stream_labels
 
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"), ("bool", "b8"))
+_GRADIENTS = ("tangents", "fwd_", "bwd_")
+"""AOTAutograd's names of gradients, seeds and offsets."""
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 
@@ -212,3 +215,17 @@ def _short(dtype: torch.dtype) -> str:
         if name.startswith(long):
             return short + name.removeprefix(long)
     return name
+
+
+def places(placeholders: Sequence[fx.Node], known: int) -> Iterator[int | None]:
+    """For each placeholder its place among Dynamo's `known` inputs; None for what is none of them.
+
+    torch 2.9 and later write it down (`desc`). Before, Dynamo's inputs are the last ones, behind the parameters and
+    buffers that its module holds, except in a graph of a backward pass or of random numbers, where nobody says.
+    """
+    held = len(placeholders) - known
+    ordered = held >= 0 and not any(node.name.startswith(_GRADIENTS) for node in placeholders)
+    for position, node in enumerate(placeholders):
+        desc = node.meta.get("desc")
+        place = getattr(desc, "idx", None) if desc is not None else position - held if ordered else None
+        yield place if place is not None and 0 <= place < known else None

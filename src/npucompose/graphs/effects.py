@@ -36,33 +36,39 @@ _HOST_MODULES = frozenset((operator.__name__, "_operator", math.__name__, "built
 
 @frozen
 class OpFacts:
-    """What a schema says of an operator, worked out once for each overload."""
+    """What is known of an operator, worked out once for each overload."""
 
-    view: bool
+    view: bool = False
     """Its result is memory of its inputs, or may be (`may_copy`)."""
-    may_copy: bool
-    writes: tuple[tuple[int, str], ...]
-    """(position, name) of the arguments that are written."""
-    random: bool
-    effect: bool
+    may_copy: bool = False
+    writes: tuple[tuple[int, str], ...] | None = ()
+    """(position, name) of the arguments that are written; None: all, for all that is known."""
+    random: bool = False
+    """Draws from a generator: its place among the other drawers decides its numbers."""
+    effect: bool = False
     """Returns nothing, communicates, or torch knows it to have a side effect."""
-    host: bool
+    host: bool = False
     """Reads sizes or checks them; starts no kernel."""
-    changes_metadata: bool
+    changes_metadata: bool = False
     """In place on shape or strides (`t_`, `resize_`): an identity view is no identity beside it."""
-    collective: bool
-    makes_only: bool
+    collective: bool = False
+    makes_only: bool = False
     """It starts a kernel that reads its inputs, makes new memory, and does nothing else."""
+
+
+GETITEM, HOST = OpFacts(view=True), OpFacts(host=True)
+OPAQUE = OpFacts(writes=None, random=True, effect=True)
+"""Nothing is known of it, so everything is feared."""
 
 
 @cache
 def facts(op: torch._ops.OpOverload) -> OpFacts:
     schema = op._schema
-    written = [
+    written = tuple(
         (index, argument.name)
         for index, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    )
     name = schema.name.partition("::")[2]
     aliases = [r.alias_info for r in schema.returns if r.alias_info is not None]
     view = not written and (any(not info.is_write for info in aliases) or name == "_unsafe_view")
@@ -73,7 +79,7 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
     return OpFacts(
         view=view,
         may_copy=name in MAYBE_COPIES,
-        writes=tuple(written),
+        writes=written,
         random=random,
         effect=effect,
         host=host,
@@ -83,8 +89,21 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
     )
 
 
-def op_facts(node: fx.Node) -> OpFacts | None:
-    return facts(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+def op_facts(node: fx.Node) -> OpFacts:
+    """Of an operator what its schema says; of all else: host work, a getitem, or opaque."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return facts(node.target)
+    if is_getitem(node):
+        return GETITEM
+    return HOST if node.op in ("placeholder", "get_attr", "output") or _is_arithmetic(node) else OPAQUE
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """On numbers. The name of a method or a submodule, and an operator of higher order, are of no such module."""
+    if getattr(node.target, "__module__", None) not in _HOST_MODULES or holds_tensor(node.meta.get("val")):
+        return False
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return not any(value is None or holds_tensor(value) for value in values)
 
 
 def leaves_in(value: Any) -> Iterator[Any]:
@@ -119,50 +138,21 @@ def is_getitem(node: fx.Node) -> bool:
 
 def is_host(node: fx.Node) -> bool:
     """No tensor is computed: inputs, constants, arithmetic on sizes, checks of sizes, the output."""
-    if node.op in ("placeholder", "get_attr", "output"):
-        return True
-    found = op_facts(node)
-    if found is not None:
-        return found.host
-    # The name of a method or a submodule, and an operator of higher order, are of no such module.
-    if is_getitem(node) or getattr(node.target, "__module__", None) not in _HOST_MODULES:
-        return False
-    return not holds_tensor(node.meta.get("val")) and not any(_is_tensor(arg) for arg in node.all_input_nodes)
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return value is None or holds_tensor(value)
-
-
-def is_opaque(node: fx.Node) -> bool:
-    """Nothing is known of it, so everything is feared."""
-    return op_facts(node) is None and not is_host(node) and not is_getitem(node)
+    return op_facts(node).host
 
 
 def written_by(node: fx.Node) -> tuple[fx.Node, ...]:
     """The arguments of `node` whose memory it changes: `copy_(x, y)` writes x."""
-    found = op_facts(node)
-    if found is None:
-        return tuple(node.all_input_nodes) if is_opaque(node) else ()
-    if not found.writes:
-        return ()
-    given = [node.args[at] if at < len(node.args) else node.kwargs.get(name) for at, name in found.writes]
+    writes = op_facts(node).writes
+    if writes is None:
+        return tuple(node.all_input_nodes)
+    given = [node.args[at] if at < len(node.args) else node.kwargs.get(name) for at, name in writes]
     return tuple(dict.fromkeys(nodes_in(given)))
-
-
-def is_random(node: fx.Node) -> bool:
-    """Draws from a generator: its place among the other drawers decides its numbers."""
-    found = op_facts(node)
-    return found.random if found is not None else is_opaque(node)
 
 
 def has_effect(node: fx.Node) -> bool:
     """Something besides its result matters: a check, a print, a stream scope, a collective, the unknown."""
-    found = op_facts(node)
-    if found is None:
-        return is_opaque(node)
-    return found.effect or control(node) is not None
+    return op_facts(node).effect or control(node) is not None
 
 
 def is_removable(node: fx.Node) -> bool:
@@ -173,9 +163,8 @@ def is_removable(node: fx.Node) -> bool:
         return True
     if node.meta.get("unbacked_bindings"):
         return False  # other nodes' shapes are written in the symbol that is born here
-    return not (has_effect(node) or is_random(node) or written_by(node) or node.is_impure())
+    return not (has_effect(node) or op_facts(node).random or written_by(node) or node.is_impure())
 
 
 def is_collective(node: fx.Node) -> bool:
-    found = op_facts(node)
-    return found is not None and found.collective
+    return op_facts(node).collective

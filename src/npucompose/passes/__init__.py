@@ -15,15 +15,15 @@ PASSES: Registry[type[Pass]] = Registry(
     built_in=(
         ("adapt", "npucompose.passes.adapt:Adapt"),
         ("cancel_moves", "npucompose.passes.cancel_transposes:CancelTransposes"),
-        ("cse", "npucompose.passes.cse:Cse"),
-        ("dead_code", "npucompose.passes.dead_code:DeadCode"),
-        ("python", "npucompose.passes.python:Python"),
-        ("remove_noop", "npucompose.passes.remove_noop:RemoveNoop"),
+        ("cse", "npucompose.passes.simplify:Cse"),
+        ("dead_code", "npucompose.passes.simplify:DeadCode"),
+        ("python", "npucompose.passes.base:PythonPass"),
+        ("remove_noop", "npucompose.passes.simplify:RemoveNoop"),
         ("replace", "npucompose.passes.replace:Replace"),
         ("fold_parameters", "npucompose.passes.fold_parameters:FoldParameters"),
-        ("stream_plan", "npucompose.passes.stream_plan:StreamPlan"),
-        ("core_limit", "npucompose.passes.core_limit:CoreLimit"),
-        ("super_kernel", "npucompose.passes.super_kernel:SuperKernel"),
+        ("stream_plan", "npucompose.passes.scopes:StreamPlan"),
+        ("core_limit", "npucompose.passes.scopes:CoreLimit"),
+        ("super_kernel", "npucompose.passes.scopes:SuperKernel"),
     ),
 )
 

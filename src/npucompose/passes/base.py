@@ -1,4 +1,4 @@
-"""What a pass is. Knows no device and no configuration file."""
+"""What a pass is; the pass that is a user's own function. Knows no device and no configuration file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from attrs import field, frozen
 from npucompose.results.graphs import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
+from npucompose.user_code import UserFunction
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +61,7 @@ class Request:
     can: Capabilities
     example_inputs: Sequence[Any] = ()
     config: Any = None
-    """The genuine CompilerConfig where TorchAir compiles."""
+    """TorchAir's own CompilerConfig where it compiles."""
     constants: Constants = field(factory=dict)
     """Parameters and buffers, where somebody knows them."""
     check: bool = False
@@ -114,3 +115,47 @@ class Pass(ABC):
         The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
         the pipeline's business. Raise to refuse: the pipeline adds the pass's name.
         """
+
+
+@frozen(kw_only=True)
+class PythonPass(Pass):
+    """Call `function(graph_module, example_inputs, config)`, which changes the graph module in place.
+
+    before:  y = relu(x)                      def f(gm, example_inputs, config):
+    after:   y = gelu(x)                          …
+
+    The signature is that of TorchAir's hooks (`post_grad_custom_pre_pass`), so that a function written for them is a
+    pass unchanged. `example_inputs` are the fake values of the inputs, `config` is TorchAir's own CompilerConfig
+    where it compiles and None elsewhere. What it keeps of the numbers is not known: results are compared within
+    tolerance. It needs trust=true on the command line.
+    """
+
+    name: ClassVar[str] = "python"
+    exact: ClassVar[bool] = False
+    needs_trust: ClassVar[bool] = True
+
+    function: str = option(doc="module:function, from the working directory or sys.path")
+
+    @property
+    def _function(self) -> UserFunction:
+        return UserFunction("passes.python.function", self.function)
+
+    def check(self) -> None:
+        self._function.check()
+
+    def source_files(self) -> tuple[str, ...]:
+        return self._function.source_files()
+
+    def run(self, request: Request) -> int:
+        """How many nodes are new, gone or changed."""
+        before = _snapshot(request.graph_module.graph)
+        self._function.load()(request.graph_module, list(request.example_inputs), request.config)
+        after = _snapshot(request.graph_module.graph)
+        return sum(before.get(node) != after.get(node) for node in {**before, **after})
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        raise TypeError("a user's function works on a graph module: use run")
+
+
+def _snapshot(graph: fx.Graph) -> dict[fx.Node, Any]:
+    return {node: (node.target, node.args, dict(node.kwargs)) for node in graph.nodes}

@@ -64,7 +64,7 @@ class FoldParameters(Pass):
 
         aliases = Aliases.from_graph(graph)
         written = {_memory(constants[n.name].value) for n in graph.nodes
-                   if n.name in constants and not aliases.written.isdisjoint(aliases.of_all([n]))}  # fmt: skip
+                   if n.name in constants and not aliases.is_quiet(n)}  # fmt: skip
         outputs = aliases.of_all(next(iter(reversed(graph.nodes))).all_input_nodes)
         values: dict[fx.Node, tuple[str, torch.Tensor]] = {}
         for node in graph.nodes:

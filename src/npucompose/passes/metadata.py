@@ -1,4 +1,4 @@
-"""What a new node takes over from the one it stands for, and its fake value; which dtypes hold which others."""
+"""What a new node takes over from the one it stands for, and its fake value: its form, and which dtypes hold others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
 from npucompose.graphs.effects import tensors_in
@@ -108,6 +109,29 @@ def _is_dense(tensor: Any) -> bool:
         and 1 not in tensor.shape
         and bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
     )
+
+
+def same_form(a: Any, b: Any) -> bool:
+    """Two dense tensors of the same shape, strides, offset, dtype, device, conjugate and negative bit, for certain.
+
+    The stride of a dimension of one element means nothing, and operators choose it freely: it is not compared.
+    """
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if (a.dtype, a.device, a.layout, a.dim()) != (b.dtype, b.device, b.layout, b.dim()):
+        return False
+    if a.layout is not torch.strided or a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg():
+        return False
+    if not all(_equal(mine, other) for mine, other in zip(a.shape, b.shape, strict=True)):
+        return False
+    strides = zip(a.shape, a.stride(), b.stride(), strict=True)
+    return _equal(a.storage_offset(), b.storage_offset()) and all(
+        _equal(size, 1) or _equal(mine, other) for size, mine, other in strides
+    )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a == b if isinstance(a, int) and isinstance(b, int) else statically_known_true(a == b)
 
 
 def loses_nothing(narrow: torch.dtype, wide: torch.dtype) -> bool:

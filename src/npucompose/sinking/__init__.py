@@ -4,19 +4,12 @@ Reads captured FX graphs, the configuration and facts that a target hands in. Kn
 Importing this loads no torch; `sinking.reading`, which reads an FX graph, does.
 """
 
-from npucompose.sinking.diagnosis import diagnose, not_compiled, with_artefacts
+from npucompose.sinking.artefacts import read_artefact, with_artefacts
+from npucompose.sinking.diagnosis import diagnose, not_compiled
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Question
-from npucompose.sinking.readers import read_artefact
-from npucompose.sinking.table import OperatorTable
+from npucompose.sinking.operators import OperatorTable, shipped_table
 
 __all__ = [
-    "Change",
-    "FxFacts",
-    "GeFacts",
-    "OperatorTable",
-    "Question",
-    "diagnose",
-    "not_compiled",
-    "read_artefact",
-    "with_artefacts",
-]
+    "Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled", "read_artefact",
+    "shipped_table", "with_artefacts",
+]  # fmt: skip

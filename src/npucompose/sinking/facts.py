@@ -61,6 +61,11 @@ class Op:
     """It moves no data: GE computes nothing for it."""
     subgraphs: tuple[FxFacts, ...] = ()
 
+    @property
+    def at_source(self) -> str:
+        """` (model.py:12 in forward: …)`, to stand behind its name; empty where nobody recorded it."""
+        return f" ({self.source})" if self.source else ""
+
 
 @frozen(kw_only=True)
 class FxFacts:
@@ -127,5 +132,5 @@ class Question:
     changes: tuple[Change, ...] = ()
     breaks: tuple[str, ...] = ()
     """Why Dynamo broke the model into several graphs, in torch's words."""
-    genuine: bool = False
+    through_torchair: bool = False
     """The FX graphs went through TorchAir itself."""

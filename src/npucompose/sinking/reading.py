@@ -11,9 +11,8 @@ import torch
 from torch import fx
 
 from npucompose.errors import traced_line
-from npucompose.graphs.describe import op_name
+from npucompose.graphs.describe import op_name, places
 from npucompose.graphs.effects import nodes_in, tensors_in
-from npucompose.graphs.inputs import places
 from npucompose.graphs.matching import arguments_of
 from npucompose.graphs.scopes import control
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op
@@ -23,6 +22,7 @@ VIEWS = frozenset(
     for name in ("view", "_unsafe_view", "reshape", "t", "unsqueeze", "squeeze", "expand", "alias", "detach", "flatten")
 )
 """Operators that GE folds away or turns into a note on the next one; `t` goes into the matmul."""
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LOCAL = re.compile(r"L\['(\w+)'\]")
 
 
@@ -98,19 +98,14 @@ def _to_python(graph: fx.Graph) -> Iterator[Op]:
 
 
 def _computes(node: fx.Node) -> bool:
-    picked = node.target is operator.getitem
-    return not picked and any(True for _ in tensors_in(node.meta.get("val")))
+    return node.target is not operator.getitem and any(True for _ in tensors_in(node.meta.get("val")))
 
 
 def _computed(node: fx.Node) -> Iterator[str]:
     """The operators behind a node's inputs, seen through what `_ops` leaves out."""
     for before in node.all_input_nodes:
-        if before.op != "call_function":
-            continue
-        if control(before) is None and _computes(before):
-            yield before.name
-        else:
-            yield from _computed(before)
+        if before.op == "call_function":
+            yield from (before.name,) if control(before) is None and _computes(before) else _computed(before)
 
 
 def _arguments(node: fx.Node) -> dict[str, Argument]:
@@ -123,7 +118,7 @@ def _argument(value: Any) -> Argument:
     nodes = list(nodes_in(value))
     if value is None:
         return Argument(kind="nothing")
-    numbers = [number for node in nodes for number in _numbers_only(node.meta.get("val"))]
+    numbers = [found for node in nodes if isinstance(found := node.meta.get("val"), _SYMBOLIC)]
     if any(_symbols([number]) for number in numbers):
         return Argument(kind="symbols", symbols=_symbols(numbers), packed=_packed(value))
     constant = bool(numbers) or all(node.op == "get_attr" for node in nodes)
@@ -142,14 +137,8 @@ def _sizes(value: Any) -> Iterator[torch.SymInt]:
     return (size for tensor in tensors_in(value) for size in tensor.shape if isinstance(size, torch.SymInt))
 
 
-def _numbers_only(value: Any) -> Iterator[Any]:
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        yield value
-
-
 def _numbers(value: Any) -> Iterator[Any]:
-    yield from _numbers_only(value)
-    yield from _sizes(value)
+    yield from (value,) if isinstance(value, _SYMBOLIC) else _sizes(value)
 
 
 def _free(number: Any) -> bool:
@@ -163,19 +152,15 @@ def _symbols(numbers: Iterable[Any]) -> tuple[str, ...]:
 
 def _unbacked(node: fx.Node) -> Iterator[str]:
     """Symbols of the node's sizes that no caller knows: the data decide."""
-    for size in _sizes(node.meta.get("val")):
-        for symbol in size.node.expr.free_symbols:
-            if size.node.shape_env.is_unbacked_symint(symbol):
-                yield str(symbol)
+    sizes = [size.node for size in _sizes(node.meta.get("val"))]
+    return (str(s) for size in sizes for s in size.expr.free_symbols if size.shape_env.is_unbacked_symint(s))
 
 
 def _origin(number: Any, symbol: Any) -> str | None:
     """What torch wrote down as the symbol's first source, in the model's words."""
-    sources = number.node.shape_env.var_to_sources.get(symbol) or ()
-    for source in sources:
-        name = source.name if isinstance(source.name, str) else source.name()
-        return argument_of(name)
-    return None
+    sources = number.node.shape_env.var_to_sources.get(symbol)
+    name = sources[0].name if sources else ""
+    return argument_of(name if isinstance(name, str) else name())
 
 
 def _subgraphs(node: fx.Node, graph: fx.Graph, graph_id: str) -> Iterator[FxFacts]:

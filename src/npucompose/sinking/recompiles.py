@@ -15,25 +15,29 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.results.record import Recompile
-from npucompose.schema.experiment import WORDS, Call, ModeName, Shapes, dimension_of
+from npucompose.schema.experiment import WORDS, Call, Shapes, dimension_of
 
 Kind = Literal["size", "stride", "dtype", "rank", "value", "length", "least", "equal_sizes", "size_value", "other"]
 
 _LOCAL = re.compile(r"\bL\[(['\"])(\w+)\1\]")
 _COMPILE_ID = re.compile(r"^-?\s*(\d+/\d+):\s*")
-_TENSOR = re.compile(
-    r"tensor '(?P<name>.+?)' (?P<what>size|stride) mismatch at index (?P<at>\d+)\. "
-    r"expected (?P<expected>-?\d+), actual (?P<actual>-?\d+)"
-)
-_WHOLE_TENSOR = re.compile(
-    r"tensor '(?P<name>.+?)' (?P<what>dtype|rank) mismatch\. expected (?P<expected>\S+), actual (?P<actual>\S+)"
-)
 _SIZE = r"(?P<{0}>[^\s()]+)\.size\(\)\[(?P<{0}_at>\d+)\]"
-_LEAST = re.compile(rf"(?P<least>\d+) <= {_SIZE.format('name')}$")
-_EQUAL = re.compile(rf"{_SIZE.format('name')} == {_SIZE.format('other')}$")
-_SIZE_VALUE = re.compile(rf"{_SIZE.format('name')} == (?P<expected>\d+)$")
-_LENGTH = re.compile(r"len\((?P<name>[^()]+)\) == (?P<expected>\d+)$")
-_VALUE = re.compile(r"(?P<name>[^\s()=<>]+) == (?P<expected>\S+)$")
+_MISMATCH = r"tensor '(?P<name>.+?)' {0} mismatch"
+_AT_INDEX = r" at index (?P<name_at>\d+)\. expected (?P<expected>-?\d+), actual (?P<actual>-?\d+)"
+_WHOLE = r"\. expected (?P<expected>\S+), actual (?P<actual>\S+)"
+_GUARDS: Mapping[Kind, re.Pattern[str]] = {
+    "size": re.compile(_MISMATCH.format("size") + _AT_INDEX),
+    "stride": re.compile(_MISMATCH.format("stride") + _AT_INDEX),
+    "dtype": re.compile(_MISMATCH.format("dtype") + _WHOLE),
+    "rank": re.compile(_MISMATCH.format("rank") + _WHOLE),
+    "least": re.compile(rf"^(?P<expected>\d+) <= {_SIZE.format('name')}$"),
+    "equal_sizes": re.compile(rf"^{_SIZE.format('name')} == {_SIZE.format('other')}$"),
+    "size_value": re.compile(rf"^{_SIZE.format('name')} == (?P<expected>\d+)$"),
+    "length": re.compile(r"^len\((?P<name>[^()]+)\) == (?P<expected>\d+)$"),
+    "value": re.compile(r"^(?P<name>[^\s()=<>]+) == (?P<expected>\S+)$"),
+    "other": re.compile(""),
+}
+"""What Dynamo writes for each kind; the first that fits counts."""
 _TUTORIAL = " (user code shown is first use"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 CONSTANT_SIZES = ("0", "1")
@@ -60,6 +64,10 @@ class Guard:
     expected: str | None = None
     actual: str | None = None
 
+    @property
+    def at_source(self) -> str:
+        return f" ({self.source})" if self.source else ""
+
 
 def guard_of(reason: str, arguments: Collection[str] | None = None) -> Guard:
     """The guard in a recompile reason; `arguments` are the model's, None where nobody knows them.
@@ -70,34 +78,19 @@ def guard_of(reason: str, arguments: Collection[str] | None = None) -> Guard:
     code, _, comment = _LOCAL.sub(r"\2", _COMPILE_ID.sub("", first_line)).partition("  #")
     text, source = " ".join(code.split()), " ".join(comment.partition(_TUTORIAL)[0].split()) or None
 
-    def guard(kind: Kind, found: re.Match[str] | None = None, at: str | None = None) -> Guard:
-        groups = found.groupdict() if found is not None else {}
-        return Guard(
-            kind=kind,
-            text=text,
-            source=source,
-            argument=_argument(groups.get("name") or text, arguments, named=found is not None),
-            other=_argument(groups["other"], arguments, named=True) if "other" in groups else None,
-            dimension=int(groups[at]) if at else None,
-            expected=groups.get("expected") or groups.get("least"),
-            actual=groups.get("actual"),
-        )
-
-    if found := _TENSOR.search(text):
-        return guard("size" if found["what"] == "size" else "stride", found, "at")
-    if found := _WHOLE_TENSOR.search(text):
-        return guard("dtype" if found["what"] == "dtype" else "rank", found)
-    if found := _LEAST.fullmatch(text):
-        return guard("least", found, "name_at")
-    if found := _EQUAL.fullmatch(text):
-        return guard("equal_sizes", found, "name_at")
-    if found := _SIZE_VALUE.fullmatch(text):
-        return guard("size_value", found, "name_at")
-    if found := _LENGTH.fullmatch(text):
-        return guard("length", found)
-    if found := _VALUE.fullmatch(text):
-        return guard("value", found)
-    return guard("other")
+    kind: Kind = next(kind for kind, form in _GUARDS.items() if form.search(text))
+    found = _GUARDS[kind].search(text)
+    groups = found.groupdict() if found is not None else {}
+    return Guard(
+        kind=kind,
+        text=text,
+        source=source,
+        argument=_argument(groups.get("name") or text, arguments, named=kind != "other"),
+        other=_argument(groups["other"], arguments, named=True) if "other" in groups else None,
+        dimension=int(groups["name_at"]) if "name_at" in groups else None,
+        expected=groups.get("expected"),
+        actual=groups.get("actual"),
+    )
 
 
 def _argument(expression: str, arguments: Collection[str] | None, *, named: bool) -> str | None:
@@ -115,7 +108,7 @@ class Asked:
     """What was asked for: the background of every advice."""
 
     shapes: Shapes
-    mode: ModeName
+    mode: str
     static: frozenset[str] = frozenset()
     """Arguments whose tensors `shapes.mark_static` marks."""
     numbers: frozenset[str] = frozenset()
@@ -156,13 +149,12 @@ def _decisive(guards: Sequence[Guard], call: Call) -> Guard:
 def _is_about(guard: Guard, call: Call) -> bool:
     for key, change in call.items():
         name, dimension = dimension_of(key)
-        if name not in (guard.argument, guard.other):
-            continue
-        if dimension is not None and guard.kind in OF_A_SIZE and guard.dimension == dimension:
-            return True
-        if change == "transposed" and guard.kind == "stride":
-            return True
-        if dimension is None and change not in WORDS and guard.kind in ("value", "length"):
+        about = (
+            guard.dimension == dimension and guard.kind in OF_A_SIZE
+            if dimension is not None
+            else change not in WORDS and guard.kind in ("value", "length")
+        )
+        if name in (guard.argument, guard.other) and (about or (change == "transposed" and guard.kind == "stride")):
             return True
     return False
 
@@ -177,28 +169,28 @@ def watched() -> Iterator[Callable[[], list[Again]]]:
     from torch._dynamo import convert_frame
     from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
-    teller: Any = convert_frame
-    genuine = teller.get_and_maybe_log_recompilation_reasons
-    heard: list[tuple[str, ...]] = []
+    module: Any = convert_frame
+    original = module.get_and_maybe_log_recompilation_reasons
+    recorded: list[tuple[str, ...]] = []
 
-    def listen(*args: Any, **kwargs: Any) -> list[str]:
-        reasons = genuine(*args, **kwargs)
-        heard.append(tuple(reasons))
+    def record(*args: Any, **kwargs: Any) -> list[str]:
+        reasons = original(*args, **kwargs)
+        recorded.append(tuple(reasons))
         return reasons
 
     def again() -> list[Again]:
         newest = [(str(m.compile_id), m.recompile_reason) for m in get_compilation_metrics() if m.recompile_reason]
         return [
-            Again(compile_id=compile_id, reasons=next((known for known in heard if reason in known[:1]), (reason,)))
+            Again(compile_id=compile_id, reasons=next((known for known in recorded if reason in known[:1]), (reason,)))
             for compile_id, reason in newest
         ]
 
     clear_compilation_metrics()
-    teller.get_and_maybe_log_recompilation_reasons = listen
+    module.get_and_maybe_log_recompilation_reasons = record
     try:
         yield again
     finally:
-        teller.get_and_maybe_log_recompilation_reasons = genuine
+        module.get_and_maybe_log_recompilation_reasons = original
 
 
 # What would have avoided it.
@@ -209,30 +201,21 @@ def _size(guard: Guard, asked: Asked) -> str:
         return "nothing in the shape policy: it is the size of no argument, but of a parameter, a buffer or a global"
     name, at = guard.argument, guard.dimension
     if guard.actual in CONSTANT_SIZES or guard.expected in CONSTANT_SIZES:
-        return f"{_pad(name, at)}: torch keeps the sizes 0 and 1 as constants under every policy"
-    gear = f", or {_pad_to_gear(name, at)}" if asked.mode == "max-autotune" else ""
+        return f"{_least(guard, asked)} under every policy"
+    gear = f", or pad it to a gear (shapes.gears: {{{name}.{at}: […]}}, with shapes=dynamic, on an NPU)"
+    gear = gear if asked.mode == "max-autotune" else ""
     if name in asked.static:
+        dynamic = "" if asked.shapes.dynamic else ", and write shapes=dynamic"
         return (
-            f"leave '{name}' out of shapes.mark_static, which makes each of its shapes a constant{_dynamic(asked)}; "
+            f"leave '{name}' out of shapes.mark_static, which makes each of its shapes a constant{dynamic}; "
             f"or pad its dimension {at} to one size{gear}"
         )
     return f"shapes=dynamic, or shapes.mark_dynamic: {{{name}: [{at}]}}: a symbol from the first call on{gear}"
 
 
-def _dynamic(asked: Asked) -> str:
-    return "" if asked.shapes.dynamic else ", and write shapes=dynamic"
-
-
 def _least(guard: Guard, asked: Asked) -> str:
-    return f"{_pad(guard.argument or 'the tensor', guard.dimension)}: torch keeps the sizes 0 and 1 as constants"
-
-
-def _pad(name: str, dimension: int | None) -> str:
-    return f"pad dimension {dimension} of '{name}' to at least 2"
-
-
-def _pad_to_gear(name: str, dimension: int | None) -> str:
-    return f"pad it to a gear (shapes.gears: {{{name}.{dimension}: […]}}, with shapes=dynamic, on an NPU)"
+    name = guard.argument or "the tensor"
+    return f"pad dimension {guard.dimension} of '{name}' to at least 2: torch keeps the sizes 0 and 1 as constants"
 
 
 def _equal_sizes(guard: Guard, asked: Asked) -> str:
@@ -249,7 +232,7 @@ def _equal_sizes(guard: Guard, asked: Asked) -> str:
 def _size_value(guard: Guard, asked: Asked) -> str:
     return (
         "nothing in the shape policy: the size is a symbol and the model's code turned it into a constant"
-        f"{_at(guard)}; change the code, or pad the dimension to one size"
+        f"{guard.at_source}; change the code, or pad the dimension to one size"
     )
 
 
@@ -257,12 +240,8 @@ def _value(guard: Guard, asked: Asked) -> str:
     if guard.argument is None:
         return "nothing in the shape policy: it is the value of no argument"
     if guard.argument not in asked.numbers or asked.shapes.dynamic:
-        return f"nothing in the shape policy: the value of '{guard.argument}' is part of the program{_at(guard)}"
+        return f"nothing in the shape policy: the value of '{guard.argument}' is part of the program{guard.at_source}"
     return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on"
-
-
-def _at(guard: Guard) -> str:
-    return f" ({guard.source})" if guard.source else ""
 
 
 def _length(guard: Guard, asked: Asked) -> str:
@@ -277,10 +256,6 @@ def _same(what: str) -> Callable[[Guard, Asked], str]:
     return lambda guard, asked: f"give '{guard.argument or 'the tensor'}' one {what} in every call"
 
 
-def _other(guard: Guard, asked: Asked) -> str:
-    return "nothing that is known here: the guard's text says what must stay as it was"
-
-
 _ADVICE: Mapping[Kind, Callable[[Guard, Asked], str]] = {
     "size": _size,
     "stride": _stride,
@@ -291,5 +266,5 @@ _ADVICE: Mapping[Kind, Callable[[Guard, Asked], str]] = {
     "least": _least,
     "equal_sizes": _equal_sizes,
     "size_value": _size_value,
-    "other": _other,
+    "other": lambda guard, asked: "nothing that is known here: the guard's text says what must stay as it was",
 }

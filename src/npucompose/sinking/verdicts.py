@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from npucompose.results.sinking import Blame, Certainty, Failure, GraphKind, Verdict
+from npucompose.results.sinking import KINDS, Blame, Certainty, Failure, GraphKind, Verdict, VerdictName
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
-from npucompose.sinking.table import OperatorTable, taken_instead
-from npucompose.sinking.values import Use, dynamic_ops, geared, uses
+from npucompose.sinking.operators import OperatorTable, Use, dynamic_ops, geared, taken_instead, uses
 
 BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
     1: ("static", "static", "static"),
@@ -23,13 +22,15 @@ BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
 STATIC_PART_LIMIT = 4
 """GE's default of ge.exec.static_model_ops_lower_limit: a static part with fewer operators is scheduled dynamically."""
 HOST_SCHEDULING = "ge.exec.hostSchedulingMaxThreshold"
+LEAST_STATIC: tuple[GraphKind, ...] = ("failed", "dynamic", "mixed", "unknown", "static")
+assert set(LEAST_STATIC) == set(KINDS)
 UNKNOWN_SIZES = (-1, -2)
 SHOWN = 6
 """Sentences of one verdict; a graph may have hundreds of symbols."""
 
 
 @frozen(kw_only=True)
-class Judged:
+class JudgedGraph:
     """One graph with its verdicts; `blame` says why GE's build is not static."""
 
     graph: FxFacts
@@ -41,12 +42,12 @@ class Judged:
     uses: tuple[Use, ...]
 
 
-def judged(graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable) -> Judged:
+def judge(graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable) -> JudgedGraph:
     """The verdicts on a graph; `ge` is what was handed to GE for it, where somebody saw that."""
     if graph.failure is not None:
         return _failed(graph, graph.failure, question)
     build, blame = _ge_build(graph, ge, question, table)
-    return Judged(
+    return JudgedGraph(
         graph=graph,
         ge=ge,
         fx_graph=fx_graph(graph, question),
@@ -60,7 +61,7 @@ def judged(graph: FxFacts, ge: GeFacts | None, question: Question, table: Operat
 def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFacts:
     """The graph with the failure that TorchAir would end in, where nobody has asked it and the table knows."""
     op = next((op for op in graph.to_python if op.schema in table.unconverted), None)
-    if graph.failure is not None or question.genuine or op is None:
+    if graph.failure is not None or question.through_torchair or op is None:
         return graph
     failure = Failure(
         graph=graph.id,
@@ -75,7 +76,7 @@ def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFact
     return evolve(graph, failure=failure)
 
 
-def _failed(graph: FxFacts, failure: Failure, question: Question) -> Judged:
+def _failed(graph: FxFacts, failure: Failure, question: Question) -> JudgedGraph:
     """There is no graph after this one, whatever the rules would have said of it."""
     where = f" at {failure.source}" if failure.source else ""
     certainty: Certainty = "derived" if failure.foreseen else "unknown"
@@ -88,12 +89,12 @@ def _failed(graph: FxFacts, failure: Failure, question: Question) -> Judged:
         graph=graph.id,
     )
     fx = fx_graph(graph, question)
-    return Judged(graph=graph, ge=None, fx_graph=fx, ge_graph=none, ge_build=none, blame=(blame,), uses=())
+    return JudgedGraph(graph=graph, ge=None, fx_graph=fx, ge_graph=none, ge_build=none, blame=(blame,), uses=())
 
 
 def fx_graph(graph: FxFacts, question: Question) -> Verdict:
     """Static when no shape and no number of it is a symbol."""
-    certainty: Certainty = "proven" if question.genuine else "derived"
+    certainty: Certainty = "proven" if question.through_torchair else "derived"
     if not graph.symbols:
         sentence = f"no symbol among the {len(graph.inputs)} inputs and {len(graph.ops)} operators of {graph.id}"
         return Verdict(value="static", certainty=certainty, evidence=(sentence,))
@@ -144,22 +145,24 @@ def _ge_build(
     if forced and not any(one.rule == "row 1" for one in dynamic.values()):
         return forced, ()
     blame = (*_inputs_to_blame(graph, question), *_roots(graph, dynamic, unsure))
-    gears = _gears(graph, question)
     if not dynamic and unsure:
         reasons = tuple(f"{b.node}: {b.reason}" for b in unsure.values())
         return Verdict(value="unknown", certainty="unknown", evidence=short(reasons)), blame
     if not dynamic:
-        said = gears or "row 7: no operator of the graph is dynamic"
+        said = "row 7: no operator of the graph is dynamic"
+        if geared(graph, question):
+            gears = ", ".join(f"{key}={list(sizes)}" for key, sizes in question.gears.items())
+            said = f"row 10: each gear is a static graph: {gears}"
         sunk = [
             f"row 5: {use.op.name}: its tiling sinks" for use in uses(graph, question, table) if use.sink == "sinks"
         ]
         return Verdict(value="static", certainty="derived", evidence=(said, *short(sunk))), ()
     parts = static_parts(graph.ops, {*dynamic, *unsure})
     limit = STATIC_PART_LIMIT if question.ops_lower_limit is None else question.ops_lower_limit
-    kept = [size for size in parts if limit >= 0 and size >= limit]
+    static = [size for size in parts if 0 <= limit <= size]
     first = next(iter(dynamic.values()))
-    evidence = [f"{first.rule}: {first.node}: {first.reason}", _parts(parts, kept, limit)]
-    return Verdict(value="mixed" if kept else "dynamic", certainty="derived", evidence=tuple(evidence)), blame
+    evidence = [f"{first.rule}: {first.node}: {first.reason}", _parts(parts, static, limit)]
+    return Verdict(value="mixed" if static else "dynamic", certainty="derived", evidence=tuple(evidence)), blame
 
 
 def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> Verdict | None:
@@ -177,12 +180,6 @@ def _forced(graph: FxFacts, ge: GeFacts | None, question: Question) -> Verdict |
         return None
     evidence = tuple(f"row 1: {name}: TorchAir has forced its shape to be unknown" for name in ge.forced)
     return Verdict(value="dynamic", certainty="derived", evidence=short(evidence))
-
-
-def _gears(graph: FxFacts, question: Question) -> str | None:
-    if not geared(graph, question):
-        return None
-    return "row 10: each gear is a static graph: " + ", ".join(f"{k}={list(v)}" for k, v in question.gears.items())
 
 
 def _inputs_to_blame(graph: FxFacts, question: Question) -> tuple[Blame, ...]:
@@ -207,17 +204,10 @@ def _inputs_to_blame(graph: FxFacts, question: Question) -> tuple[Blame, ...]:
 
 def _roots(graph: FxFacts, dynamic: Mapping[str, Blame], unsure: Mapping[str, Blame]) -> list[Blame]:
     """Operators that bring something unknown in; one that only reads it is not to blame."""
-    ops = {op.name: op for op in graph.ops}
     sizes = {symbol for one in graph.inputs for symbol in one.sizes.values()}
-    found: list[Blame] = []
-    for op in ops.values():
-        blame = dynamic.get(op.name) or unsure.get(op.name)
-        if blame is None:
-            continue
-        brought = [s for s in op.unknown_out if s not in op.unknown_in and s not in sizes]
-        if blame.rule != "row 3" or brought:
-            found.append(blame)
-    return found
+    blames = {op.name: blame for op in graph.ops if (blame := dynamic.get(op.name) or unsure.get(op.name))}
+    brings = {op.name for op in graph.ops if not {*op.unknown_in, *sizes}.issuperset(op.unknown_out)}
+    return [blame for name, blame in blames.items() if blame.rule != "row 3" or name in brings]
 
 
 def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
@@ -250,16 +240,27 @@ def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
     return [size for size in sizes.values() if size]
 
 
-def _parts(parts: Sequence[int], kept: Sequence[int], limit: int) -> str:
+def _parts(parts: Sequence[int], static: Sequence[int], limit: int) -> str:
     if not parts:
         return "row 9: no static part is left"
-    told = f"row 9: operators in each static part, views not counted: {', '.join(map(str, parts))}"
+    sizes = f"row 9: operators in each static part, views not counted: {', '.join(map(str, parts))}"
     if limit < 0:
-        return f"{told}; static_model_ops_lower_limit={limit} makes all of them dynamic"
-    return f"{told}; {len(kept) or 'none'} of them reach static_model_ops_lower_limit={limit}"
+        return f"{sizes}; static_model_ops_lower_limit={limit} makes all of them dynamic"
+    return f"{sizes}; {len(static) or 'none'} of them reach static_model_ops_lower_limit={limit}"
 
 
-def path(graphs: Sequence[Judged], question: Question) -> int | None:
+def least_static(graphs: Sequence[JudgedGraph], which: VerdictName) -> Verdict:
+    """That of the least static graph counts, and says which graph it is of where there are several."""
+    verdicts: list[tuple[str, Verdict]] = [(one.graph.id, getattr(one, which)) for one in graphs]
+    graph_id, worst = min(verdicts, key=lambda named: LEAST_STATIC.index(named[1].value))
+    if len(verdicts) == 1:
+        return worst
+    return Verdict(
+        value=worst.value, certainty=worst.certainty, evidence=tuple(f"{graph_id}: {line}" for line in worst.evidence)
+    )
+
+
+def path(graphs: Sequence[JudgedGraph], question: Question) -> int | None:
     """Which compile path a run took, by its graphs in the order of their compilation.
 
     None where one was not taken, and where the document does not speak of it: with gears the graph that is handed over

@@ -4,7 +4,7 @@ A captured graph of TorchAir runs generated Python that drops a tensor where the
 gives the block to the next kernel of the stream that it came from, whatever another stream still does with it.
 `record_stream` would delay every such block to the end of the capture. A tensor that is mentioned once more, where its
 own stream knows that the reader is done, lives until then and no longer. Blocks, not values, have lives: see
-`graphs/allocations.py`, Note [Alias sets].
+`graphs/dependence.py`, Note [Alias sets].
 """
 
 from __future__ import annotations

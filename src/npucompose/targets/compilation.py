@@ -15,7 +15,7 @@ from attrs import define
 
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
-from npucompose.graphs.inputs import places
+from npucompose.graphs.describe import places
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants

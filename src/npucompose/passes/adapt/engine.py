@@ -183,7 +183,7 @@ def _same_kind(rule: Rule, node: fx.Node, made: Any, had: Any) -> None:
 
 def _in_form(builder: Builder, new: fx.Node, old: Any) -> fx.Node:
     """The result with the strides that the old one had: a reader may ask for a view of it."""
-    from npucompose.graphs.form import same_form
+    from npucompose.passes.metadata import same_form
 
     if not isinstance(old, torch.Tensor) or same_form(new.meta["val"], old):
         return new

@@ -7,18 +7,20 @@ is less to permute, or nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
 from npucompose.graphs.effects import written_by
-from npucompose.graphs.form import same_form
+from npucompose.graphs.matching import with_arguments
 from npucompose.passes.base import Outcome
-from npucompose.passes.cancel_transposes.absorb import drops_rank, reduced_dims
 from npucompose.passes.cancel_transposes.moves import (
     Editor,
     Perm,
     after,
     counted,
+    drops_rank,
     facts,
     is_cast,
     is_copy,
@@ -27,11 +29,12 @@ from npucompose.passes.cancel_transposes.moves import (
     lays_down,
     moves_of,
     perm_of,
+    reduced_dims,
     source_of,
 )
 from npucompose.passes.cancel_transposes.regions import turn
-from npucompose.passes.cse import merge_equal
-from npucompose.passes.metadata import is_integer, loses_nothing
+from npucompose.passes.metadata import is_integer, loses_nothing, same_form
+from npucompose.passes.simplify import merge_equal
 
 aten = torch.ops.aten
 ROUNDS = 20
@@ -46,20 +49,15 @@ def cancel(graph: fx.Graph, *, relaxed: bool) -> Outcome:
     writes = any(True for node in graph.nodes if written_by(node))
     changed = 0
     for _ in range(ROUNDS):
-        found = _round(graph, writes, relaxed)
+        found = merge_equal(graph, is_move)
+        found += compose_permutes(graph, writes)
+        found += drop_casts(graph, writes, relaxed)
+        found += hoist_over_reductions(graph, writes, relaxed)
+        found += turn(graph, writes, relaxed)
         changed += found
         if not found:
             break
-    now = counted(graph)
-    return Outcome(matches=changed, exact=not (relaxed and changed), moves=facts(before, now))
-
-
-def _round(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
-    found = merge_equal(graph, is_move)
-    found += compose_permutes(graph, writes)
-    found += drop_casts(graph, writes, relaxed)
-    found += hoist_over_reductions(graph, writes, relaxed)
-    return found + turn(graph, writes, relaxed)
+    return Outcome(matches=changed, exact=not (relaxed and changed), moves=facts(before, counted(graph)))
 
 
 def compose_permutes(graph: fx.Graph, writes: bool) -> int:
@@ -82,20 +80,17 @@ def _permute(editor: Editor, node: fx.Node, perm: Perm) -> None:
     first = perm_of(source)
     if first is not None:
         base, perm = source_of(source), after(first, perm)
-        if is_identity(perm) and editor.may_stand_for(base, node):
-            editor.stand_for(base, node)
+        if is_identity(perm) and editor.stand_for(base, node):
             return
         made = editor.permuted(node, node, base, perm)
         if made is not base:
-            if editor.may_stand_for(made, node):
-                editor.stand_for(made, node)
+            if editor.stand_for(made, node):
                 return
             editor.sweep([made])
-    elif is_identity(perm) and editor.may_stand_for(source, node):
-        editor.stand_for(source, node)
+    elif is_identity(perm) and editor.stand_for(source, node):
         return
     base, perm = _behind_copies(node)
-    if base is not source and is_identity(perm) and editor.may_stand_for(base, node):
+    if base is not source and is_identity(perm):
         editor.stand_for(base, node)
 
 
@@ -105,8 +100,7 @@ def _copy(editor: Editor, node: fx.Node) -> None:
     base, perm = _behind_copies(node)
     if not editor.quiet(base, source, node):
         return
-    if is_identity(perm) and editor.may_stand_for(base, node):
-        editor.stand_for(base, node)
+    if is_identity(perm) and editor.stand_for(base, node):
         return
     shortest = source if base is source else source_of(source) if perm_of(source) is not None else None
     if shortest is base:
@@ -140,10 +134,7 @@ def drop_casts(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
 
 def _cast(editor: Editor, node: fx.Node, relaxed: bool) -> None:
     source = source_of(node)
-    if editor.may_stand_for(source, node):
-        editor.stand_for(source, node)
-        return
-    if not is_cast(source):
+    if editor.stand_for(source, node) or not is_cast(source):
         return
     base = source_of(source)
     first, middle, last = (n.meta["val"].dtype for n in (base, source, node))
@@ -152,14 +143,11 @@ def _cast(editor: Editor, node: fx.Node, relaxed: bool) -> None:
         return
     if first.is_floating_point and is_integer(last):
         return  # what a value out of range becomes is nobody's promise, and differs between float types
-    if editor.may_stand_for(base, node):
-        editor.stand_for(base, node)
+    if editor.stand_for(base, node):
         return
     # A cast keeps the order of a dense tensor in memory, so one cast has the form of two; where not, they stay.
     made = editor.call(node, node, aten._to_copy.default, base, dtype=last)
-    if editor.may_stand_for(made, node):
-        editor.stand_for(made, node)
-    else:
+    if not editor.stand_for(made, node):
         editor.sweep([made])
 
 
@@ -182,7 +170,9 @@ def _reduction(editor: Editor, node: fx.Node) -> None:
     dims = sorted(perm[dim] for dim in reduced_dims(node, len(perm)))
     left = [dim for dim in range(len(perm)) if dim not in dims]
     order = tuple(left.index(perm[dim]) for dim in range(len(perm)) if perm[dim] not in dims)
-    made = editor.call(node, node, node.target, base, dims, *node.args[2:], **_kept(node))
+    target: Any = node.target
+    args, kwargs = with_arguments(target, (base, *node.args[1:]), node.kwargs, {"dim": dims})
+    made = editor.call(node, node, target, *args, **kwargs)
     back = editor.permuted(node, node, made, order)
     if not same_form(back.meta["val"], old):
         if not old.is_contiguous():
@@ -194,7 +184,3 @@ def _reduction(editor: Editor, node: fx.Node) -> None:
     editor.graph.erase_node(node)
     editor.changed += 1
     editor.sweep([source])
-
-
-def _kept(node: fx.Node) -> dict[str, object]:
-    return {key: value for key, value in node.kwargs.items() if key != "dim"}

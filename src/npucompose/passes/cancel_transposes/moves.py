@@ -1,20 +1,20 @@
-"""What moves data without computing: permutes, copies, casts, and how many bytes; and the changes to a graph that keep
-what a caller can see of its memory."""
+"""What moves data without computing (permutes, copies, casts) and how many bytes, which operators a permute can move
+through, and the changes to a graph that keep what a caller can see of its memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
-from npucompose.graphs import Aliases
-from npucompose.graphs.form import same_form
-from npucompose.passes.metadata import fake_mode_of, fake_result, inherited
-from npucompose.passes.outputs import Visible
+from npucompose.graphs.effects import op_facts
+from npucompose.graphs.matching import arguments_of, with_arguments
+from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, same_form
+from npucompose.passes.simplify import Visible
 from npucompose.results.graphs import MoveFacts
 
 aten = torch.ops.aten
@@ -25,25 +25,37 @@ Perm = tuple[int, ...]
 CONTIGUOUS = torch.contiguous_format
 
 
+_ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "neg", "abs", "sqrt", "square", "sign")
+_ROUNDING = ("floor", "ceil", "round", "trunc")
+_CHOOSING = ("relu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "threshold_backward", "where")
+_COMPARING = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf")
+_LOGICAL = (
+    "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not",
+    "bitwise_xor",
+)  # fmt: skip
+EXACT_NAMES = frozenset((*_ARITHMETIC, *_ROUNDING, *_CHOOSING, *_COMPARING, *_LOGICAL))
+"""Element-wise functions whose vector and scalar code give the same bits: the rest may differ with the order in memory,
+because a vectorised exp is another function than the scalar one."""
+SOFTMAX = (aten._softmax.default, aten._log_softmax.default)
+EXTREMES = (aten.amax.default, aten.amin.default)
+SUMS = (aten.sum.dim_IntList, aten.mean.dim)
+REDUCTIONS = (*EXTREMES, *SUMS)
+
+
 def perm_of(node: fx.Node) -> Perm | None:
     """The order of dimensions of `permute`, `transpose` and `t`, counted from 0; None for any other node."""
-    if node.op != "call_function":
-        return None
-    target: Any = node.target
+    target, value = node.target, node.meta.get("val")
     if target is aten.permute.default:
-        rank = len(node.args[1])  # type: ignore[arg-type]
-        return tuple(dim % rank for dim in node.args[1])  # type: ignore[union-attr]
-    if target is not aten.transpose.int and target is not aten.t.default:
-        return None
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
+        dims: Any = node.args[1]
+        return tuple(dim % len(dims) for dim in dims)
+    if target not in (aten.transpose.int, aten.t.default) or not isinstance(value, torch.Tensor):
         return None
     order = list(range(value.dim()))
     if target is aten.transpose.int:
-        a, b = (int(dim) % value.dim() for dim in node.args[1:3])  # type: ignore[call-overload]
-        order[a], order[b] = order[b], order[a]
+        first, second = (int(dim) % value.dim() for dim in node.args[1:3])  # type: ignore[call-overload]
+        order[first], order[second] = order[second], order[first]
     elif value.dim() == 2:
-        order = [1, 0]
+        order.reverse()
     return tuple(order)
 
 
@@ -99,9 +111,7 @@ def bytes_of(value: Any) -> int:
 
 
 def _hint(size: Any) -> int:
-    if isinstance(size, int):
-        return size
-    hint = size.node.hint
+    hint = size if isinstance(size, int) else size.node.hint
     return 1 if hint is None else int(hint)
 
 
@@ -134,6 +144,70 @@ def facts(before: tuple[int, int, int], now: tuple[int, int, int]) -> MoveFacts:
     )
 
 
+def absorbs(node: fx.Node, relaxed: bool) -> bool:
+    """One tensor out, of the rank of every tensor in that is no scalar; any order of dimensions will do for it."""
+    target: Any = node.target
+    found, value = op_facts(node), node.meta.get("val")
+    if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
+        return False
+    if value.dim() < 2 or value.layout is not torch.strided:
+        return False
+    if found.writes or found.random or found.effect or found.view:
+        return False
+    inputs = [source.meta.get("val") for source in node.all_input_nodes]
+    if not all(isinstance(given, torch.Tensor) and given.dim() in (0, value.dim()) for given in inputs):
+        return False
+    if is_copy(node):
+        return node.kwargs.get("memory_format") in (None, CONTIGUOUS, torch.preserve_format)
+    if is_cast(node) or target is aten.cat.default:
+        return True
+    if target in REDUCTIONS:
+        return arguments_of(node)["keepdim"] and (relaxed or is_exact_reduction(node))
+    if target in SOFTMAX:
+        return relaxed
+    return torch.Tag.pointwise in target.tags and (relaxed or _is_exact(node, target))
+
+
+def _is_exact(node: fx.Node, target: torch._ops.OpOverload) -> bool:
+    alpha: Any = node.kwargs.get("alpha", 1)
+    if target._schema.name.removeprefix("aten::") not in EXACT_NAMES or target.namespace != "aten":
+        return False
+    return set(node.kwargs) <= {"alpha"} and not isinstance(alpha, fx.Node) and alpha == 1
+
+
+def is_exact_reduction(node: fx.Node) -> bool:
+    """Its bits do not depend on the order: a largest or smallest element, a sum of integers."""
+    value = node.meta["val"]
+    rounds: bool = value.is_floating_point() or value.is_complex()
+    return node.target in EXTREMES or (node.target is aten.sum.dim_IntList and not rounds)
+
+
+def drops_rank(node: fx.Node, relaxed: bool) -> bool:
+    """A reduction that removes the dimensions it reduces and may see them in another order."""
+    if node.target not in REDUCTIONS or arguments_of(node)["keepdim"]:
+        return False
+    return relaxed or is_exact_reduction(node)
+
+
+def reduced_dims(node: fx.Node, rank: int) -> tuple[int, ...]:
+    """Which dimensions a reduction reduces; all where it names none."""
+    given = arguments_of(node).get("dim")
+    return tuple(int(dim) % rank for dim in given) if given else tuple(range(rank))
+
+
+def turned(
+    node: fx.Node, perm: Perm, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, those of turned inputs given: dimension d of the old world is perm[d] of the new one."""
+    target: Any = node.target
+    by_dim = target is aten.cat.default or target in SOFTMAX
+    given = arguments_of(node, defaults=False) if by_dim or target in REDUCTIONS else {}
+    if "dim" not in given:
+        return tuple(args), dict(kwargs)
+    new = perm[given["dim"] % len(perm)] if by_dim else [perm[dim] for dim in reduced_dims(node, len(perm))]
+    return with_arguments(target, args, kwargs, {"dim": new})
+
+
 class Editor:
     """One walk's view of a graph; `changed` counts what was done."""
 
@@ -146,7 +220,7 @@ class Editor:
     @cached_property
     def visible(self) -> Visible:
         """Made when somebody asks: it reads the whole graph, and most clean-ups of most graphs find nothing."""
-        return Visible(self.graph, Aliases.from_graph(self.graph))
+        return Visible(self.graph)
 
     def quiet(self, *nodes: fx.Node) -> bool:
         """Nobody writes the memory of these."""
@@ -154,7 +228,7 @@ class Editor:
             return True
         aliases = self.visible.aliases
         known = [memory for node in nodes if (memory := self._memory(node)) is not None]
-        return aliases.written.isdisjoint(aliases.of_all(known))
+        return aliases.is_quiet(*known)
 
     def call(
         self, before: fx.Node, like: fx.Node, target: Any, *args: Any, value: Any = None, **kwargs: Any
@@ -171,27 +245,30 @@ class Editor:
         """`source` in that order: itself where the order is its own."""
         return source if is_identity(perm) else self.call(before, like, aten.permute.default, source, list(perm))
 
-    def may_stand_for(self, kept: fx.Node, gone: fx.Node) -> bool:
-        """`gone` can be replaced by `kept`: same form, and nobody can tell that they are one memory."""
-        if not same_form(kept.meta.get("val"), gone.meta.get("val")):
+    def may_stand_for(self, stays: fx.Node, gone: fx.Node) -> bool:
+        """`gone` can be replaced by `stays`: same form, and nobody can tell that they are one memory."""
+        if not same_form(stays.meta.get("val"), gone.meta.get("val")):
             return False
-        mine, other = self._memory(kept), self._memory(gone)
-        if (mine is None or other is None or mine is other) and not _is_output(gone):
-            return True
-        if kept in self.visible.outputs and gone in self.visible.outputs:
+        mine, other = self._memory(stays), self._memory(gone)
+        one = mine is None or other is None or mine is other
+        asked = _is_output(gone) or not one
+        if asked and stays in self.visible.outputs and gone in self.visible.outputs:
             return False
-        if mine is None or other is None or mine is other:
-            return True
-        return self.quiet(mine, other) and self.visible.may_join(mine, other)
+        return one or (self.quiet(mine, other) and self.visible.may_join(mine, other))
 
-    def stand_for(self, kept: fx.Node, gone: fx.Node) -> None:
-        """Replace `gone` by `kept`, after `may_stand_for`."""
-        mine, other = self._memory(kept), self._memory(gone)
+    def stand_for(self, stays: fx.Node, gone: fx.Node) -> bool:
+        """Replace `gone` by `stays` where it may; whether it did."""
+        if not self.may_stand_for(stays, gone):
+            return False
+        mine, other = self._memory(stays), self._memory(gone)
         if mine is not None and other is not None and mine is not other:
             self.visible.join(mine, other)
         if _is_output(gone):
-            self.visible.outputs.add(kept)
-        self.replace(gone, kept)
+            self.visible.outputs.add(stays)
+        gone.replace_all_uses_with(stays)
+        self.changed += 1
+        self.sweep([gone])
+        return True
 
     def _memory(self, node: fx.Node) -> fx.Node | None:
         """The node of the graph as it was whose memory a node is; None for memory that was made since.
@@ -201,11 +278,6 @@ class Editor:
         while perm_of(node) is not None:
             node = source_of(node)
         return None if node in self._born else node
-
-    def replace(self, gone: fx.Node, by: fx.Node) -> None:
-        gone.replace_all_uses_with(by)
-        self.changed += 1
-        self.sweep([gone])
 
     def sweep(self, nodes: Sequence[fx.Node]) -> None:
         """Erase moves that nobody reads any more, and those that only they read."""

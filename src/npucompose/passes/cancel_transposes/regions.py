@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from npucompose.graphs.form import same_form
-from npucompose.passes.cancel_transposes.absorb import absorbs, turned, turned_kwargs
 from npucompose.passes.cancel_transposes.moves import (
     Editor,
     Perm,
+    absorbs,
     after,
     bytes_of,
     inverse,
@@ -30,8 +29,9 @@ from npucompose.passes.cancel_transposes.moves import (
     moves_of,
     perm_of,
     source_of,
+    turned,
 )
-from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result
+from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, same_form
 
 CANDIDATES = 3
 """Orders tried for a region: the most frequent ones at its border."""
@@ -200,8 +200,7 @@ class _Turn:
             quick = fake_like(first, shape, old.dtype, laid_down=lays_down(node))
             if quick is not None:
                 return quick
-        args = turned(node, self.perm, fx.map_arg(node.args, known))
-        kwargs = fx.map_arg(turned_kwargs(node, self.perm), known)
+        args, kwargs = turned(node, self.perm, fx.map_arg(node.args, known), fx.map_arg(node.kwargs, known))
         return fake_result(node.target, args, kwargs, self._mode)
 
     def _cost_of(self, node: fx.Node) -> int | None:
@@ -256,8 +255,8 @@ class _Turn:
             base, perm = self._base(source)
             new[source] = editor.permuted(first, source, base, perm)
         for node in self.members:
-            args = turned(node, self.perm, fx.map_arg(node.args, lambda n: new.get(n, n)))
-            kwargs = fx.map_arg(turned_kwargs(node, self.perm), lambda n: new.get(n, n))
+            given = (fx.map_arg(part, lambda source: new.get(source, source)) for part in (node.args, node.kwargs))
+            args, kwargs = turned(node, self.perm, *given)
             new[node] = editor.call(node, node, node.target, *args, value=self.values[node], **kwargs)
             self._leave(node, new[node])
         for node in reversed(self.members):

@@ -14,10 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
-from npucompose.graphs.form import same_form
 from npucompose.graphs.matching import Occurrence, Subgraph, value_of
 from npucompose.passes.base import Outcome
-from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited
+from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, same_form
 from npucompose.passes.proof import PartProofs, Promise, part
 from npucompose.passes.replace import Pattern
 from npucompose.results.graphs import RuleFacts
@@ -76,7 +75,7 @@ class _Whole:
         if not any(written_by(node) for node in graph.nodes):
             return cls(graph, order, frozenset())
         aliases = Aliases.from_graph(graph)
-        return cls(graph, order, frozenset(n for n in order if not aliases.written.isdisjoint(aliases.of_all([n]))))
+        return cls(graph, order, frozenset(n for n in order if not aliases.is_quiet(n)))
 
     def put_in(self, nodes: Sequence[fx.Node], before: fx.Node) -> None:
         """`nodes` were put in front of `before`, one behind the other."""
