@@ -342,7 +342,7 @@ def test_decompositions_have_no_line_in_a_script() -> None:
         eject("model=add", "target=npu_offline", "mode=max-autotune", "target.decompose=[aten.addmm]")
 
 
-REFUSED = {CompileKeywords: {"training"}}
+REFUSED: dict[type[Any], set[str]] = {CompileKeywords: {"training"}, Experiment: {"extensions"}}
 """Fields that no script says; `test_what_a_script_cannot_say_is_refused` has them."""
 
 

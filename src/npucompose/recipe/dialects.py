@@ -21,7 +21,7 @@ from npucompose.recipe.genuine import Package, Unread, set_option
 from npucompose.recipe.values import Compile, Config, Facts
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.vendor.option_specs import shown
 
 NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
