@@ -41,7 +41,7 @@ from npucompose.results.record import (
     StreamFacts,
 )
 from npucompose.results.sinking import Failure, SinkingFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 PASSED = {"reference": "eager", "max_abs_err": 0.0, "bitwise": True, "passed": True, "compared": 1, "note": "first"}
 PLAN = StreamFacts(streams=3, events=2, nodes={"mm": "default", "add": "s1"}, predicted_us=1500.0, serial_us=2000.0)

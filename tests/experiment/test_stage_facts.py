@@ -16,7 +16,7 @@ from npucompose.experiment.stages.sequence import _as_after_the_first_call, _cal
 from npucompose.measure.timing import Samples
 from npucompose.results.measured import ALL, Memory, Numerics, Variant
 from npucompose.results.record import CaptureFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 # capture
 

@@ -55,7 +55,7 @@ def _ge_graphs(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
 
-    from npucompose.table.plain import facts_of
+    from npucompose.table.structure import facts_of
     from npucompose.targets.torchair import ge_graphs
     from npucompose.targets.torchair.ge_graphs import facts
 

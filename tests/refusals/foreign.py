@@ -19,7 +19,7 @@ from npucompose.compose.references import resolved
 from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import read_foreign
 from npucompose.schema.experiment import Choice
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.targets.npu_offline.wheel import Found
 from npucompose.vendor.compiler import CompilerOptions
 from tests.refusals.case import Case

@@ -33,7 +33,7 @@ from npucompose.errors import ConfigError
 from npucompose.results.effective import COMMAND_LINE, DEFAULT
 from npucompose.table.names import LONGEST as LONGEST_NAME
 from npucompose.table.names import is_name
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl

@@ -36,7 +36,7 @@ from npucompose.results.record import (
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Verdict
 from npucompose.schema.streams import DEFAULT_STREAM
-from npucompose.table.plain import of_facts
+from npucompose.table.structure import of_facts
 
 T = TypeVar("T")
 

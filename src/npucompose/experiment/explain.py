@@ -27,7 +27,7 @@ from npucompose.experiment.job import LOG, settings_of, worker_task
 from npucompose.report import explain as printing
 from npucompose.results.graphs import DryRun, named
 from npucompose.results.sinking import Explanation
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 from npucompose.vendor.compiler import implied_by
 
 if TYPE_CHECKING:

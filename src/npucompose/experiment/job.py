@@ -31,7 +31,7 @@ from npucompose.registry import OURS
 from npucompose.results import premises
 from npucompose.results.effective import Setting, settings
 from npucompose.schema.experiment import Experiment
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.targets.optional import Warns
 from npucompose.version import torch_warning

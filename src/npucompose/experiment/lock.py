@@ -19,7 +19,7 @@ from npucompose.experiment.orchestrator import translate_errors
 from npucompose.input_safety import load_yaml
 from npucompose.results.measured import Numerics
 from npucompose.results.record import BenchmarkFacts, GraphFacts, Report
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
 FILE_NAME = "recipe.lock.yaml"

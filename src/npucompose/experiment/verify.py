@@ -23,7 +23,7 @@ from npucompose.input_safety import read_text
 from npucompose.results import premises
 from npucompose.results.measured import Numerics
 from npucompose.results.record import EXIT_STATUS
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")

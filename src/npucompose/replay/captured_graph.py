@@ -27,7 +27,7 @@ from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import Layout, sharing
 from npucompose.replay.plan import Literally, Plan, Threads, ViewOfInput, Workers, lent_inputs
 from npucompose.results.streams import Verdict
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

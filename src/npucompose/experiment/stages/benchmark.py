@@ -12,7 +12,7 @@ from airflow_free.stage import Facts, Stage
 from npucompose.errors import NpuComposeError
 from npucompose.results.measured import Candidate, Memory, Numerics
 from npucompose.results.record import BenchmarkFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import TimesStreams, device_memory, recording_facts
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts import graphs_account, npu_facts, sinking_facts, stream_facts, timelines
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from attrs import evolve, fields
 
 from npucompose.results.graphs import PassFacts
 from npucompose.results.record import GraphFacts, StreamFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import device_facts, device_texts
 
 if TYPE_CHECKING:

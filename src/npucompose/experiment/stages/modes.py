@@ -17,7 +17,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.stages.benchmark import candidate, compared, in_one_process
 from npucompose.results.measured import Behind, ModeFacts, ModeTime
 from npucompose.schema.experiment import Mode, ModeName
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked

@@ -19,7 +19,7 @@ from npucompose.report import json as report_json
 from npucompose.report.compare import RIGHT, Line, Timed, best, with_front
 from npucompose.report.comparison import Compared
 from npucompose.results.record import Figures, Report
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 
 
 @frozen(kw_only=True)
