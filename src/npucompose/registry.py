@@ -9,9 +9,11 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OURS = "npucompose"
+
+
+def package_of(point: EntryPoint) -> str:
+    """The distribution that brings it; without one its import package."""
+    return point.dist.name if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+
+
+def installed(group: str) -> Mapping[str, EntryPoint]:
+    """{name: entry point} of a group, over every installed distribution."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}
 
 
 @frozen(kw_only=True)
@@ -41,16 +55,12 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """Every name that `get` takes: built-in ones first, then those of installed packages."""
-        return tuple(dict.fromkeys([name for name, _ in self.built_in] + sorted(self._installed())))
+        return tuple(dict.fromkeys([*dict(self.built_in), *sorted(self._installed())]))
 
     def get(self, name: str, where: str = "") -> T:
         """The class or value; only its own file is imported. `where` is the path in the configuration, for errors."""
-        for built_in, place in self.built_in:
-            if built_in == name:
-                if not isinstance(place, str):
-                    return place
-                module, _, attribute = place.partition(":")
-                return getattr(importlib.import_module(module), attribute)
+        if (place := dict(self.built_in).get(name)) is not None:
+            return pkgutil.resolve_name(place) if isinstance(place, str) else place
         point = self._installed().get(name)
         if point is None:
             raise ConfigError(unknown(self.kind, name, self.names(), where))
@@ -60,17 +70,17 @@ class Registry(Generic[T]):
         """{name: class or value} of all that can be imported; what cannot be is an error of who asks for it."""
         found: dict[str, T] = {}
         for name in self.names():
-            try:
+            with suppress(ConfigError):
                 found[name] = self.get(name)
-            except ConfigError:
-                continue
         return found
 
+    def __contains__(self, name: object) -> bool:
+        return name in dict(self.built_in) or name in self._installed()
+
     def package(self, name: str) -> str:
-        """The import package that a name comes from: `npucompose` for what is built in."""
-        if any(name == built_in for built_in, _ in self.built_in) or name not in (points := self._installed()):
-            return OURS
-        return points[name].value.partition(":")[0].partition(".")[0]
+        """The distribution that a name comes from: `npucompose` for what is built in."""
+        point = None if name in dict(self.built_in) else self._installed().get(name)
+        return OURS if point is None else package_of(point)
 
     def _loaded(self, name: str, point: EntryPoint) -> T:
         where = f"{self.kind} '{name}' ({point.value})"
@@ -86,9 +96,7 @@ class Registry(Generic[T]):
         return cast("T", found)
 
     def _installed(self) -> Mapping[str, EntryPoint]:
-        from importlib.metadata import entry_points
-
-        return {point.name: point for point in entry_points(group=self.group)}
+        return installed(self.group)
 
 
 FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -1,16 +1,19 @@
-"""GE graphs: noted at the border of libge when they are loaded or exported; as facts, and as a listing to read."""
+"""What came out on the vendor's side: GE graphs, noted at the border of libge, as facts and as a listing; files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from npucompose.results.sinking import GeGraph
-from npucompose.sinking import GeFacts
+
+if TYPE_CHECKING:
+    from npucompose.sinking import GeFacts
 
 
 @frozen(kw_only=True, eq=False)
@@ -22,6 +25,11 @@ class Loaded:
     """The GraphDef, a copy."""
     options: dict[str, str]
 
+
+PATCHED = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "all_to_all_single", "all_to_all",
+)  # fmt: skip
+"""Functions of torch.distributed that patch_for_hcom replaces."""
 
 LOADED: list[Loaded] = []
 _WATCHED: list[Any] = []
@@ -82,7 +90,7 @@ UNKNOWN = (-1, -2)
 """An unknown dimension, and an unknown number of dimensions."""
 
 
-def facts(loaded: Loaded) -> GeGraph:
+def graph_facts(loaded: Loaded) -> GeGraph:
     """What the report says of a graph."""
     operators = loaded.graph.op
     data = {op.name: _described(op.output_desc[0]) for op in _inputs(operators)}
@@ -108,27 +116,28 @@ def facts(loaded: Loaded) -> GeGraph:
 
 def ge_facts(loaded: Loaded) -> GeFacts:
     """What decides whether the graph can sink: sizes of its inputs, who feeds each operator, its options."""
+    from npucompose.sinking import GeFacts
+
     operators = loaded.graph.op
     types = {op.name: op.type for op in operators}
     return GeFacts(
         name=loaded.name,
         data={op.name: tuple(op.output_desc[0].shape.dim) for op in _inputs(operators)},
-        inputs={op.name: (op.type, dict(_feeders(op, types))) for op in operators},
+        inputs={op.name: (op.type, _feeders(op, types)) for op in operators},
         options=dict(loaded.options),
         forced=tuple(op.name for op in operators if any(name in op.attr and op.attr[name].b for name in FORCED)),
     )
 
 
-def _feeders(op: Any, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(name of the input, type of the node that gives it); an optional input that is not given has no node."""
-    for described, source in zip(op.input_desc, op.input, strict=False):
-        if source:
-            yield described.name, types.get(source.rpartition(":")[0], "?")
+def _feeders(op: Any, types: Mapping[str, str]) -> dict[str, str]:
+    """{name of the input: type of the node that gives it}; an optional input that is not given has no node."""
+    given = zip(op.input_desc, op.input, strict=False)
+    return {described.name: types.get(source.rpartition(":")[0], "?") for described, source in given if source}
 
 
 def listing(loaded: Loaded, global_options: Mapping[str, str]) -> str:
     """One line for each node: `Add_2: FLOAT [2, 2] = Add(x1=MatMul:0, x2=Sub:0)  # _user_stream_label=stream1`."""
-    fact = facts(loaded)
+    fact = graph_facts(loaded)
     lines = [f"# GE graph {fact.name}: {fact.nodes} nodes, {fact.shapes} shapes, as handed to libge"]
     lines += [f"# option {key} = {value}" for key, value in fact.options.items()]
     lines += [f"# global option {key} = {value}" for key, value in sorted(global_options.items())]
@@ -155,17 +164,13 @@ def _operands(op: Any) -> Iterator[str]:
 
 
 def _inputs(operators: Iterable[Any]) -> list[Any]:
-    found = [op for op in operators if op.type in INPUTS]
-    return sorted(found, key=lambda op: op.attr["index"].i)
+    return sorted((op for op in operators if op.type in INPUTS), key=lambda op: op.attr["index"].i)
 
 
 def _control_edges(operators: Iterable[Any]) -> Iterator[str]:
     """An input `MatMul:-1` is an order, not a value."""
     for op in operators:
-        for source in op.input:
-            name, _, output = source.rpartition(":")
-            if output == "-1":
-                yield f"{name} -> {op.name}"
+        yield from (f"{source[:-3]} -> {op.name}" for source in op.input if source.endswith(":-1"))
 
 
 def _described(result: Any) -> str:
@@ -207,3 +212,27 @@ def _constant(tensor: Any) -> str:
     numbers = torch.frombuffer(bytearray(tensor.data), dtype=getattr(torch, dtype)).tolist()
     more = ", …" if len(numbers) > MOST_NUMBERS else ""
     return f"{described} [{', '.join(f'{number:g}' for number in numbers[:MOST_NUMBERS])}{more}]"
+
+
+def patched() -> tuple[str, ...]:
+    """Which functions of torch.distributed are TorchAir's by now."""
+    import torch.distributed
+
+    found: dict[str, Any] = {name: getattr(torch.distributed, name, None) for name in PATCHED}
+    return tuple(
+        name for name, function in found.items() if str(getattr(function, "__module__", "")).startswith("torchair.")
+    )
+
+
+def written(folder: Path | None) -> tuple[str, ...]:
+    """The files below `folder`, by their path in it."""
+    if folder is None or not folder.is_dir():
+        return ()
+    return tuple(sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()))
+
+
+def plain_options(options: Any) -> dict[str, Any]:
+    """as_dict() gives one mapping, or a pair of local and global ones."""
+    if isinstance(options, tuple):
+        return {name: plain_options(part) for name, part in zip(("local", "global"), options, strict=True)}
+    return {str(key): value if isinstance(value, (bool, int, float)) else str(value) for key, value in options.items()}
