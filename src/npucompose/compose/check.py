@@ -24,6 +24,7 @@ from npucompose.passes.pipeline import build
 from npucompose.registry import Registry
 from npucompose.results.effective import Effective, origin
 from npucompose.schema.experiment import Choice, Experiment
+from npucompose.schema.sections import Extensions
 from npucompose.sinking import OperatorTable, shipped_table
 from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
@@ -236,6 +237,10 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
         value = getattr(experiment, field.name)
         if isinstance(value, (CompilerOptions, InductorOptions)):
             names = [f"{field.name}.{path}" for path in value.changed()]
+        elif isinstance(value, Extensions):
+            names = [
+                f"{field.name}.{one}.{f.name}" for one, made in value.named.items() for f in attrs.fields(type(made))
+            ]
         elif attrs.has(type(value)) and not isinstance(value, Choice):
             names = [f"{field.name}.{f.name}" for f in attrs.fields(type(value))]
         else:

@@ -40,6 +40,7 @@ class CudaTarget(Target):
     name: ClassVar[str] = "cuda"
     previews_npu: ClassVar[bool] = True
     device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
+    runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(fuses=True, trains=True),
         "reduce-overhead": ModeSupport(captures=True, options=CACHE_OPTIONS["reduce-overhead"].supported),
