@@ -23,7 +23,7 @@ from torch import nn
 
 from npucompose.errors import listed
 from npucompose.measure.numerics import compare, same_bits
-from npucompose.models.nested import mapped
+from npucompose.models.inputs import mapped
 from npucompose.results.measured import Numerics
 
 MISSING = object()

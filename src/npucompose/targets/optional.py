@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import fx, nn
 
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
     from npucompose.results.effective import Effective
     from npucompose.results.graphs import Partition
     from npucompose.results.sinking import NpuFacts

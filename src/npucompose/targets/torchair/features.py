@@ -14,7 +14,7 @@ from npucompose.vendor.compiler import LEAVES
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
     from npucompose.targets.compilation import Backend
     from npucompose.targets.torchair.target import TorchairTarget
 

@@ -27,7 +27,7 @@ from npucompose.vendor.compiler import CompilerOptions
 if TYPE_CHECKING:
     from torch import fx, nn
 
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
     from npucompose.results.graphs import Outside
     from npucompose.results.sinking import NpuFacts
     from npucompose.sinking import GeFacts
