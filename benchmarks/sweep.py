@@ -25,8 +25,8 @@ from airflow_free.store import Store
 from npucompose.compose.tree import Composer
 from npucompose.experiment.job import Job
 from npucompose.experiment.run import ActiveRun
-from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.results.record import Figures
 
 TRIES = 7

@@ -16,7 +16,7 @@ from airflow_free.progress import Progress
 from airflow_free.stage import Event
 from npucompose.cli import main
 from npucompose.console import console, guarded
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.visible import visible
 
 ROOT = Path(__file__).resolve().parents[1]

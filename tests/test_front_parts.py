@@ -67,11 +67,11 @@ def test_a_compiled_module_inside_of_a_compilation_is_the_module(monkeypatch: py
 def test_each_problem_stands_on_a_line_and_the_status_is_the_errors(
     error: NpuComposeError, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli._told(error, debug=False) == error.exit_status
+    assert cli._report(error, debug=False) == error.exit_status
     said = capsys.readouterr()
     assert said.err.splitlines() == [cli.PREFIX + line for line in lines]
     assert said.out == ""
-    assert cli._told(error, debug=True) == error.exit_status
+    assert cli._report(error, debug=True) == error.exit_status
     assert type(error).__name__ in capsys.readouterr().err
 
 

@@ -122,7 +122,7 @@ class Maker:
         return self.corpus.Case(name="override", files={}, command=tuple(words))
 
     def _ledger(self, chance: random.Random) -> Any:
-        from npucompose.experiment.sweep.ledger import Entry, Ledger
+        from npucompose.experiment.sweep.run import Entry, Ledger
 
         with tempfile.TemporaryDirectory() as place:
             with Ledger.open(Path(place)) as ledger:

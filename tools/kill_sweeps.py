@@ -30,9 +30,8 @@ from typing import Any, NoReturn
 
 from airflow_free import forkserver, processes
 from airflow_free.store import Store
-from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import run_sweep
+from npucompose.experiment.sweep.run import Ledger, run_sweep
 from tools import result_file
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process of several threads is not forked

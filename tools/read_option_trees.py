@@ -21,9 +21,8 @@ from typing import Any
 import attrs
 
 from npucompose.errors import FetchError
-from npucompose.targets.npu_offline.fetch import unpack
 from npucompose.targets.npu_offline.option_trees import read_tree, sources_digest
-from npucompose.targets.npu_offline.wheel import version
+from npucompose.targets.npu_offline.wheel import unpack, version
 from npucompose.vendor.option_specs import GenuineLeaf
 from npucompose.vendor.versions import DATA, order_of, versions
 

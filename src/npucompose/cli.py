@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npucompose.arguments import command_line
 from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError, path_error
 
 if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
+    from npucompose.report.listing import Registries
 
 PREFIX = "npucompose: "
 DEBUG = "--debug"
@@ -31,32 +33,26 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script."""
-    with guarded():
-        return _main(argv)
-
-
-def _main(argv: Sequence[str] | None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:
-        return _run(argv[1:], program="npucompose run")
-    if argv[:2] == ["completion", "candidates"]:
-        return _candidates(argv[2:])
-    words = [word for word in argv if word != DEBUG]
+        return run(argv[1:])
+    with guarded():
+        if argv[:2] == ["completion", "candidates"]:
+            return _candidates(argv[2:])
+        words = [word for word in argv if word != DEBUG]
 
-    def act() -> int:
-        arguments = _parser(words[0] if words else None).parse_args(words)
-        return arguments.act(arguments)
+        def act() -> int:
+            arguments = command_line(words[0] if words else None).parse_args(words)
+            return arguments.act(arguments)
 
-    return _status_of(act, debug=len(words) < len(argv))
+        return _status_of(act, debug=len(words) < len(argv))
 
 
 def _status_of(act: Callable[[], int], *, debug: bool) -> int:
-    """What the command line ends with; every error is told, and none is a traceback that nobody asked for."""
+    """What the command line ends with; every error is reported, and none is a traceback that nobody asked for."""
     try:
         status = act()
         sys.stdout.flush()
-    except NpuComposeError as error:
-        return _told(error, debug=debug)
     except KeyboardInterrupt:
         print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
         return INTERRUPTED
@@ -64,89 +60,31 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would flush into it at its end
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001
-        return _told(_bug(error), debug=debug)
+        return _report(error, debug=debug)
     return status
 
 
-def _parser(asked: str | None) -> argparse.ArgumentParser:
-    """Only the command that is asked for brings its arguments where they load much: `list` answers at once."""
-    from npucompose.arguments import ArgumentParser
-    from npucompose.version import __version__
-
-    parser = ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
-    parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    running = commands.add_parser("run", help="compose, compile, capture, replay, benchmark: group=choice key=value …")
-    running.add_argument("overrides", nargs="*", help="the experiment; Hydra reads them")
-    explain = commands.add_parser("explain", help="why a graph would sink or not; who set which option; runs no stage")
-    if asked == "explain":
-        from npucompose.experiment import explain_command
-
-        explain_command.declare(explain)
-    listing = commands.add_parser("list", help="what can be chosen")
-    _declare_list(listing)
-    doctor = commands.add_parser("doctor", help="what this machine can do")
-    doctor.add_argument("--json", action="store_true", help="as JSON")
-    doctor.set_defaults(act=_doctor)
-    fetch = commands.add_parser("fetch", help="download the genuine torch_npu wheel for target=npu_offline")
-    _declare_fetch(fetch)
-    bisect = commands.add_parser("bisect", help="the first pass that breaks an experiment")
-    bisect.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-    bisect.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    bisect.set_defaults(act=_bisect)
-    report = commands.add_parser("report", help="runs beside each other, or what differs between two")
-    if asked == "report":
-        from npucompose.experiment.sweep import report_command
-
-        report_command.add_arguments(report)
-    shells = commands.add_parser("completion", help="what a shell needs to complete commands, groups, choices, keys")
-    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
-    shells.set_defaults(act=_completion)
-    kit = commands.add_parser("device-kit", help="plain scripts that prove a recipe on an NPU; read what came back")
-    if asked == "device-kit":
-        from npucompose.experiment import device_kit_command
-
-        device_kit_command.declare(kit)
-    recipe = commands.add_parser("recipe", help="an experiment out of npucompose, and in again")
-    if asked == "recipe":
-        from npucompose.experiment import recipe_command
-
-        recipe_command.declare(recipe)
-    return parser
+def _report(error: Exception, *, debug: bool) -> int:
+    """The error on stderr: each problem on a line of its own; a traceback only where it was asked for."""
+    if debug:
+        traceback.print_exception(error)
+    known = error if isinstance(error, NpuComposeError) else _translated(error)
+    problems = known.problems if isinstance(known, ConfigError) else (str(known),)
+    for problem in problems:
+        print(PREFIX + problem, file=sys.stderr)
+    return known.exit_status
 
 
-def _declare_list(listing: argparse.ArgumentParser) -> None:
-    from npucompose.report.listing import kinds
-
-    listing.add_argument(
-        "kind", choices=kinds(), metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's); socs"
-    )
-    listing.add_argument("--config-dir", "-cd", action="append", default=[], help="a folder with choices of your own")
-    listing.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
-    listing.add_argument(
-        "--torch-npu",
-        metavar="VERSION",
-        help="options only: of this version (default: the one found, or 2.13.0)",
-    )
-    form = listing.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
-    listing.set_defaults(act=_list)
-
-
-def _declare_fetch(fetch: argparse.ArgumentParser) -> None:
-    fetch.add_argument("package", choices=("torch_npu",), help="what to fetch")
-    fetch.add_argument("--version", help="any that pip's index has (default: 2.13.0, on which execution is proven)")
-    fetch.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
-    fetch.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
-    fetch.set_defaults(act=_fetch)
-
-
-def _completion(arguments: argparse.Namespace) -> int:
-    from npucompose.completion import SHELLS
-
-    print(SHELLS[arguments.shell], end="")
-    return 0
+def _translated(error: Exception) -> NpuComposeError:
+    """What was not foreseen: exit status 3, and never a bare traceback. The orchestrator's own errors (they carry an
+    exit status) say it already."""
+    if isinstance(error, OSError) and (refused := path_error(error)):
+        return refused
+    status, problems = getattr(error, "exit_status", None), getattr(error, "problems", (str(error),))
+    if status is None:
+        where = "(--debug shows where)"
+        return NpuComposeError(f"internal error, please report it: {type(error).__name__}: {error} {where}")
+    return ConfigError(*problems) if status == ConfigError.exit_status else NpuComposeError(str(error))
 
 
 def _candidates(words: Sequence[str]) -> int:
@@ -154,16 +92,16 @@ def _candidates(words: Sequence[str]) -> int:
     from npucompose.completion import candidates
 
     try:
-        found = candidates(_parser(words[0] if words else None), words)
+        found = candidates(command_line(words[0] if words else None), words)
     except NpuComposeError:
         return 0
     print("".join(f"{one}\n" for one in found), end="")
     return 0
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    from npucompose.compose.conf import added_dirs, conf_dir
-    from npucompose.report.listing import show, yaml_of
+def list_choices(arguments: argparse.Namespace) -> int:
+    from npucompose.compose.conf import added_dirs, conf_dir, installed_dirs
+    from npucompose.report.listing import WITHOUT_FILES, show, yaml_of
 
     if (arguments.yaml or arguments.under or arguments.torch_npu) and arguments.kind != "options":
         raise ConfigError(
@@ -177,14 +115,24 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.yaml:
         print(yaml_of(arguments.under, version), end="")
         return 0
+    packages = installed_dirs()
     show(
         arguments.kind,
-        (*added_dirs(arguments.config_dir), conf_dir()),
+        (*added_dirs(arguments.config_dir), conf_dir(), *packages),
         as_json=arguments.json,
         under=arguments.under,
         version=version,
+        packages=packages,
+        registries=_without_files() if arguments.kind in WITHOUT_FILES else None,
     )
     return 0
+
+
+def _without_files() -> Registries:
+    from npucompose.experiment.stages import STAGES
+    from npucompose.recipe.dialects import DIALECTS
+
+    return {"stages": STAGES, "dialects": DIALECTS}
 
 
 def _tree_shown() -> tuple[str | None, str]:
@@ -202,7 +150,7 @@ def _tree_shown() -> tuple[str | None, str]:
     return (None if same else found.version), said
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
+def doctor(arguments: argparse.Namespace) -> int:
     from npucompose.experiment.orchestrator import default_store
     from npucompose.report.doctor import diagnose, show
 
@@ -211,24 +159,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return diagnosis.exit_status
 
 
-def _bisect(arguments: argparse.Namespace) -> int:
-    from npucompose.compose.tree import compose
-    from npucompose.experiment.bisect import bisect
-    from npucompose.experiment.orchestrator import default_store
-
-    composed = compose(arguments.overrides, config_dirs=arguments.config_dir)
-    verdict = bisect(composed, default_store(), lambda line: print(f"  {line}", flush=True))
-    if verdict.guilty is None:
-        print("it holds with all of its passes.")
-        return 0
-    print(f"passes.{verdict.guilty} is the first pass that breaks it: {verdict.error}")
-    return 1
-
-
-def _fetch(arguments: argparse.Namespace) -> int:
-    from npucompose.targets.npu_offline.claims import claims_on
-    from npucompose.targets.npu_offline.fetch import DEFAULT_VERSION, fetch, pinned
-    from npucompose.targets.npu_offline.wheel import torch_problem
+def fetch(arguments: argparse.Namespace) -> int:
+    from npucompose.targets.npu_offline.option_trees import claims_on
+    from npucompose.targets.npu_offline.wheel import DEFAULT_VERSION, fetch, pinned, torch_problem
 
     pin = pinned(arguments.version or DEFAULT_VERSION, arguments.python, arguments.platform)
     fetched = fetch(pin)
@@ -245,96 +178,56 @@ def _fetch(arguments: argparse.Namespace) -> int:
 def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     """`python run.py …`: compose and check first, then let Hydra make the folder and run. Returns the exit status."""
     with guarded():
-        return _run(argv, program)
+        argv = ["debug=true" if word == DEBUG else word for word in argv]
+        return _status_of(lambda: _run(argv, program), debug="debug=true" in argv)
 
 
 def _run(argv: Sequence[str], program: str) -> int:
     from hydra._internal.utils import get_args_parser
 
-    argv = ["debug=true" if word == DEBUG else word for word in argv]
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     arguments, unknown = get_args_parser().parse_known_intermixed_args(argv)
     if unknown:
-        return _told(
-            ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own."), debug=False
-        )
-    debug = "debug=true" in arguments.overrides
-    asks_hydra = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
+        raise ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own.")
+    composer = _composer(arguments)
+    if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion:
+        if not arguments.shell_completion:
+            _look_first(arguments, composer)
+        return _hydra(arguments, program, composer, lambda _: None)
+    statuses: list[int] = []
 
-    def act() -> int:
-        if asks_hydra:
-            composer = _composer(arguments)
-            if not arguments.shell_completion:
-                _look_first(arguments, composer)
-            return _hydra(arguments, program, composer, lambda _: None)
-        if arguments.multirun:
-            return _sweep(arguments, program)
-        return _single(arguments, program)
+    def inside(act: Callable[[], int]) -> None:
+        """Hydra would turn an exception that passes through it into a traceback."""
+        statuses.append(_status_of(act, debug="debug=true" in arguments.overrides))
 
-    return _status_of(act, debug=debug)
+    task = (_sweep if arguments.multirun else _single)(arguments, composer, inside)
+    refused = _hydra(arguments, program, composer, task)
+    return statuses[0] if statuses else refused
 
 
-def _single(arguments: argparse.Namespace, program: str) -> int:
+def _single(arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None]) -> Any:
+    """The task that Hydra calls once it has made the folder."""
     from npucompose.experiment.job import Job
 
-    composer = _composer(arguments)
     job = Job.of(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
-    ends: list[int | NpuComposeError] = []
-    refused = _hydra(arguments, program, composer, lambda _: ends.append(_end_of(lambda: _run_here(job))))
-    if not ends:
-        return refused
-    if isinstance(ends[0], NpuComposeError):
-        raise ends[0]
-    return ends[0]
+    return lambda _: inside(lambda: _run_here(job))
 
 
-def _end_of(act: Callable[[], int]) -> int | NpuComposeError:
-    """The exit status or the error: Hydra would turn an exception that passes through it into a traceback."""
-    try:
-        return act()
-    except NpuComposeError as error:
-        return error
-    except Exception as error:  # noqa: BLE001  a mistake of ours is told like any other error
-        return _bug(error)
-
-
-def _bug(error: Exception) -> NpuComposeError:
-    """What was not foreseen: exit status 3, and never a bare traceback. The orchestrator's own errors (they carry an
-    exit status) say it already."""
-    if isinstance(error, OSError) and (refused := path_error(error)):
-        return refused
-    status, problems = getattr(error, "exit_status", None), getattr(error, "problems", (str(error),))
-    if status is not None:
-        told = ConfigError(*problems) if status == ConfigError.exit_status else NpuComposeError(str(error))
-        told.__cause__ = error
-        return told
-    told = NpuComposeError(f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)")
-    told.__cause__ = error
-    return told
-
-
-def _sweep(arguments: argparse.Namespace, program: str) -> int:
-    """Plan and check every point first, tell the illegal ones, then let Hydra make the folder and run the others."""
+def _sweep(arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None]) -> Any:
+    """Plan and check every point first and report the illegal ones; Hydra makes the folder, and the others are run."""
     from npucompose.experiment.sweep.command import planned
 
-    composer = _composer(arguments)
     sweep = planned(arguments.overrides, composer)
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
-    ends: list[int | NpuComposeError] = []
-    sweep.act = lambda act: ends.append(_end_of(act))
-    refused = _hydra(arguments, program, composer, sweep)
-    if not ends:
-        return refused
-    if isinstance(ends[0], NpuComposeError):
-        raise ends[0]
-    return ends[0]
+    sweep.act = inside
+    return sweep
 
 
 def _look_first(arguments: argparse.Namespace, composer: Composer) -> None:
-    """What is wrong is told in our words before Hydra answers."""
+    """What is wrong is said in our words before Hydra answers."""
     problems = composer.compose(arguments.overrides).problems
     if problems:
         raise ConfigError(*problems)
@@ -412,13 +305,3 @@ def _leave_no_folder() -> None:
         if folder == Path.cwd() or not folder.is_dir() or any(folder.iterdir()):
             return
         folder.rmdir()
-
-
-def _told(error: NpuComposeError, *, debug: bool) -> int:
-    """The error on stderr: each problem on a line of its own; a traceback only where it was asked for."""
-    if debug:
-        traceback.print_exception(error)
-    problems = error.problems if isinstance(error, ConfigError) else (str(error),)
-    for problem in problems:
-        print(PREFIX + problem, file=sys.stderr)
-    return error.exit_status

@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from npucompose.arguments import CONFIG_DIR
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir
 from npucompose.report.keys import keys
 from npucompose.vendor.compiler import LEAVES, VERSION
 
-CONFIG_DIR = ("--config-dir", "-cd")
 PREFIXES = ("++", "+", "~")
 """Of Hydra's overrides: add or change, add, delete."""
 
@@ -49,6 +49,11 @@ end
 complete -c npucompose -a '(_npucompose)'
 """
 SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def act(arguments: argparse.Namespace) -> int:
+    print(SHELLS[arguments.shell], end="")
+    return 0
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, ...]:
@@ -137,6 +142,10 @@ def _keys(begun: str, dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _values(key: str, dirs: Sequence[Path]) -> Iterable[str]:
+    if key == "pipeline.stages":
+        from npucompose.experiment.stages import STAGES
+
+        return STAGES.names()
     if key in _groups(dirs):
         return choices_of(key, dirs)
     return _table().get(key, ())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OURS = "npucompose"
+
+
+def package_of(point: EntryPoint) -> str:
+    """The distribution that brings it; without one its import package."""
+    return point.dist.name if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+
+
+def installed(group: str) -> Mapping[str, EntryPoint]:
+    """{name: entry point} of a group, over every installed distribution."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}
 
 
 @frozen(kw_only=True)
@@ -35,16 +48,12 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """Every name that `get` takes: built-in ones first, then those of installed packages."""
-        return tuple(dict.fromkeys([name for name, _ in self.built_in] + sorted(self._installed())))
+        return tuple(dict.fromkeys([*dict(self.built_in), *sorted(self._installed())]))
 
     def get(self, name: str, where: str = "") -> T:
         """The class or value; only its own file is imported. `where` is the path in the configuration, for errors."""
-        for built_in, place in self.built_in:
-            if built_in == name:
-                if not isinstance(place, str):
-                    return place
-                module, _, attribute = place.partition(":")
-                return getattr(importlib.import_module(module), attribute)
+        if (place := dict(self.built_in).get(name)) is not None:
+            return _imported(place) if isinstance(place, str) else place
         point = self._installed().get(name)
         if point is None:
             raise ConfigError(unknown(self.kind, name, self.names(), where))
@@ -54,17 +63,17 @@ class Registry(Generic[T]):
         """{name: class or value} of all that can be imported; what cannot be is an error of who asks for it."""
         found: dict[str, T] = {}
         for name in self.names():
-            try:
+            with suppress(ConfigError):
                 found[name] = self.get(name)
-            except ConfigError:
-                continue
         return found
 
+    def __contains__(self, name: object) -> bool:
+        return name in dict(self.built_in) or name in self._installed()
+
     def package(self, name: str) -> str:
-        """The import package that a name comes from: `npucompose` for what is built in."""
-        if any(name == built_in for built_in, _ in self.built_in) or name not in (points := self._installed()):
-            return OURS
-        return points[name].value.partition(":")[0].partition(".")[0]
+        """The distribution that a name comes from: `npucompose` for what is built in."""
+        point = None if name in dict(self.built_in) else self._installed().get(name)
+        return OURS if point is None else package_of(point)
 
     def _loaded(self, name: str, point: EntryPoint) -> T:
         where = f"{self.kind} '{name}' ({point.value})"
@@ -80,6 +89,9 @@ class Registry(Generic[T]):
         return cast("T", found)
 
     def _installed(self) -> Mapping[str, EntryPoint]:
-        from importlib.metadata import entry_points
+        return installed(self.group)
 
-        return {point.name: point for point in entry_points(group=self.group)}
+
+def _imported(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)

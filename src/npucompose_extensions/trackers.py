@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from npucompose.experiment.tracking.base import Order, RunTracker
+from npucompose.experiment.tracking import Order, RunTracker
 from npucompose.report.json import Tracked
 
 T = TypeVar("T")

@@ -64,7 +64,7 @@ def raising(error: BaseException) -> object:
 def test_a_mistake_of_ours_and_ctrl_c_are_no_tracebacks_either(
     error: BaseException, status: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "_doctor", raising(error))
+    monkeypatch.setattr(cli, "doctor", raising(error))
     assert main(["doctor"]) == status
     told = capsys.readouterr().err
     assert told.startswith(f"npucompose: {said}")

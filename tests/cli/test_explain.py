@@ -10,7 +10,7 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.results.sinking import STEP_IDS, Explanation
-from npucompose.table.plain import of_facts
+from npucompose.table.structure import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from npucompose.cli import main
 from npucompose.report.explain import render_dry_run
 from npucompose.results.graphs import Adaptation, DryRun
-from npucompose.table.plain import of_facts
+from npucompose.table.structure import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

@@ -25,8 +25,7 @@ from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, PlanContext
 from npucompose.experiment.lock import read
-from npucompose.experiment.lock_text import described, judged
-from npucompose.experiment.verify import compared, job_of
+from npucompose.experiment.verify import compared, described, job_of, judged
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW, MANY = 50, 1000

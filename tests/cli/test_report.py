@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.cli import main
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures
 

@@ -19,7 +19,7 @@ from npucompose.compose.overrides import parsed_overrides, words
 from npucompose.compose.references import resolved
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 
 CHOICES = {
     "mode": ["eager", "reduce-overhead", "max-autotune"],

@@ -13,7 +13,7 @@ from npucompose.compose.merge import Keys, with_overrides
 from npucompose.compose.overrides import parsed_overrides
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 
 TREE = {"a": {"b": 1, "c": {"d": 2}}, "e": [1, {"g": 3}], "f": None}
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from npucompose.cli import _parser
+from npucompose.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
@@ -173,7 +173,7 @@ def what_only_lacks_a_package() -> Iterator[None]:
 
 
 def look_at_command(words: list[str]) -> None:
-    arguments = _parser(words[0]).parse_args(words)
+    arguments = command_line(words[0]).parse_args(words)
     overrides = getattr(arguments, "overrides", [])
     if overrides and words[0] != "run" and not getattr(arguments, "config_dir", []):
         with what_only_lacks_a_package():

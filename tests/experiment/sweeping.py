@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nursery import command
 
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -29,7 +29,7 @@ from npucompose.experiment.assemble import (
     assembled,
 )
 from npucompose.experiment.job import Job
-from npucompose.experiment.stages.facts.streams import stream_facts, timelines
+from npucompose.experiment.stages.facts import stream_facts, timelines
 from npucompose.results.measured import Memory, Numerics
 from npucompose.results.record import (
     BenchmarkFacts,
@@ -41,7 +41,7 @@ from npucompose.results.record import (
     StreamFacts,
 )
 from npucompose.results.sinking import Failure, SinkingFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 PASSED = {"reference": "eager", "max_abs_err": 0.0, "bitwise": True, "passed": True, "compared": 1, "note": "first"}
 PLAN = StreamFacts(streams=3, events=2, nodes={"mm": "default", "add": "s1"}, predicted_us=1500.0, serial_us=2000.0)
@@ -188,7 +188,7 @@ def test_without_a_prediction_nothing_is_predicted(found: Any) -> None:
 
 
 def test_timelines_are_those_of_graphs_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.experiment.stages.facts.streams.facts_of", lambda line: f"facts of {line}")
+    monkeypatch.setattr("npucompose.experiment.stages.facts.facts_of", lambda line: f"facts of {line}")
     graphs = (graph("a", {}, decision(timeline="t")), graph("b", {}, decision()), graph("c", {}))
     assert timelines(graphs) == {"a": "facts of t"}
 

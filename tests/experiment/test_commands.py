@@ -17,10 +17,11 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
 from airflow_free.stage import Finished
 from airflow_free.store import Record, Store
+from npucompose.arguments import command_line
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment import bisect as bisecting
-from npucompose.experiment import explain, explain_adapt, explain_command, recipe_command, verify
+from npucompose.experiment import explain, verify
 from npucompose.experiment import run as experiment
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import Locked
@@ -28,6 +29,7 @@ from npucompose.experiment.orchestrator import default_store, worker_environment
 from npucompose.experiment.sweep import command
 from npucompose.experiment.sweep.plan import Plan
 from npucompose.experiment.verify import compared
+from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import Explanation, SinkingFacts
 
 
@@ -45,9 +47,7 @@ def locked(job: Job) -> Locked:
 
 
 def recipe(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    recipe_command.declare(parser)
-    return parser.parse_args(words)
+    return command_line("recipe").parse_args(["recipe", *words])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_each_action_of_recipe_takes_its_arguments(words: list[str], given: dict
 
 @pytest.mark.parametrize("words", [[], ["export"], ["import"], ["show"], ["verify"], ["nothing"]])
 def test_what_is_missing_of_a_recipe_s_arguments_is_refused(words: list[str]) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match=r"shows what is possible|unknown action"):
         recipe(*words)
 
 
@@ -192,14 +192,12 @@ def test_what_only_one_side_s_mapping_says_is_told_once() -> None:
 
 
 def explaining(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    explain_command.declare(parser)
-    return parser.parse_args(words)
+    return command_line("explain").parse_args(["explain", *words])
 
 
 def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]) -> None:
     given = vars(explaining())
-    assert given.pop("act") is explain_command.act
+    assert callable(given.pop("act"))
     assert given == {
         "overrides": [], "config_dir": [], "config_name": "config", "log": [], "dump": [], "options": False,
         "under": "", "adapt": False, "json": False,
@@ -220,10 +218,14 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
 )
 def test_what_explain_cannot_do_together_is_refused(words: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        explain_command.act(explaining(*words))
+        explain.act(explaining(*words))
 
 
 FACTS = SinkingFacts(fx_graph="static")
+
+
+def explanation(arguments: argparse.Namespace) -> Explanation:
+    return explain._explanation(arguments, [*arguments.log, *arguments.dump])
 
 
 @pytest.fixture
@@ -240,31 +242,31 @@ def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_files_alone_compile_nothing_and_beside_an_experiment_they_are_added(artefacts: list[Any]) -> None:
-    alone = explain_command._explanation(explaining("--log", "a/l.log", "--dump", "b/d.txt"))
+    alone = explanation(explaining("--log", "a/l.log", "--dump", "b/d.txt"))
     assert alone.asked == {"file": "l.log, d.txt"}
     assert (alone.compile_s, alone.diagnosis_s, alone.sinking.product) == (0.0, 0.0, "with")
     assert artefacts == ["a/l.log", "b/d.txt", (None, ["of a/l.log", "of b/d.txt"])]
     artefacts.clear()
-    both = explain_command._explanation(explaining("model=add", "--log", "a/l.log"))
+    both = explanation(explaining("model=add", "--log", "a/l.log"))
     assert (both.asked, both.compile_s, both.sinking.product) == ({"m": "a"}, 1.0, "with")
     assert artefacts[1:] == [(FACTS, ["of a/l.log"])]
     artefacts.clear()
-    assert explain_command._explanation(explaining("model=add")).sinking == FACTS
+    assert explanation(explaining("model=add")).sinking == FACTS
     assert artefacts == []
 
 
 def test_an_explanation_is_printed_for_a_person_or_as_json(
     artefacts: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert explain_command.act(explaining("model=add", "--json")) == 0
+    assert explain.act(explaining("model=add", "--json")) == 0
     assert capsys.readouterr().out.startswith("{")
-    assert explain_command.act(explaining("model=add")) == 0
+    assert explain.act(explaining("model=add")) == 0
     assert "static" in capsys.readouterr().out
-    assert explain_command.act(explaining("model=add", "--options", "--under", "mode", "--json")) == 0
+    assert explain.act(explaining("model=add", "--options", "--under", "mode", "--json")) == 0
     options = capsys.readouterr().out
     assert "mode.name" in options
     assert "model.name" not in options
-    assert explain_command.act(explaining("model=add", "--options", "--under", "mode")) == 0
+    assert explain.act(explaining("model=add", "--options", "--under", "mode")) == 0
     table = capsys.readouterr().out
     assert "mode" in table
     assert "seed" not in table
@@ -274,13 +276,14 @@ def test_an_explanation_is_printed_for_a_person_or_as_json(
 def test_a_dry_run_that_rejects_ends_with_three(
     rejects: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = SimpleNamespace(rejections=("r",) if rejects else ())
+    one = SimpleNamespace(rejected="r")
+    found = DryRun(asked={}, graphs=1, adaptations=(one,) if rejects else (), untouched=())  # type: ignore[arg-type]
     printed: list[str] = []
-    monkeypatch.setattr(explain_adapt, "dry_run", lambda composed: found)
+    monkeypatch.setattr(explain, "dry_run", lambda composed: found)
     monkeypatch.setattr("npucompose.report.explain.as_json", lambda found: printed.append("json") or "{}")
     monkeypatch.setattr("npucompose.report.explain.render_dry_run", lambda found, console: printed.append("words"))
-    assert explain_command.act(explaining("model=add", "--adapt")) == (3 if rejects else 0)
-    assert explain_command.act(explaining("model=add", "--adapt", "--json")) == (3 if rejects else 0)
+    assert explain.act(explaining("model=add", "--adapt")) == (3 if rejects else 0)
+    assert explain.act(explaining("model=add", "--adapt", "--json")) == (3 if rejects else 0)
     assert printed == ["words", "json"]
 
 
@@ -301,14 +304,12 @@ def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker:
     composed = compose(
         ["model=add", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2", "pipeline.memory_limit_mb=3000"]
     )
-    also: list[Any] = []
-    assert explain.in_worker(composed, "m:f", also.append) == {"a": 1}
+    assert explain._in_worker(composed, "m:f") == {"a": 1}
     (task,) = worker.asked
     assert (task.entry, task.payload) == ("m:f", {"tree": composed.tree, "provenance": composed.provenance})
     assert (task.time_limit_s, task.limits) == (7, Limits.from_mib(2, 3000, "pipeline.memory_limit_mb"))
     assert task.log_path.name == "run.log"
     assert not task.log_path.parent.exists()
-    assert also[0].experiment.model.name == "add"
 
 
 @pytest.mark.parametrize(
@@ -325,15 +326,15 @@ def test_a_worker_that_ends_badly_is_no_explanation(
 ) -> None:
     worker.outcome = outcome
     with pytest.raises(error) as caught:
-        explain.in_worker(compose(["model=add"]), "m:f")
+        explain._in_worker(compose(["model=add"]), "m:f")
     assert str(caught.value) == told
 
 
 def test_what_compiles_nothing_or_has_no_rules_is_refused_before_a_worker(worker: Any) -> None:
     with pytest.raises(ConfigError, match="mode=eager compiles nothing"):
-        explain.in_worker(compose(["model=add", "mode=eager"]), "m:f")
+        explain._in_worker(compose(["model=add", "mode=eager"]), "m:f")
     with pytest.raises(ConfigError, match="adapt=none has no rules"):
-        explain_adapt.dry_run(compose(["model=add"]))
+        explain.dry_run(compose(["model=add"]))
     assert worker.asked == []
 
 
@@ -345,7 +346,7 @@ def recorded(**parts: Any) -> Any:
 
 
 def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.results.graphs.named", lambda outside: f"named {outside}")
+    monkeypatch.setattr(explain, "named", lambda outside: f"named {outside}")
 
     def graph(name: str, outside: Any) -> Any:
         planned = None if outside is None else SimpleNamespace(outside=outside, words="in two")
@@ -394,11 +395,11 @@ def test_a_dry_run_runs_the_passes_before_the_rules_and_no_other(monkeypatch: py
         ("b", one("cse", "post")),
     )
     made: list[Any] = []
-    monkeypatch.setattr(explain_adapt, "session_of", lambda payload: Stand(Passes(passes)))
-    monkeypatch.setattr(explain_adapt, "facts_of", lambda found: found)
-    monkeypatch.setattr(explain_adapt, "_seen", lambda session, written: made.append((session, written)) or "seen")
+    monkeypatch.setattr(explain, "_session", lambda payload: Stand(Passes(passes)))
+    monkeypatch.setattr(explain, "facts_of", lambda found: found)
+    monkeypatch.setattr(explain, "_dry_run", lambda session, written: made.append((session, written)) or "seen")
     monkeypatch.setattr("npucompose.passes.adapt.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts))
-    assert explain_adapt.work({}, lambda event: None) == "seen"
+    assert explain.dry_run_work({}, lambda event: None) == "seen"
     ((session, written),) = made
     assert [(label, found.name) for label, found in session.checked.passes] == [("a", "cse"), ("r", "dry")]
     dry = session.checked.passes[1][1]
@@ -409,21 +410,21 @@ def test_a_dry_run_runs_the_passes_before_the_rules_and_no_other(monkeypatch: py
 def test_what_a_compiler_refuses_after_the_rules_is_told_and_before_them_raised(
     genuine: Any, reads_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain_adapt, "asked_of", lambda checked: {"model": "m"})
+    monkeypatch.setattr(explain, "_asked", lambda checked: {"model": "m"})
     session: Any = Stand(None)
     session.materialised.genuine = genuine
     written: Any = SimpleNamespace(graphs=[1, 2], adaptations=[], untouched=[])
-    found = explain_adapt._seen(session, written)
+    found = explain._dry_run(session, written)
     assert session.materialised.backend.reads_only is reads_only
     assert (found.asked, found.graphs, found.compiler) == ({"model": "m", "adapt": "mine"}, 2, None)
     session.fails = CompileError("no")
-    assert explain_adapt._seen(session, written).compiler == "no"
+    assert explain._dry_run(session, written).compiler == "no"
     written.graphs = []
     with pytest.raises(CompileError):
-        explain_adapt._seen(session, written)
+        explain._dry_run(session, written)
     written.graphs, session.fails = [1], ConfigError("wrong")
     with pytest.raises(ConfigError):
-        explain_adapt._seen(session, written)
+        explain._dry_run(session, written)
 
 
 # bisect

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.ledger import FILE_NAME
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.results.record import Figures
 
 
@@ -95,7 +95,7 @@ def test_a_ledger_of_another_version_is_left_alone(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 with Ledger.open(Path(sys.argv[1])) as ledger:
     for n in range(100000):
         ledger.write([Entry(key=f"{n:064x}", status="ok", overrides=(f"seed={n}",))])

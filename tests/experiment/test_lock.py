@@ -22,10 +22,9 @@ from npucompose.errors import ConfigError
 from npucompose.experiment import lock, verify
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked, read
-from npucompose.experiment.lock_text import described, judged
 from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
-from npucompose.experiment.verify import compared, job_of
-from npucompose.table.plain import of_facts
+from npucompose.experiment.verify import compared, described, job_of, judged
+from npucompose.table.structure import of_facts
 from npucompose.untrusted import load_yaml
 
 
@@ -148,7 +147,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwi
         ("a: [", "is not YAML"),
         ("- 1", "is no recipe of schema 1"),
         ("schema: 2", "is no recipe of schema 1: 2"),
-        ("schema: 1", "the field 'configuration' is missing"),
+        ("schema: 1", "'configuration' is missing @"),
         ("schema: 1\nconfiguration: a\nschema: 1\n", "r.yaml, line 3: the key 'schema' stands in line 1 already"),
         (
             "experiment:\n  seed: 1\n  mode: {name: eager}\n  seed: 2\n",

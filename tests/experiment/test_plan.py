@@ -11,7 +11,7 @@ from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.sweep.plan import Plan, expanded
-from npucompose.experiment.sweep.point_run import PointFolder
+from npucompose.experiment.sweep.run import PointFolder
 from npucompose.machine import usable_cores
 
 COMPOSER = Composer()

@@ -21,8 +21,8 @@ from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import PlanContext
 from npucompose.experiment.sweep.command import planned
-from npucompose.experiment.sweep.ledger import Ledger
 from npucompose.experiment.sweep.plan import point_of
+from npucompose.experiment.sweep.run import Ledger
 from npucompose.schema.sweep import Dimension
 from npucompose_extensions.search.space import Space, written
 

@@ -16,7 +16,7 @@ from sweeping import check_folders, entries, none_left, statuses, sweep, write_f
 
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
-from npucompose.experiment.sweep.ledger import Ledger
+from npucompose.experiment.sweep.run import Ledger
 from npucompose.schema.sweep import Dimension, Optuna
 from npucompose_extensions.search.space import Space
 from npucompose_extensions.search.study import Study

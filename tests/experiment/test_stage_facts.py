@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from npucompose.errors import CompileError, ConfigError
-from npucompose.experiment.stages import ablation, benchmark, modes, side_by_side
+from npucompose.experiment.stages import ablation, benchmark, facts, modes
 from npucompose.experiment.stages.ablation import lists
 from npucompose.experiment.stages.capture import Capture, _named, _shared, _summed
-from npucompose.experiment.stages.facts import comparison, graphs
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
 from npucompose.results.measured import ALL, Memory, Numerics, Variant
 from npucompose.results.record import CaptureFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 # capture
 
@@ -225,9 +224,9 @@ def test_what_cannot_be_compared_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
         raise CompileError("no graph")
 
     monkeypatch.setattr(comparing, "every_step", fails)
-    assert side_by_side.compared(SimpleNamespace()) == "no graph"  # type: ignore[arg-type]
+    assert benchmark.compared(SimpleNamespace()) == "no graph"  # type: ignore[arg-type]
     monkeypatch.setattr(comparing, "every_step", lambda session, progress: SimpleNamespace(numerics=PASSED))
-    assert side_by_side.compared(SimpleNamespace()) == PASSED  # type: ignore[arg-type]
+    assert benchmark.compared(SimpleNamespace()) == PASSED  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_what_cannot_be_compared_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_of_a_session_is_timed(mode: str, detached: Any, expected: str) -> None:
     live: Any = Live(mode, detached)
-    assert side_by_side.candidate(live) == expected
+    assert benchmark.candidate(live) == expected
 
 
 def test_only_what_is_right_is_timed_and_comparing_is_half_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,8 +251,8 @@ def test_only_what_is_right_is_timed_and_comparing_is_half_of_the_way(monkeypatc
         return right
 
     told: list[float] = []
-    monkeypatch.setattr(side_by_side, "_timed", timed)
-    rows, right = side_by_side.in_one_process(
+    monkeypatch.setattr(benchmark, "_timed", timed)
+    rows, right = benchmark.in_one_process(
         live,
         {name: make(name) for name in sessions},
         lambda name, session: Variant(name=name, passes=(), passed=name == "right"),
@@ -278,11 +277,11 @@ def test_turns_go_from_half_to_the_end_with_room_for_each_session_s_compilation(
         progress(1.0)
         return candidates
 
-    monkeypatch.setattr(side_by_side, "in_turns", in_turns)
+    monkeypatch.setattr(benchmark, "in_turns", in_turns)
     told: list[float] = []
     one, other = Live(detached=True), Live()
     sessions: Any = {"one": one, "other": other}
-    side_by_side._timed(SimpleNamespace(), sessions, told.append)  # type: ignore[arg-type]
+    benchmark._timed(SimpleNamespace(), sessions, told.append)  # type: ignore[arg-type]
     assert seen == [(2, False, ["one", "other"])]
     assert told == [0.5, 0.75, 1.0]
     assert one.log == ["rewind", ("replay", ("inputs 0",), {"k": 1}, False)]
@@ -321,7 +320,7 @@ def test_graphs_are_told_with_their_passes_and_texts() -> None:
         compilations=[compilation("g", ("s0",)), compilation("h")], overwrites={},
         checked=SimpleNamespace(target=target), materialised=SimpleNamespace(backend=None),
     )  # fmt: skip
-    found = graphs.graphs_account(live)
+    found = facts.graphs_account(live)
     assert [(g["id"], g["fx"], list(g["symbols"]), g["nodes_before"], g["nodes_after"]) for g in found["graphs"]] == [
         ("g", "dynamic", ["s0"], 9, 7), ("h", "static", [], 9, 7),
     ]  # fmt: skip
@@ -337,12 +336,12 @@ def test_graphs_are_told_with_their_passes_and_texts() -> None:
 
 
 def test_kernels_that_no_event_orders_fail_the_comparison() -> None:
-    npu: Any = SimpleNamespace(unordered=tuple(f"u{n}" for n in range(comparison.UNORDERED_SHOWN + 1)))
-    found = comparison._with_order(PASSED, npu)
+    npu: Any = SimpleNamespace(unordered=tuple(f"u{n}" for n in range(facts.UNORDERED_SHOWN + 1)))
+    found = facts._with_order(PASSED, npu)
     assert not found.passed
-    assert found.problems == ("a", "b", *npu.unordered[: comparison.UNORDERED_SHOWN])
-    assert comparison._with_order(PASSED, None) == PASSED
-    assert comparison._with_order(PASSED, SimpleNamespace(unordered=())) == PASSED  # type: ignore[arg-type]
+    assert found.problems == ("a", "b", *npu.unordered[: facts.UNORDERED_SHOWN])
+    assert facts._with_order(PASSED, None) == PASSED
+    assert facts._with_order(PASSED, SimpleNamespace(unordered=())) == PASSED  # type: ignore[arg-type]
 
 
 def test_a_session_that_compiled_more_than_the_first_call_starts_over() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import FILE_NAME, Trial
 from npucompose.cli import main
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.results.record import Figures
 
 POINT = Entry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0, pool_bytes=64))

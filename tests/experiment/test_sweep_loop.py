@@ -19,6 +19,7 @@ from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
 from airflow_free.store import Store
 from airflow_free.sweep import SweepEvent
+from npucompose.arguments import command_line
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
@@ -26,13 +27,12 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import STORE_VARIABLE
 from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep import gather as gathering
-from npucompose.experiment.sweep import report_command, run
+from npucompose.experiment.sweep import report as reporting
+from npucompose.experiment.sweep import run
 from npucompose.experiment.sweep.command import TrackerQueue
 from npucompose.experiment.sweep.gather import gather, with_reports
-from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Plan, Point
-from npucompose.experiment.sweep.point_run import PointFolder
-from npucompose.experiment.sweep.run import exit_status, kept, membership, run_sweep
+from npucompose.experiment.sweep.run import Entry, Ledger, PointFolder, exit_status, kept, membership, run_sweep
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
 from npucompose.schema.sweep import Tracker
@@ -447,26 +447,24 @@ def test_one_run_alone_keeps_all_of_its_overrides(tmp_path: Path) -> None:
 
 
 def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    report_command.add_arguments(parser)
-    return parser.parse_args(words)
+    return command_line("report").parse_args(["report", *words])
 
 
 def test_the_command_s_arguments_have_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     given = vars(arguments())
-    assert given.pop("act") is report_command.report
+    assert callable(given.pop("act"))
     assert given == {
         "places": [], "diff": False, "sort": "p50_us", "descending": False, "limit": 50, "markdown": False,
         "csv": False, "json": False, "html": None,
     }  # fmt: skip
     assert arguments("--limit", "0", "a", "b").limit == 0
     for words in (["--sort", "nothing"], ["--markdown", "--csv"], ["--csv", "--json"]):
-        with pytest.raises(SystemExit):
+        with pytest.raises(ConfigError, match=r"Choices|not allowed with argument"):
             arguments(*words)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert report_command.report(arguments(*words)) == 0
+    assert reporting.act(arguments(*words)) == 0
     return capsys.readouterr().out
 
 
@@ -506,13 +504,13 @@ def test_differences_come_as_words_markdown_or_json(runs: Path, capsys: pytest.C
 def test_what_makes_no_report_is_refused(words: list[str], told: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=told):
-        report_command.report(arguments(*words))
+        reporting.act(arguments(*words))
 
 
 def test_a_place_that_cannot_be_read_is_a_wrong_question(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("no database " * 50)
     with pytest.raises(ConfigError, match="file is not a database") as caught:
-        report_command.report(arguments(str(tmp_path)))
+        reporting.act(arguments(str(tmp_path)))
     assert isinstance(caught.value.__cause__, OrchestratorError)
 
 
@@ -523,4 +521,4 @@ def test_the_page_is_written_or_it_is_told_why_not(runs: Path, capsys: pytest.Ca
     assert str(page) in text
     assert page.read_text().startswith("<!")
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
-        report_command.report(arguments(str(runs), "--html", str(runs / "no" / "page.html")))
+        reporting.act(arguments(str(runs), "--html", str(runs / "no" / "page.html")))

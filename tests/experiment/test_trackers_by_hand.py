@@ -15,9 +15,8 @@ import pytest
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
 from npucompose.experiment import tracking
-from npucompose.experiment.sweep.ledger import Ledger
-from npucompose.experiment.tracking import process
-from npucompose.experiment.tracking.base import Order
+from npucompose.experiment.sweep.run import Ledger
+from npucompose.experiment.tracking import Order
 from npucompose.report.json import Tracked
 from npucompose.schema.sweep import Dimension, Optuna, Tracker
 from npucompose_extensions import trackers
@@ -231,11 +230,11 @@ def test_only_the_account_reaches_the_parent(monkeypatch: pytest.MonkeyPatch) ->
     out, into = os.pipe()
     asked = SimpleNamespace(dup=lambda handle: into, dup2=lambda *handles: moved.append(handles), fdopen=os.fdopen)
     text = json.dumps({"name": "mlflow", "place": None, "experiment": "e", "store": "s", "folders": ["a"]})
-    monkeypatch.setattr(process, "os", asked)
-    monkeypatch.setattr(process, "sys", SimpleNamespace(stdin=SimpleNamespace(read=lambda: text)))
-    monkeypatch.setattr(process, "reporter_of", lambda order: ("reporter", order.name))
-    monkeypatch.setattr(process, "handle", lambda order, teller: [f"{teller} {list(order.folders)}"])
-    process.main()
+    monkeypatch.setattr(tracking, "os", asked)
+    monkeypatch.setattr(tracking, "sys", SimpleNamespace(stdin=SimpleNamespace(read=lambda: text)))
+    monkeypatch.setattr(tracking, "reporter_of", lambda order: ("reporter", order.name))
+    monkeypatch.setattr(tracking, "handle", lambda order, teller: [f"{teller} {list(order.folders)}"])
+    tracking.main()
     assert json.loads(os.read(out, 1000)) == {"problems": ["('reporter', 'mlflow') ['a']"]}
     assert moved == [(2, 1)]
     os.close(out)

@@ -12,8 +12,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
-from npucompose.experiment.tracking.base import Order
-from npucompose.experiment.tracking.process import handle, reporter_of
+from npucompose.experiment.tracking import Order, handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.json import Tracked

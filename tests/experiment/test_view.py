@@ -10,10 +10,10 @@ from rich.console import Console
 from airflow_free.stage import Event
 from airflow_free.sweep import SweepEvent
 from npucompose.compose.tree import Composer
-from npucompose.experiment.sweep import view as view_module
-from npucompose.experiment.sweep.ledger import Entry
+from npucompose.experiment.sweep import command as view_module
+from npucompose.experiment.sweep.command import SweepView
 from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.view import SweepView
+from npucompose.experiment.sweep.run import Entry
 from npucompose.results.record import Figures
 
 

@@ -20,13 +20,11 @@ from npucompose.experiment import job as settings_module
 from npucompose.experiment import verify
 from npucompose.experiment.job import NOT_IN_A_KEY, Job
 from npucompose.experiment.lock import Locked
-from npucompose.experiment.lock_text import described, judged
-from npucompose.experiment.sweep import view as view_module
-from npucompose.experiment.sweep.ledger import Entry
+from npucompose.experiment.sweep import command as view_module
+from npucompose.experiment.sweep.command import LAST_SHOWN, SweepView
 from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import exit_status
-from npucompose.experiment.sweep.view import LAST_SHOWN, SweepView
-from npucompose.experiment.verify import Difference, Verdict
+from npucompose.experiment.sweep.run import Entry, exit_status
+from npucompose.experiment.verify import Difference, Verdict, described, judged
 from npucompose.results.record import Figures, Status
 from npucompose_extensions.search.command import MOST_SHOWN, best_lines
 

@@ -14,7 +14,7 @@ import pytest
 
 from npucompose.measure import environment as measured
 from npucompose.measure.environment import _build_settings, cpu, environment, git_state, peak_rss_bytes, versions
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.version import __version__
 
 

@@ -9,7 +9,8 @@ from attrs import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.measure.numerics import combined, compare, same_bits
+from npucompose.measure.numerics import combined, compare
+from npucompose.replay.operands import same_bytes
 from npucompose.results.measured import EXACT, TOLERANCES, Numerics, Share, Tolerance
 
 NAN = float("nan")
@@ -263,13 +264,13 @@ def test_an_infinity_in_both_hides_no_other_place() -> None:
     assert "sign of zero" in signs.problems[0]
 
 
-def test_only_bits_count_for_the_same_bits() -> None:
-    assert same_bits(torch.tensor([NAN]), torch.tensor([NAN]))
-    assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
-    assert same_bits(torch.tensor([True]), torch.tensor([True]))
-    assert not same_bits(torch.tensor([1, 2]), torch.tensor([1, 3]))
-    assert not same_bits(torch.tensor([1 + 2j]), torch.tensor([1 - 2j]))
-    assert same_bits(torch.arange(6.0).reshape(2, 3).t(), torch.tensor([[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]))
+def test_only_bits_count_for_the_same_bytes() -> None:
+    assert same_bytes(torch.tensor([NAN]), torch.tensor([NAN]))
+    assert not same_bytes(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert same_bytes(torch.tensor([True]), torch.tensor([True]))
+    assert not same_bytes(torch.tensor([1, 2]), torch.tensor([1, 3]))
+    assert not same_bytes(torch.tensor([1 + 2j]), torch.tensor([1 - 2j]))
+    assert same_bytes(torch.arange(6.0).reshape(2, 3).t(), torch.tensor([[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]))
 
 
 def numerics(**parts: Any) -> Numerics:

@@ -87,7 +87,7 @@ def device(target: Where) -> dict[str, Any]:
 def result(target: Where, found: Mapping[str, Mapping[str, Any]], on: Mapping[str, Any]) -> dict[str, Any]:
     """The whole file: claims in the order of the list, and which of them are missing."""
     from npucompose.measure.environment import environment
-    from npucompose.table.plain import facts_of
+    from npucompose.table.structure import facts_of
     from tests.npu.claims import CLAIMS
 
     says = {claim.name: claim.says for claim in CLAIMS}

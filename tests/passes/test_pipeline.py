@@ -18,8 +18,7 @@ from npucompose.passes.simplify import Cse, DeadCode
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.schema.streams import Streams
-from npucompose.table.plain import facts_of
-from npucompose.table.structure import structure
+from npucompose.table.structure import facts_of, structure
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
 X = torch.randn(4, 4)

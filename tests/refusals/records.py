@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 import yaml
 from attrs import frozen
@@ -16,10 +16,11 @@ from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
 from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
-from npucompose.table.plain import of_facts
+from npucompose.table.options import option
+from npucompose.table.structure import of_facts, structure
 from npucompose.vendor import versions
 from tests.refusals.case import ACCEPTED, Case, Unread
 
@@ -126,14 +127,44 @@ LOCK, LEDGER, GATHER, STORE = (
 REPORTS, RECORDS, FACTS, VERSIONS = (
     "npucompose.report.json",
     "npucompose.results.record",
-    "npucompose.table.plain",
+    "npucompose.table.structure",
     "npucompose.vendor.versions",
 )
 
 
-@frozen
-class Texts:
-    texts: tuple[str, ...]
+@frozen(kw_only=True)
+class Named:
+    name: Literal["one"] = "one"
+    one: Engine | None = None
+
+
+@frozen(kw_only=True)
+class OtherNamed:
+    name: Literal["two"] = "two"
+    two: int
+
+
+@frozen(kw_only=True)
+class Engine:
+    seed: int = option(0, from_experiment="seed")
+
+
+@frozen(kw_only=True)
+class Toy:
+    """One field of each kind."""
+
+    number: float = 0.0
+    word: Literal["a", "b"] = "a"
+    maybe: int | None = None
+    named: Named | OtherNamed = Named()
+    texts: tuple[str, ...] = ()
+    pair: tuple[int, int] = (0, 0)
+    numbers: Mapping[str, int] = {}
+    path: int = option(1, choices=(1, 2))
+
+
+def toy(**said: Any) -> Callable[[Path], Any]:
+    return lambda folder: of_facts(Toy, said, where="toy")
 
 
 CASES = (
@@ -142,8 +173,8 @@ CASES = (
         LOCK,
         "{path}: {problem}",
         recipe(device={"name": 3}),
-        "mine.yaml: text is wanted, not 3",
-        "text is wanted, not 3",
+        "mine.yaml: 'device.name' must be text: 3",
+        "'device.name' must be text: 3",
     ),
     Case(
         LOCK,
@@ -235,30 +266,35 @@ CASES = (
         "unknown('status'",
         report({**REPORT, "status": "fine"}),
         "unknown status 'fine'",
-        "fine not in literal",
+        "'status' must be one of",
+    ),
+    Case(FACTS, "_read :: raise", report({**REPORT, "key": 3}), "'key' must be text: 3", "ClassValidationError"),
+    Case(FACTS, "_Wrong(words, raw)", report({**REPORT, "key": 3}), "'key' must be text: 3 @ report"),
+    Case(FACTS, "at most 64 bits", toy(number=2**70), "'number' must be a number of at most 64 bits"),
+    Case(FACTS, "_literal :: raise", toy(word="c"), "'word' must be one of a, b: 'c'"),
+    Case(FACTS, "_union :: raise", toy(maybe="3"), "'maybe' must be an integer or null: '3'"),
+    Case(FACTS, "_named :: 'a mapping', raw", toy(named=3), "'named' must be a mapping: 3", "no attribute 'get'"),
+    Case(FACTS, "whose name is one of", toy(named={"name": "c"}), "name is one of one, two: 'c'", "is missing"),
+    Case(FACTS, "_sequence :: 'a list', raw", toy(texts="abc"), "'texts' must be a list: 'abc' @ toy"),
+    Case(FACTS, "a list of {len(args)}", toy(pair=[1]), "'pair' must be a list of 2: [1]", "zip()"),
+    Case(FACTS, "_mapping :: 'a mapping', raw", toy(numbers=3), "'numbers' must be a mapping: 3", "not iterable"),
+    Case(FACTS, "whose keys are each", toy(numbers={1: 1}), "'numbers' must be a mapping whose keys are each text: 1"),
+    Case(FACTS, "_all :: raise", toy(texts=["a", 1]), "'texts[1]' must be text: 1 @ toy"),
+    Case(FACTS, "_class.read :: raise", toy(named={"name": "one", "one": 3}), "'one' must be a mapping: 3", ""),
+    Case(FACTS, "_field :: raise", toy(path=7), "'path' must be one of 1, 2: 7 @ toy", "must be in (1, 2)"),
+    Case(FACTS, "must be {error.expected}", toy(path=7), "'path' must be one of 1, 2: 7 @ toy"),
+    Case(FACTS, "it has no default", toy(named={"name": "two"}), "'two' is missing @ toy.named: it has no default"),
+    Case(
+        FACTS,
+        "comes from the experiment's",
+        lambda folder: structure(Engine, {"seed": 3}, "engine"),
+        "'seed' @ engine comes from the experiment's 'seed': set that, not this",
     ),
     Case(
         FACTS,
-        "a number is wanted",
-        report({**REPORT, "memory": {"peak_rss_bytes": 1}, "stages": {"compile": {"total_s": True}}}),
-        "a number is wanted, not True",
-    ),
-    Case(FACTS, "_exactly.check :: is wanted", report({**REPORT, "key": 3}), "text is wanted, not 3"),
-    Case(
-        FACTS,
-        "made.check :: is wanted",
-        lambda folder: of_facts(Texts, {"texts": "abc"}, where="texts"),
-        "a list is wanted, not 'abc' @ texts.texts",
-    ),
-    Case(
-        FACTS,
-        "{error} @ {where}",
-        lambda folder: of_facts(Texts, cast("Any", []), where="texts"),
-        "a mapping is wanted, not [] @ texts",
-        "TypeError",
-    ),
-    Case(
-        FACTS, "ConfigError(*problems)", report({**REPORT, "key": 3}), "text is wanted, not 3", "ClassValidationError"
+        "unknown('key'",
+        lambda folder: structure(Engine, {"sead": 3}, "engine"),
+        "unknown key 'sead' @ engine",
     ),
     Case(
         VERSIONS,

@@ -36,12 +36,11 @@ NO_STRANGERS = {
     "npucompose.recipe.device_kit": "our own files, which a kit is copied from",
     "npucompose.recipe.kit_files.run_kit": "its own kit, on another host",
     "npucompose.recipe.kit_files.observe": "its own kit, on another host",
-    "npucompose.experiment.device_kit_command": "a text for schema.premises",
-    "npucompose.experiment.device_verdicts": "a text for schema.premises",
-    "npucompose.experiment.recipe_command": "a text for schema.premises",
+    "npucompose.experiment.device_kit": "a text for schema.premises",
+    "npucompose.experiment.job": "a text for schema.premises",
+    "npucompose.experiment.verify": "a text for schema.premises",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
-    "npucompose.targets.npu_offline.fetch": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
     "npucompose.machine": "the kernel's files",
@@ -55,7 +54,6 @@ NO_STRANGERS = {
     "airflow_free.stage": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
     "npucompose.experiment.tracking": "what our own process is given",
-    "npucompose.experiment.tracking.process": "what our own process is given",
     "airflow_free.keys": "what is hashed, and not read",
 }
 """Modules that read something, and why they have no rows."""

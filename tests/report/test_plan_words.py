@@ -8,7 +8,7 @@ from npucompose.experiment.assemble import _tried
 from npucompose.report.words import plan_words
 from npucompose.results.record import StreamFacts
 from npucompose.results.streams import Verdict
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 PLAN = StreamFacts(
     streams=2, events=8, nodes={"mm": "default", "abs": "stream1"}, predicted_us=873.7, serial_us=704.5,

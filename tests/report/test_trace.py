@@ -8,7 +8,7 @@ from typing import Any
 
 from npucompose.report.json import trace_text
 from npucompose.results.streams import Timeline
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 LINE = Timeline(
     source="predicted",

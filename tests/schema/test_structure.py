@@ -319,22 +319,3 @@ def test_the_classes_of_a_type_are_told_where_it_is_nothing_else() -> None:
     assert classes_of(Inner) == (Inner,)
     assert classes_of(Left | Right) == (Left, Right)
     assert classes_of(Inner | None) == classes_of(int) == classes_of(tuple[int, ...]) == ()
-
-
-@frozen(kw_only=True)
-class Fickle:
-    @classmethod
-    def of_tree(cls, tree: Any, path: str) -> Fickle:
-        if not path:
-            raise ConfigError("not without a path")
-        return cls()
-
-
-@frozen(kw_only=True)
-class HasFickle:
-    inner: Fickle | None = None
-
-
-def test_a_class_that_changes_its_mind_is_a_mistake_of_ours_and_not_silence() -> None:
-    with pytest.raises(AssertionError, match="of_tree refused a tree and then made Fickle"):
-        structure(HasFickle, {"inner": 3}, "at")

@@ -111,22 +111,25 @@ def judged(rules: Sequence[Rule], asked: Asked) -> tuple[Effective, ...]:
 
 def _acting(section: str) -> Rule:
     """The rule for every option of a section that says where it acts."""
+    return lambda asked, found: _idle_fields(section, getattr(asked.experiment, section), asked, found)
 
-    def rule(asked: Asked, found: Findings) -> None:
-        holder = getattr(asked.experiment, section)
-        for field in attrs.fields(type(holder)):
-            acts, value = field.metadata.get("acts"), getattr(holder, field.name)
-            if acts is None or not value:
-                continue
-            option = f"{section}.{field.name}"
-            why, refused_by = why_idle(acts, option, asked)
-            if why:
-                whole = isinstance(value, Mapping)
-                given, instead = (dict(value), None) if whole else (value, False)
-                sentence = f"{option}: {why}." if whole or not asked.mode.compiles else f"{why}."
-                found.add(option, given, why, refused_by, effective=instead, sentence=sentence)
 
-    return rule
+def _installed(asked: Asked, found: Findings) -> None:
+    """The same for the sections of installed packages."""
+    for name, holder in asked.experiment.extensions.named.items():
+        _idle_fields(f"extensions.{name}", holder, asked, found)
+
+
+def _idle_fields(section: str, holder: Any, asked: Asked, found: Findings) -> None:
+    for field in attrs.fields(type(holder)):
+        acts, value = field.metadata.get("acts"), getattr(holder, field.name)
+        option = f"{section}.{field.name}"
+        why, refused_by = why_idle(acts, option, asked) if acts is not None and value else ("", NEVER)
+        if why:
+            whole = isinstance(value, Mapping)
+            given, instead = (dict(value), None) if whole else (value, False)
+            sentence = f"{option}: {why}." if whole or not asked.mode.compiles else f"{why}."
+            found.add(option, given, why, refused_by, effective=instead, sentence=sentence)
 
 
 def why_idle(acts: Acts, option: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
@@ -398,5 +401,5 @@ COMPILE_RULES: tuple[Rule, ...] = (_conflicts, _acting("compile"))
 GEAR_RULES: tuple[Rule, ...] = (_gears, _acting("shapes"))
 RULES: tuple[Rule, ...] = (
     _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, *COMPILE_RULES,
-    _inductor,
+    _inductor, _installed,
 )  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import attrs
 from attrs import frozen
 
 from airflow_free.store import Store
-from npucompose.compose.tree import Composed
+from npucompose.compose.check import Checked
+from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
+from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.run import run_experiment
 from npucompose.results.record import Report
 
@@ -21,7 +24,7 @@ NO_RULES = {"name": "none", "rules": []}
 
 
 @frozen(kw_only=True)
-class Verdict:
+class GuiltyPass:
     """`guilty` is the label of the first pass with which it does not hold; None when all holds."""
 
     guilty: str | None
@@ -30,7 +33,18 @@ class Verdict:
     runs: int
 
 
-def bisect(composed: Composed, store: Store, tell: Callable[[str], None]) -> Verdict:
+def act(arguments: argparse.Namespace) -> int:
+    """`npucompose bisect`: 1 where a pass breaks it."""
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir)
+    found = bisect(composed, default_store(), lambda line: print(f"  {line}", flush=True))
+    if found.guilty is None:
+        print("it holds with all of its passes.")
+        return 0
+    print(f"passes.{found.guilty} is the first pass that breaks it: {found.error}")
+    return 1
+
+
+def bisect(composed: Composed, store: Store, notify: Callable[[str], None]) -> GuiltyPass:
     """Halve the list of passes until one pass makes the difference between holding and not.
 
     Compiles, records and compares with eager; nothing is measured. An experiment that does not hold without any pass
@@ -38,49 +52,43 @@ def bisect(composed: Composed, store: Store, tell: Callable[[str], None]) -> Ver
     """
     checked = Job.of(composed).checked
     labels = [label for label, _ in checked.passes]
-    tries = _Tries(composed, checked.experiment.passes, store, tell)
     if not labels:
         raise ConfigError("bisect: the experiment has no passes; name some: passes=[cse,stream_plan].")
-    last = tries.run(labels)
+    runs = 0
+
+    def report_of(count: int) -> Report:
+        nonlocal runs
+        runs += 1
+        report = _run_with(labels[:count], composed, checked, store)
+        notify(f"{', '.join(labels[:count]) or 'no pass'}: {report.status}")
+        return report
+
+    last = report_of(len(labels))
     if last.status == "ok":
-        return Verdict(guilty=None, runs=tries.count)
-    bare = tries.run([])
+        return GuiltyPass(guilty=None, runs=runs)
+    bare = report_of(0)
     if bare.status != "ok":
         raise ConfigError(f"bisect: it does not hold without any pass either ({bare.status}: {bare.error})")
     holds, breaks = 0, len(labels)
     while breaks - holds > 1:
         middle = (holds + breaks) // 2
-        report = tries.run(labels[:middle])
+        report = report_of(middle)
         if report.status == "ok":
             holds = middle
         else:
             breaks, last = middle, report
-    return Verdict(guilty=labels[breaks - 1], error=last.error, runs=tries.count)
+    return GuiltyPass(guilty=labels[breaks - 1], error=last.error, runs=runs)
 
 
-class _Tries:
-    """Runs the experiment with the first passes of the list."""
-
-    def __init__(
-        self, composed: Composed, passes: Mapping[str, Any], store: Store, tell: Callable[[str], None]
-    ) -> None:
-        self.composed, self.passes, self.store, self.tell = composed, passes, store, tell
-        self.count = 0
-
-    def run(self, labels: list[str]) -> Report:
-        tree = dict(self.composed.tree)
-        given = tree.get("passes") or {}
-        tree["passes"] = {label: given.get(label) for label in labels}
-        if not any(self.passes[label].name == "adapt" for label in labels):
-            tree["adapt"] = NO_RULES  # or the pass that follows the rules would come back by itself
-        job = Job.of(attrs.evolve(self.composed, tree={**tree, "pipeline": _comparing(job_tree=tree)}))
-        self.count += 1
-        with tempfile.TemporaryDirectory() as folder:
-            report = run_experiment(job, Path(folder), store=self.store)
-        self.tell(f"{', '.join(labels) or 'no pass'}: {report.status}")
-        return report
-
-
-def _comparing(job_tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiment's pipeline, as far as the comparison with eager."""
-    return {**(job_tree.get("pipeline") or {}), "stages": ["replay"]}
+def _run_with(labels: Sequence[str], composed: Composed, checked: Checked, store: Store) -> Report:
+    """The experiment with the first passes of the list, as far as the comparison with eager."""
+    tree, given = composed.tree, composed.tree.get("passes") or {}
+    changes: dict[str, Any] = {
+        "passes": {label: given.get(label) for label in labels},
+        "pipeline": {**(tree.get("pipeline") or {}), "stages": ["replay"]},
+    }
+    if not any(checked.experiment.passes[label].name == "adapt" for label in labels):
+        changes["adapt"] = NO_RULES  # or the pass that follows the rules would come back by itself
+    job = Job.of(attrs.evolve(composed, tree={**tree, **changes}))
+    with tempfile.TemporaryDirectory() as folder:
+        return run_experiment(job, Path(folder), store=store)

@@ -1,4 +1,5 @@
-"""`npucompose explain`: compile one experiment in a worker, as far as the verdicts need it, and say why it sinks.
+"""`npucompose explain`: compile one experiment in a worker, as far as the verdicts need it, and say why it sinks; with
+--adapt, what adaptation rules would do to its graphs, as a diff; with --options, who set what.
 
 No stage, no record, no folder: what is asked for is an answer. On targets whose compiler is ours a graph is read and
 not lowered; TorchAir's is asked for its GE graph.
@@ -6,39 +7,116 @@ not lowered; TorchAir's is asked for its GE graph.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
 
 from airflow_free.keys import plain
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Notify
 from npucompose.compose.check import Checked, check
-from npucompose.compose.tree import Composed
-from npucompose.errors import CompileError, ConfigError, NpuComposeError
-from npucompose.experiment.job import LOG, worker_task
-from npucompose.results.sinking import Explanation, SinkingFacts
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.compose.tree import Composed, compose
+from npucompose.console import console
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
+from npucompose.experiment.job import LOG, settings_of, worker_task
+from npucompose.experiment.stages import STAGES
+from npucompose.experiment.tracking import TRACKERS
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.registry import OURS, Registry
+from npucompose.report import explain as printing
+from npucompose.results.graphs import DryRun, named
+from npucompose.results.sinking import Explanation
+from npucompose.schema.sections import SECTIONS
+from npucompose.table.modes import MODES
+from npucompose.table.structure import facts_of, of_facts
+from npucompose.targets import TARGETS
+from npucompose.vendor.compiler import implied_by
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
+    from npucompose.passes.adapt import Written
 
-ENTRY = "npucompose.experiment.explain:work"
+ENTRY, DRY_RUN_ENTRY = "npucompose.experiment.explain:work", "npucompose.experiment.explain:dry_run_work"
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """0 when there is a graph to explain, whatever is said of it: `expect:` is for what must come out.
+
+    A model of which no graph was made ends as the run itself would, and so does a dry run of rules that reject a node:
+    3.
+    """
+    files = [*arguments.log, *arguments.dump]
+    _check_together(arguments, files)
+    if arguments.options:
+        settings = settings_of(check(_composed(arguments)))
+        if arguments.json:
+            print(printing.settings_json(settings, under=arguments.under))
+        else:
+            printing.render_settings(settings, console(), under=arguments.under)
+        return 0
+    found = dry_run(_composed(arguments)) if arguments.adapt else _explanation(arguments, files)
+    if arguments.json:
+        print(printing.as_json(found))
+    elif isinstance(found, DryRun):
+        printing.render_dry_run(found, console())
+    else:
+        printing.render(found, console())
+    if isinstance(found, DryRun):
+        return RejectedError.exit_status if found.rejections else 0
+    failure = found.sinking.failure
+    return CompileError.exit_status if failure is not None and not failure.foreseen else 0
+
+
+def _check_together(arguments: argparse.Namespace, files: Sequence[str]) -> None:
+    problems = {
+        "explain takes one of --options and --adapt.": arguments.adapt and arguments.options,
+        "--options is about an experiment; --log and --dump are about graphs.": arguments.options and files,
+        "--under is for --options.": arguments.under and not arguments.options,
+        "explain --adapt reads the model's graphs: --log and --dump have no meaning there.": arguments.adapt and files,
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ConfigError(problem)
+
+
+def _composed(arguments: argparse.Namespace) -> Composed:
+    return compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+
+
+def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explanation:
+    from npucompose.sinking import read_artefact, with_artefacts
+
+    told = [read_artefact(path) for path in files]
+    if files and not arguments.overrides:
+        names = {"file": ", ".join(Path(path).name for path in files)}
+        return Explanation(asked=names, sinking=with_artefacts(None, told), compile_s=0.0, diagnosis_s=0.0)
+    explained = explain(_composed(arguments))
+    return evolve(explained, sinking=with_artefacts(explained.sinking, told)) if told else explained
 
 
 def explain(composed: Composed) -> Explanation:
     """The explanation of a composed experiment; ConfigError when it is not legal, CompileError when a worker dies."""
-    return of_facts(Explanation, in_worker(composed, ENTRY), where="explanation")
+    return of_facts(Explanation, _in_worker(composed, ENTRY), where="explanation")
 
 
-def in_worker(composed: Composed, entry: str, also: Callable[[Checked], None] = lambda _: None) -> Mapping[str, Any]:
-    """What `entry` answers about an experiment that is legal, compiles something, and passes `also`."""
+def dry_run(composed: Composed) -> DryRun:
+    """What the rules of a composed experiment would do; ConfigError where it is not legal or has no rules."""
+    return of_facts(DryRun, _in_worker(composed, DRY_RUN_ENTRY), where="dry run")
+
+
+def _in_worker(composed: Composed, entry: str) -> Mapping[str, Any]:
+    """What `entry` answers about an experiment that is legal and compiles something."""
     checked = check(composed)
     if checked.experiment.mode.name == "eager":
         raise ConfigError("mode=eager compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
-    also(checked)
+    if entry == DRY_RUN_ENTRY and not checked.experiment.adapt.rules:
+        raise ConfigError("explain --adapt: adapt=none has no rules; choose a rule set: adapt=ascend.")
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
         payload = {"tree": dict(composed.tree), "provenance": dict(composed.provenance)}
         outcome = run_in_worker(worker_task(checked, entry, payload, Path(folder) / LOG))
@@ -51,10 +129,10 @@ def in_worker(composed: Composed, entry: str, also: Callable[[Checked], None] = 
 
 def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side."""
-    return facts_of(explained(session_of(payload)))
+    return facts_of(explained(_session(payload)))
 
 
-def session_of(payload: Mapping[str, Any]) -> Session:
+def _session(payload: Mapping[str, Any]) -> Session:
     """The experiment that was sent, set up in a process of its own."""
     from npucompose.compose.session import Session
 
@@ -65,25 +143,55 @@ def session_of(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.vendor.compiler import implied_by
+    from npucompose.compose.sinking import sinking_after, sinking_of
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
-    facts, compile_s, diagnosis_s = _explained(session)
+    session.built  # noqa: B018  the model is no part of the compilation
+    begun = perf_counter()
+    error = _compiled(session)
+    compiled = perf_counter()
+    facts = sinking_of(session) if error is None else sinking_after(session, error)
+    if facts is None:
+        raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
     return Explanation(
-        asked=asked_of(session.checked),
+        asked=_asked(session.checked),
         sinking=facts,
-        compile_s=compile_s,
-        diagnosis_s=diagnosis_s,
+        compile_s=compiled - begun,
+        diagnosis_s=perf_counter() - compiled,
         implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
         recording=tuple(_recording(session)),
-        notes=tuple(found.words(graph) for graph, found in session.overwrites.items()),
+        notes=(
+            *(found.words(graph) for graph, found in session.overwrites.items()),
+            *installed_parts(session.checked),
+        ),
     )
+
+
+def _compiled(session: Session) -> NpuComposeError | None:
+    """Compile the first call, and declared calls that leave an input unmarked: whether their graph is symbolic, only
+    its compilation shows. What the backend refused is an answer; other errors are raised.
+    """
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    from npucompose.compose.inputs import unmarked
+
+    try:
+        session.compilations  # noqa: B018  the first call compiles
+        for at, call in enumerate(session.calls):
+            if unmarked(call):
+                session.call(session.compiled, session.inputs(at, call))
+    except ConfigError:
+        raise
+    except NpuComposeError as error:
+        refused = any(one.failure is not None for one in session.materialised.backend.compilations)
+        if isinstance(error.__cause__, BackendCompilerFailed) and not refused:
+            raise
+        return error
+    return None
 
 
 def _recording(session: Session) -> Iterator[str]:
     """How each graph would be cut, and what would be refused."""
-    from npucompose.results.graphs import named
-
     backend = session.materialised.backend
     for one in backend.compilations:
         if one.planned is None or not one.planned.outside:
@@ -95,42 +203,64 @@ def _recording(session: Session) -> Iterator[str]:
     yield from (found.why for found in backend.effective())
 
 
-def asked_of(checked: Checked) -> dict[str, str]:
+def _asked(checked: Checked) -> dict[str, str]:
     """{group: choice} for the head of an answer."""
     experiment = checked.experiment
     chosen = {"model": experiment.model.name, "target": checked.target.name, "mode": experiment.mode.name}
     return {**chosen, "shapes": experiment.shapes.name, "tiling": str(plain(experiment.tiling)["schedule"])}
 
 
-def _explained(session: Session) -> tuple[SinkingFacts, float, float]:
-    """The facts, and the seconds of the compilation and of the diagnosis."""
-    from torch._dynamo.exc import BackendCompilerFailed
+def installed_parts(checked: Checked) -> Iterator[str]:
+    """A sentence for each part of an experiment that a package other than npucompose brings."""
+    experiment = checked.experiment
+    named: list[tuple[str, Registry[Any], str]] = [
+        ("mode", MODES, experiment.mode.name),
+        ("target", TARGETS, experiment.target.name),
+        ("model", MODELS, experiment.model.name),
+        *((f"passes.{label}", PASSES, one.name) for label, one in experiment.passes.items()),
+        *(("pipeline.stages", STAGES, stage) for stage in experiment.pipeline.stages),
+        *((f"extensions.{name}", SECTIONS, name) for name in experiment.extensions.named),
+        ("tracker", TRACKERS, experiment.tracker.name),
+    ]
+    for option, registry, name in named:
+        if (package := registry.package(name)) != OURS:
+            yield f"{option}: {name} comes from {package}."
 
-    from npucompose.compose.sinking import sinking_after, sinking_of
 
-    session.built  # noqa: B018  the model is no part of the compilation
-    begun = perf_counter()
-    error: NpuComposeError | None = None
+def dry_run_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
+    """The worker's side of a dry run: the passes before the rules in their stage, and the rules, which change
+    nothing.
+    """
+    from npucompose.passes.adapt import DryAdapt, Written
+
+    session = _session(payload)
+    written = Written()
+    stage = next(one.stage for _, one in session.checked.passes if one.name == "adapt")
+    passes: list[Any] = []
+    for label, one in session.checked.passes:
+        if one.stage != stage:
+            continue
+        if one.name == "adapt":
+            passes.append((label, DryAdapt(rules=session.experiment.adapt, stage=one.stage, written=written)))
+            break
+        passes.append((label, one))
+    return facts_of(_dry_run(type(session)(evolve(session.checked, passes=tuple(passes))), written))
+
+
+def _dry_run(session: Any, written: Written) -> DryRun:
+    """Compile with the dry run in the pass's place. A compiler that is not ours may refuse what comes after it."""
+    session.materialised.backend.reads_only = session.materialised.genuine is None
+    refused: str | None = None
     try:
         session.compilations  # noqa: B018  the first call compiles
-        for at, call in _calls_that_need_a_graph(session):
-            session.call(session.compiled, session.inputs(at, call))
-    except ConfigError:
-        raise
-    except NpuComposeError as failure:
-        refused = any(one.failure is not None for one in session.materialised.backend.compilations)
-        if isinstance(failure.__cause__, BackendCompilerFailed) and not refused:
+    except NpuComposeError as error:
+        if isinstance(error, ConfigError) or not written.graphs:
             raise
-        error = failure
-    compiled = perf_counter()
-    facts = sinking_of(session) if error is None else sinking_after(session, error)
-    if facts is None:
-        raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
-    return facts, compiled - begun, perf_counter() - compiled
-
-
-def _calls_that_need_a_graph(session: Session) -> list[tuple[int, Any]]:
-    """Declared calls that leave an input unmarked: whether their graph is symbolic, only its compilation shows."""
-    from npucompose.compose.inputs import unmarked
-
-    return [(at, call) for at, call in enumerate(session.calls) if unmarked(call)]
+        refused = str(error)
+    return DryRun(
+        asked={**_asked(session.checked), "adapt": session.experiment.adapt.name},
+        graphs=len(written.graphs),
+        adaptations=tuple(written.adaptations),
+        untouched=tuple(written.untouched),
+        compiler=refused,
+    )

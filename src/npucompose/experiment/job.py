@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,28 @@ from attrs import frozen
 
 from airflow_free.executors import Device
 from airflow_free.forkserver import WorkerTask
-from airflow_free.keys import Ingredients, code_digests, plain
+from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
 from npucompose.compose.check import Checked, Known, check
 from npucompose.compose.tree import Composed
-from npucompose.experiment import device_verdicts, expectations, tracking
-from npucompose.experiment.orchestrator import PROGRAM, translate_errors, worker_environment
-from npucompose.experiment.stages import STAGES, ablation, modes
+from npucompose.errors import ConfigError
+from npucompose.experiment import expectations, tracking
+from npucompose.experiment.lock import EXCLUDED
+from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
+from npucompose.experiment.stages import ablation, graph_of, modes
 from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.modes import Modes
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.registry import OURS
+from npucompose.results import premises
 from npucompose.results.effective import Setting, settings
-from npucompose.table.plain import flat
+from npucompose.schema.experiment import Experiment
+from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.targets.optional import Warns
+from npucompose.untrusted import read_text
 from npucompose.version import torch_warning
 
 LOG = "run.log"
@@ -48,6 +53,11 @@ ANEW = (Ablation.name, Modes.name)
 
 NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
 """Fields of the experiment that say why, where and when it runs, and who is told, and nothing about what comes out."""
+
+WHERE_IT_RUNS = frozenset({"target", "pipeline", "benchmark", "executor", "search", "tracker", "retry", "expect"})
+"""Sections that a device kit does not take along: where and how an experiment is run here."""
+DEVICES = "device"
+"""Folder beside the store of what result files of devices say, asked whenever an experiment for an NPU is checked."""
 
 
 class PlanContext:
@@ -112,8 +122,9 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     checked = check(composed, known=context.known)
     target = checked.target
     experiment = checked.experiment
-    order = STAGES.order(
-        wanted(checked),
+    asked = wanted(checked)
+    order = graph_of(asked).order(
+        asked,
         where="pipeline.stages",
         cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
     )
@@ -127,10 +138,10 @@ def _job(composed: Composed, context: PlanContext) -> Job:
         values=values_of(checked),
         versions=context.versions,
         device=context.device(target),
-        code=_code(checked, context.code),
+        code=_code(checked, order, context.code),
     )
     if target.capabilities(experiment.mode.name).vendor_compiler:
-        device_verdicts.check(experiment, ingredients.values)
+        check_claims(experiment, ingredients.values, _device_results())
     return Job(
         composed=composed,
         checked=checked,
@@ -167,6 +178,8 @@ def values_of(checked: Checked) -> dict[str, Any]:
     values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}
+    if named := values.pop("extensions")["named"]:
+        values["extensions"] = named
     if checked.model is not None:
         values["model"] = {"name": checked.model.name, **_options(checked.model)}
     return values
@@ -178,8 +191,10 @@ def _options(chosen: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(chosen, f.name)) for f in fields}
 
 
-def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
-    named = {source_of(type(p)) for _, p in checked.passes}
+def _code(checked: Checked, order: Sequence[Stage[Any]], remembered: dict[str, str]) -> dict[str, str]:
+    parts = (checked.target, *order, *checked.experiment.extensions.named.values())
+    named = {source for part in parts if not (source := source_of(type(part))).startswith(RESULT_PACKAGES)}
+    named |= {source_of(type(p)) for _, p in checked.passes}
     files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
         named.add(source_of(type(checked.model)))
@@ -214,3 +229,31 @@ def worker_task(checked: Checked, entry: str, payload: Mapping[str, Any], log_pa
         environment=worker_environment(checked.target.environment()),
         program=PROGRAM,
     )
+
+
+def device_folder(device: str) -> Path:
+    """Where what a device's result file says is kept: beside the store."""
+    return default_store().root / DEVICES / device
+
+
+def recipe_key(values: Mapping[str, Any]) -> str:
+    """Of an experiment, wherever it is run: by it a kit's claims about itself are known again."""
+    return digest({name: value for name, value in values.items() if name not in EXCLUDED | WHERE_IT_RUNS})
+
+
+def _device_results() -> Iterator[premises.Results]:
+    for file in sorted(device_folder("").glob("*/verdicts.json")):
+        yield premises.read(file, read_text(file))
+
+
+def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.Results]) -> None:
+    """ConfigError where an experiment for an NPU rests on a claim that a device refuted. Claims of a kit about its own
+    recipe count where it is this one.
+    """
+    key = recipe_key(values)
+    problems: list[str] = []
+    for one in results:
+        own = tuple(name for name in one.claims if name.startswith("kit") and one.data.get("recipe") == key)
+        problems += premises.refuted(experiment, one, own)
+    if problems:
+        raise ConfigError(*problems)

@@ -18,7 +18,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.results.measured import Numerics
 from npucompose.results.record import BenchmarkFacts, GraphFacts, Report
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 from npucompose.untrusted import load_yaml
 
 SCHEMA = 1

@@ -31,7 +31,7 @@ from npucompose.report import json as report_json
 from npucompose.report.json import trace_text
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
-from npucompose.table.plain import of_facts
+from npucompose.table.structure import of_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -216,7 +216,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
-    from npucompose.table.plain import facts_of
+    from npucompose.table.structure import facts_of
     from npucompose.targets.base import Folders
 
     job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
@@ -272,7 +272,7 @@ def _short(value: str | None) -> str:
 def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
     """What the report of a run says of a graph that was not made: a compilation that failed is an answer."""
     from npucompose.compose.sinking import sinking_after
-    from npucompose.table.plain import facts_of
+    from npucompose.table.structure import facts_of
 
     if isinstance(cause, RejectedError):
         return {"rejected": cause.problems}

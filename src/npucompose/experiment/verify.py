@@ -1,7 +1,10 @@
-"""A lock against another one, or against a run here and now: what is the same, what differs, does the result hold?"""
+"""`npucompose recipe lock | show | verify`: a lock against another one, or against a run here and now: what is the
+same, what differs, does the result hold?
+"""
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,14 +12,20 @@ from typing import Any
 
 from attrs import frozen
 
-from airflow_free.store import Store
-from npucompose.compose.tree import COMMAND_LINE, Composed
-from npucompose.errors import NpuComposeError
-from npucompose.experiment.job import Job
-from npucompose.experiment.lock import EXCLUDED, Locked
+from airflow_free.store import Store, write_atomically
+from npucompose.compose.tree import COMMAND_LINE, Composed, compose
+from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.experiment.job import Job, check_claims
+from npucompose.experiment.lock import EXCLUDED, Locked, read
+from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.run import LOCKED, run_experiment
-from npucompose.table.plain import facts_of
+from npucompose.results import premises
+from npucompose.results.measured import Numerics
+from npucompose.results.record import EXIT_STATUS
+from npucompose.table.structure import facts_of
+from npucompose.untrusted import read_text
 from npucompose.vendor.option_specs import shown
+from npucompose.visible import visible
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""
@@ -138,3 +147,98 @@ def _speedup(locked: Locked, here: Locked, tolerance: float) -> Iterator[Differe
 def _short(value: Any) -> str:
     text = shown(value)
     return text if len(text) <= 60 else f"{text[:12]}…"
+
+
+CHOICES = ("mode", "shapes", "tiling", "streams", "target", "model")
+
+
+def described(locked: Locked) -> str:
+    """What a person wants to know of a recipe first."""
+    return visible("\n".join(_lines(locked)) + "\n")
+
+
+def _lines(locked: Locked) -> Iterator[str]:
+    yield " · ".join(f"{group}={_choice(locked.experiment.get(group))}" for group in CHOICES)
+    passes = locked.experiment.get("passes")
+    yield f"passes: {', '.join(map(str, passes)) if isinstance(passes, Mapping) and passes else 'none'}"
+    yield f"configuration {locked.configuration[:12]}"
+    for graph in locked.graphs:
+        nodes = f"{graph.nodes_before} -> {graph.nodes_after} nodes"
+        yield f"graph {graph.id}: {graph.fx}, {nodes}, {graph.fingerprint[:12]}"
+    yield "locked with " + ", ".join(f"{name} {version}" for name, version in locked.versions.items())
+    yield "on " + ", ".join(f"{name}: {value}" for name, value in locked.device.items())
+    yield "sources: " + ", ".join(f"{name} {sha[:12]}" for name, sha in locked.sources.items())
+    numerics, benchmark = locked.result.numerics, locked.result.benchmark
+    yield f"result: {locked.result.status}, " + (f"equals eager: {_equal(numerics)}" if numerics else "not compared")
+    if benchmark is not None:
+        speed = ", ".join(f"{value:.2f}x {name}" for name, value in benchmark.speedup.items())
+        yield f"measured: p50 {benchmark.p50_us:.1f} µs of {len(benchmark.samples_us)} samples, {speed}"
+
+
+def _choice(section: Any) -> str:
+    """Of a choice; tiling calls it its schedule."""
+    found = section.get("name", section.get("schedule")) if isinstance(section, Mapping) else None
+    return str(found)
+
+
+def _equal(numerics: Numerics) -> str:
+    if numerics.bitwise:
+        return "bit for bit"
+    return "within its tolerance" if numerics.passed else "no"
+
+
+def judged(verdict: Verdict, locked: Locked, here: Locked) -> str:
+    """Each part with how many values were compared, each difference on a line of its own, the verdict last."""
+    lines: list[str] = []
+    for part, count in verdict.compared.items():
+        own = [d for d in verdict.differences if d.part == part]
+        lines.append(f"{part}: {f'{len(own)} of {count} differ' if own else f'the same ({count} values)'}")
+        lines += [f"  {difference}" for difference in own]
+    for part, words in (("numerics", "hold"), ("speedup", "holds")):
+        own = [d for d in verdict.differences if d.part == part]
+        promised = locked.result.numerics if part == "numerics" else locked.result.benchmark
+        lines.append(f"{part}: {'differ' if own else words if promised else 'not in the recipe'}")
+        lines += [f"  {difference}" for difference in own]
+    others = sorted({d.part for d in verdict.differences if d.part not in DECIDING})
+    also = f" (and {', '.join(others)} differ)" if others else ""
+    lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.status}")
+    return visible("\n".join(lines) + "\n")
+
+
+def act_lock(arguments: argparse.Namespace) -> int:
+    """`npucompose recipe lock`: run it, write the file."""
+    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=default_store())
+    try:
+        write_atomically(Path(arguments.out), locked.text())
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}.") from None
+    print(f"{locked.result.status}; written: {arguments.out}")
+    return EXIT_STATUS[locked.result.status]
+
+
+def act_show(arguments: argparse.Namespace) -> int:
+    """`npucompose recipe show`."""
+    print(described(read(arguments.lock)), end="")
+    return 0
+
+
+def act_verify(arguments: argparse.Namespace) -> int:
+    """`npucompose recipe verify`: 1 where the recipe does not hold here."""
+    if not 0 <= arguments.tolerance < 1:
+        raise ConfigError(f"--tolerance must be at least 0 and below 1: {arguments.tolerance}.")
+    locked = read(arguments.lock)
+    if arguments.against and Path(arguments.against).suffix == ".json":
+        return _against_a_device(locked, Path(arguments.against), trust=arguments.trust)
+    here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
+    verdict = compared(locked, here, tolerance=arguments.tolerance)
+    print(judged(verdict, locked, here), end="")
+    return 0 if verdict.holds else 1
+
+
+def _against_a_device(locked: Locked, file: Path, *, trust: bool) -> int:
+    """Exit status 2 with every refuted claim that the recipe rests on; else what was proven, and 0."""
+    results = premises.read(file, read_text(file))
+    job = job_of(locked, trust=trust)
+    check_claims(job.checked.experiment, job.ingredients.values, [results])
+    print(premises.judged(job.checked.experiment, results), end="")
+    return 0

@@ -17,7 +17,7 @@ from typing import Any, cast
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.targets.npu_offline.claims import executed
+from npucompose.targets.npu_offline.option_trees import executed
 from npucompose.untrusted import load_yaml
 from npucompose.vendor.compiler import VERSION, CompilerOptions
 from npucompose.vendor.option_specs import Leaf, shown, stored_path

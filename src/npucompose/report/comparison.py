@@ -36,7 +36,7 @@ from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, w
 from npucompose.results.effective import origin
 from npucompose.results.measured import Numerics
 from npucompose.results.record import CHOICES, MEASURED, Figures, Report, choice_name
-from npucompose.table.plain import facts_of, flat
+from npucompose.table.structure import facts_of, flat
 
 CUT = 60
 """Characters of a value that are shown; whole values are compared."""

@@ -22,7 +22,7 @@ from npucompose.report.words import as_count, contract_words, written
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
 from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STYLES: Mapping[StepStatus, str] = {"ok": "green", "problem": "bold red", "unknown": "yellow", "skipped": "dim"}

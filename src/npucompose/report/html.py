@@ -40,7 +40,7 @@ from npucompose.results.effective import COMMAND_LINE, origin
 from npucompose.results.graphs import rules_together
 from npucompose.results.record import Figures, Report
 from npucompose.results.streams import Timelines
-from npucompose.table.plain import facts_of, flat
+from npucompose.table.structure import facts_of, flat
 
 FILE_NAME = "report.html"
 CUT = 200

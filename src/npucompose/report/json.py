@@ -21,7 +21,7 @@ from npucompose.report.words import written
 from npucompose.results.measured import Timing
 from npucompose.results.record import MEASURED, Figures, Report
 from npucompose.results.streams import Timeline, Timelines
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.untrusted import read_text
 
 FILE_NAME = "report.json"

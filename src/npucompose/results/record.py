@@ -25,7 +25,7 @@ from npucompose.results.measured import (
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Verdict
-from npucompose.table.plain import facts_of, of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
@@ -211,6 +211,8 @@ class Stages:
     ablation: AblationFacts | None = None
     modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
+    installed: Mapping[str, Mapping[str, Any]] = field(factory=dict[str, Mapping[str, Any]])
+    """{stage of an installed package: its facts}."""
 
 
 @frozen(kw_only=True)

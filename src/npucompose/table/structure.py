@@ -1,8 +1,10 @@
-"""A plain tree (what YAML gives) becomes a frozen attrs value; every mistake in it is reported at once, with its path.
+"""Plain data (what YAML and JSON give) becomes frozen attrs values and back; every mistake is reported with its path.
 
 cattrs does the structuring (unknown keys forbidden, detailed validation); this file adds what people need at a command
 line: strict scalars ("1" is not an integer, true is not an integer, an integer is a number, null stands only where the
 type says None), validators that are asked beside the types and not after them, and words. Loads no torch.
+
+What a program wrote (`facts_of`) is read by the same rules; only keys which this version does not know are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -40,6 +43,11 @@ _SEQUENCES: tuple[Any, ...] = (tuple, list, Sequence)
 
 _MAPPINGS: tuple[Any, ...] = (dict, Mapping)
 
+_REFUSED = (BaseValidationError, ConfigError, ValueError, TypeError)
+
+_HERE = "\0"
+"""The path that a class is given which makes itself: where that lies is known when the problems are reported."""
+
 
 class _Wrong(ValueError):
     """A value that does not fit: "must be <expected>: <value>"."""
@@ -58,15 +66,52 @@ def structure(cls: type[T], tree: Any, path: str = "", engine: Mapping[str, Any]
     the fields declared with `from_experiment`; a tree that sets such a field is refused. A class with a classmethod
     `of_tree(tree, path)` makes itself; a value that is already a `cls` is returned as it is.
     """
-    if isinstance(tree, cls):
-        return tree
-    where, _, key = path.rpartition(".")
-    try:
-        value = _strict.structure(tree, cls)
-    except (BaseValidationError, ValueError, TypeError) as error:
-        raise ConfigError(*_problems(error, where, key)) from None
+    value = _read(_STRICT, cls, tree, *path.rpartition(".")[::2])
     given = {f: engine[source] for f, source in _engine_fields(cls).items() if engine and source in engine}
-    return attrs.evolve(cast("Any", value), **given) if given else value
+    return attrs.evolve(cast("Any", value), **given) if given and value is not tree else value
+
+
+def facts_of(value: attrs.AttrsInstance) -> dict[str, Any]:
+    """A value as plain JSON: a stage returns `facts_of(CompileTimes(total_s=1.0))` and the like."""
+    return _LENIENT.unstructure(value)
+
+
+def of_facts(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
+    """The inverse of `facts_of`; every wrong field is one problem of the ConfigError."""
+    return _read(_LENIENT, cls, data, where, "")
+
+
+def _read(converter: Converter, cls: type[T], tree: Any, where: str, key: str) -> T:
+    """`where` is the section (`shapes`), `key` what is inside it."""
+    try:
+        return converter.structure(tree, cls)
+    except _REFUSED as error:
+        raise ConfigError(*_problems(error, where, key)) from None
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists and empty mappings are leaves."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        found |= (
+            flat(cast("Mapping[str, Any]", value), f"{path}.")
+            if isinstance(value, Mapping) and value
+            else {path: value}
+        )
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flat`: `nested({"a.b": 1})` is `{"a": {"b": 1}}`."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        *groups, name = path.split(".")
+        at = tree
+        for group in groups:
+            at = at.setdefault(group, {})
+        at[name] = value
+    return tree
 
 
 def shown(value: Any) -> str:
@@ -88,20 +133,16 @@ def classes_of(kind: Any) -> tuple[Any, ...]:
 # How values are read.
 
 
-def _scalar(kind: Any) -> Callable[[Any, Any], Any]:
+def _scalar(raw: Any, kind: Any) -> Any:
     words, fits = _SCALARS[kind]
-
-    def read(raw: Any, _: Any) -> Any:
-        if not fits(raw):
-            raise _Wrong(words, raw)
-        if kind in (int, float) and not _is_held(raw):
-            raise _Wrong(f"{words} of at most 64 bits, and finite" if kind is float else f"{words} of 64 bits", raw)
-        return float(raw) if kind is float else raw
-
-    return read
+    if not fits(raw):
+        raise _Wrong(words, raw)
+    if kind in (int, float) and not _fits_64_bits(raw):
+        raise _Wrong(f"{words} of at most 64 bits, and finite" if kind is float else f"{words} of 64 bits", raw)
+    return float(raw) if kind is float else raw
 
 
-def _is_held(number: float) -> bool:
+def _fits_64_bits(number: float) -> bool:
     """torch, SQLite and the clocks take no more."""
     return -INT64_MAX <= number <= INT64_MAX if isinstance(number, int) else math.isfinite(number)
 
@@ -112,18 +153,25 @@ def _literal(raw: Any, kind: Any) -> Any:
     return raw
 
 
-def _union(raw: Any, kind: Any) -> Any:
+def _registered(raw: Any, kind: Any) -> str:
+    registry = kind.__metadata__[0]
+    if not isinstance(raw, str) or raw not in registry:
+        raise _not_among(registry.names(), raw)
+    return raw
+
+
+def _union(converter: Converter, raw: Any, kind: Any) -> Any:
     """The first type that takes the value; when none does and only one could be meant, its own complaint."""
     kinds = get_args(kind)
     if raw is None and type(None) in kinds:
         return None
     real = [k for k in kinds if k is not type(None)]
     if named := _by_name(real):
-        return _strict.structure(raw, _named(raw, named))
+        return converter.structure(raw, _named(raw, named))
     for k in real:
         try:
-            return _strict.structure(raw, k)
-        except (BaseValidationError, ValueError, TypeError):
+            return converter.structure(raw, k)
+        except _REFUSED:
             if len(real) == 1 and k not in _SCALARS:
                 raise
     raise _Wrong(" or ".join(_word(k) for k in kinds), raw)
@@ -133,17 +181,12 @@ def _by_name(kinds: Sequence[Any]) -> dict[str, Any]:
     """{name: class} where each of several classes has a field `name` of one possible value; else nothing."""
     named: dict[str, Any] = {}
     for kind in kinds if len(kinds) > 1 else ():
-        names = get_args(_types_of(kind).get("name"))
+        field = getattr(attrs.fields(attrs.resolve_types(kind)), "name", None) if attrs.has(kind) else None
+        names = get_args(field.type) if field is not None else ()
         if len(names) != 1:
             return {}
         named[names[0]] = kind
     return named
-
-
-def _types_of(kind: Any) -> dict[str, Any]:
-    if not attrs.has(kind):
-        return {}
-    return {f.name: f.type for f in attrs.fields(attrs.resolve_types(kind))}
 
 
 def _named(raw: Any, kinds: Mapping[str, Any]) -> Any:
@@ -160,7 +203,7 @@ def _named(raw: Any, kinds: Mapping[str, Any]) -> Any:
     return kinds[name]
 
 
-def _sequence(raw: Any, kind: Any) -> Any:
+def _sequence(converter: Converter, raw: Any, kind: Any) -> Any:
     if not isinstance(raw, (list, tuple)):
         raise _Wrong("a list", raw)
     items = cast("Sequence[Any]", raw)
@@ -171,11 +214,11 @@ def _sequence(raw: Any, kind: Any) -> Any:
         if len(items) != len(args):
             raise _Wrong(f"a list of {len(args)}", raw)
         kinds = args
-    values = _all(((i, k, v) for i, (k, v) in enumerate(zip(kinds, items, strict=True))), kind)
+    values = _all(converter, ((i, k, v) for i, (k, v) in enumerate(zip(kinds, items, strict=True))), kind)
     return values if origin is list else tuple(values)
 
 
-def _mapping(raw: Any, kind: Any) -> Any:
+def _mapping(converter: Converter, raw: Any, kind: Any) -> Any:
     if not isinstance(raw, Mapping):
         raise _Wrong("a mapping", raw)
     tree = cast("Mapping[Any, Any]", raw)
@@ -183,17 +226,17 @@ def _mapping(raw: Any, kind: Any) -> Any:
     for key in tree:
         if key_kind in _SCALARS and not _SCALARS[key_kind][1](key):
             raise _Wrong(f"a mapping whose keys are each {_SCALARS[key_kind][0]}", key)
-    return dict(zip(tree, _all(((key, value_kind, v) for key, v in tree.items()), kind), strict=True))
+    return dict(zip(tree, _all(converter, ((key, value_kind, v) for key, v in tree.items()), kind), strict=True))
 
 
-def _all(entries: Any, kind: Any) -> list[Any]:
+def _all(converter: Converter, entries: Any, kind: Any) -> list[Any]:
     """Every entry read, so that one wrong element does not hide the next (cattrs's own way to say so)."""
     values: list[Any] = []
     errors: list[Exception] = []
     for index, entry_kind, raw in entries:
         try:
-            values.append(_strict.structure(raw, entry_kind))
-        except (BaseValidationError, ValueError, TypeError) as error:
+            values.append(converter.structure(raw, entry_kind))
+        except _REFUSED as error:
             note = IterableValidationNote("", index, entry_kind)
             cast("Any", error).__notes__ = [note]  # add_note came with Python 3.11
             errors.append(error)
@@ -202,23 +245,28 @@ def _all(entries: Any, kind: Any) -> list[Any]:
     return values
 
 
-def _class(cls: Any) -> Callable[[Any, Any], Any]:
+def _class(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     """cattrs's own function for the class, each field read by its type, its choices and its validator."""
     maker = getattr(cls, "of_tree", None)
     attrs.resolve_types(cls)
     engine = _engine_fields(cls)
     fields = {
-        f.name: override(omit=True) if f.name in engine else override(struct_hook=_field(f)) for f in attrs.fields(cls)
+        f.name: override(omit=True) if f.name in engine else override(struct_hook=partial(_field, converter, f))
+        for f in attrs.fields(cls)
     }
     structured = make_dict_structure_fn(
-        cls, _strict, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **cast("Any", fields)
+        cls,
+        converter,
+        _cattrs_forbid_extra_keys=converter.forbid_extra_keys,
+        _cattrs_detailed_validation=True,
+        **cast("Any", fields),
     )
 
     def read(tree: Any, _: Any) -> Any:
         if isinstance(tree, cls):
             return tree
         if maker is not None:
-            return _OwnMaking.of(maker, tree)
+            return maker(tree, _HERE)
         if not isinstance(tree, Mapping):
             raise _Wrong("a mapping", tree)
         return structured(cast("Mapping[str, Any]", tree), cls)
@@ -226,32 +274,14 @@ def _class(cls: Any) -> Callable[[Any, Any], Any]:
     return read
 
 
-def _field(field: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
-    def read(raw: Any, _: Any) -> Any:
-        value = _strict.structure(raw, field.type) if field.type is not None else raw
-        choices = field.metadata.get("choices")
-        if choices is not None and value is not None and value not in choices:
-            raise _not_among(choices, value)
-        if field.validator is not None:
-            field.validator(None, field, value)
-        return value
-
-    return read
-
-
-class _OwnMaking(ValueError):
-    """A class that makes itself is asked where the path is known: when the problems are told."""
-
-    def __init__(self, maker: Callable[[Any, str], Any], tree: Any) -> None:
-        self.maker, self.tree = maker, tree
-        super().__init__("refused")
-
-    @staticmethod
-    def of(maker: Callable[[Any, str], Any], tree: Any) -> Any:
-        try:
-            return maker(tree, "")
-        except ConfigError:
-            raise _OwnMaking(maker, tree) from None
+def _field(converter: Converter, field: attrs.Attribute[Any], raw: Any, _: Any) -> Any:
+    value = converter.structure(raw, field.type) if field.type is not None else raw
+    choices = field.metadata.get("choices")
+    if choices is not None and value is not None and value not in choices:
+        raise _not_among(choices, value)
+    if field.validator is not None:
+        field.validator(None, field, value)
+    return value
 
 
 def _engine_fields(cls: Any) -> dict[str, str]:
@@ -274,20 +304,26 @@ def _word(kind: Any) -> str:
     return "a list" if origin in _SEQUENCES else "a mapping"
 
 
-def _made() -> Converter:
-    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
-
-    def origin_in(kinds: tuple[Any, ...]) -> Callable[[Any], bool]:
-        return lambda kind: (get_origin(kind) or kind) in kinds
-
+def _made(*, every_key: bool) -> Converter:
+    converter = Converter(
+        forbid_extra_keys=every_key, detailed_validation=True, unstruct_collection_overrides={tuple: list}
+    )
     for kind in _SCALARS:
-        converter.register_structure_hook(kind, _scalar(kind))
-    converter.register_structure_hook_func(origin_in((Union, types.UnionType)), _union)
-    converter.register_structure_hook_func(origin_in((Literal,)), _literal)
-    converter.register_structure_hook_func(origin_in(_SEQUENCES), _sequence)
-    converter.register_structure_hook_func(origin_in(_MAPPINGS), _mapping)
+        converter.register_structure_hook(kind, _scalar)
+    for kinds, hook in (
+        ((Union, types.UnionType), partial(_union, converter)),
+        ((Literal,), _literal),
+        ((Annotated,), _registered),
+        (_SEQUENCES, partial(_sequence, converter)),
+        (_MAPPINGS, partial(_mapping, converter)),
+    ):
+        converter.register_structure_hook_func(partial(_is_one_of, kinds), hook)
     converter.register_structure_hook_factory(attrs.has, _class)
     return converter
+
+
+def _is_one_of(kinds: tuple[Any, ...], kind: Any) -> bool:
+    return (get_origin(kind) or kind) in kinds
 
 
 # How mistakes are told.
@@ -314,8 +350,8 @@ def _problems(error: BaseException, where: str, key: str) -> Iterator[str]:
         subject = f"'{key}'" if key else "this"
         hint = f". {error.hint}" if error.hint else ""
         yield f"{subject} must be {error.expected}: {shown(error.value)}{at}{hint}"
-    elif isinstance(error, _OwnMaking):
-        yield from _own_problems(error, path)
+    elif isinstance(error, ConfigError):
+        yield from (problem.replace(_HERE, path) for problem in error.problems)
     else:
         text = str(error.args[0]) if error.args else type(error).__name__
         bare = key.rpartition(".")[2]
@@ -343,15 +379,4 @@ def _extra_keys(error: ForbiddenExtraKeysError, section: str) -> Iterator[str]:
             yield unknown("key", str(key), choices, section)
 
 
-def _own_problems(error: _OwnMaking, path: str) -> Iterator[str]:
-    try:
-        _never(error.maker(error.tree, path))
-    except ConfigError as refused:
-        yield from refused.problems
-
-
-def _never(value: Any) -> NoReturn:
-    raise AssertionError(f"of_tree refused a tree and then made {value!r} of it")
-
-
-_strict = _made()
+_STRICT, _LENIENT = _made(every_key=True), _made(every_key=False)

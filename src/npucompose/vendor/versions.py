@@ -315,7 +315,7 @@ def _instead(path: str, value: Any, tree: Mapping[str, Leaf]) -> str:
 
 def mode_refused(mode: str, version: str, by: str = "") -> str | None:
     """Why a version cannot run a mode: npugraph_ex came after 2.6.0."""
-    if MODES[mode].package != "npugraph_ex" or f"{PREFIX}mode" in tree_of(version) or assumed(version):
+    if MODES.get(mode).package != "npugraph_ex" or f"{PREFIX}mode" in tree_of(version) or assumed(version):
         return None
     named = f"torch_npu {known(version)}" + (f" ({by})" if by else "")
     return f"mode={mode}: {named} has no such package; versions that have it: {listed(having(f'{PREFIX}mode'))}."

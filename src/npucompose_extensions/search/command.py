@@ -8,10 +8,8 @@ from pathlib import Path
 from npucompose.compose.tree import Composer
 from npucompose.console import console
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.command import SearchTask, TrackerQueue
-from npucompose.experiment.sweep.ledger import Ledger
-from npucompose.experiment.sweep.run import Name, exit_status
-from npucompose.experiment.sweep.view import SweepView
+from npucompose.experiment.sweep.command import SearchTask, SweepView, TrackerQueue
+from npucompose.experiment.sweep.run import Ledger, Name, exit_status
 from npucompose.schema.sweep import Optuna
 from npucompose_extensions.search.run import Question, run_search
 from npucompose_extensions.search.study import Study

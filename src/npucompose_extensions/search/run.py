@@ -18,10 +18,8 @@ from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.compose.untrusted_config import address_problems
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.experiment.job import NOT_IN_A_KEY, PlanContext
-from npucompose.experiment.sweep.ledger import Entry, Ledger
 from npucompose.experiment.sweep.plan import Point, check_installed, point_of
-from npucompose.experiment.sweep.point_run import PointFolder
-from npucompose.experiment.sweep.run import POINTS, Name, beginner, executor_of, kept
+from npucompose.experiment.sweep.run import POINTS, Entry, Ledger, Name, PointFolder, beginner, executor_of, kept
 from npucompose.results.effective import origin
 from npucompose.results.record import MEASURED, figure_stage
 from npucompose.schema.sweep import Executor, Optuna

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import frozen
 
 from airflow_free.ledger import Trial
-from npucompose.experiment.sweep.ledger import Ledger
+from npucompose.experiment.sweep.run import Ledger
 from npucompose.schema.sweep import Optuna
 from npucompose_extensions.search.space import Space
 

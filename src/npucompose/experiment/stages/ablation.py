@@ -14,9 +14,9 @@ from attrs import evolve
 
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import ConfigError
-from npucompose.experiment.stages.side_by_side import compared, in_one_process
+from npucompose.experiment.stages.benchmark import compared, in_one_process
 from npucompose.results.measured import ALL, AblationFacts, Variant
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:

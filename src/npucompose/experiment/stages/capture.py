@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.results.measured import Memory
 from npucompose.results.record import CaptureFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import device_memory, recording_facts
 
 if TYPE_CHECKING:

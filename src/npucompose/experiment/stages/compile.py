@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_free.stage import Facts, Stage
-from npucompose.experiment.stages.facts.graphs import graphs_account, npu_facts, sinking_facts
-from npucompose.experiment.stages.facts.streams import stream_facts, timelines
-from npucompose.table.plain import facts_of
+from npucompose.experiment.stages.facts import graphs_account, npu_facts, sinking_facts, stream_facts, timelines
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ class Compile(Stage["Session"]):
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
         "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
-        "compile", "seed", "sinking", "benchmark.threads", "strict",
+        "compile", "seed", "sinking", "benchmark.threads", "strict", "extensions?",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_free.stage import Facts, Stage
-from npucompose.experiment.stages.facts.comparison import comparison_account
+from npucompose.experiment.stages.facts import comparison_account
 from npucompose.results.record import ReplayFacts
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import device_texts
 
 if TYPE_CHECKING:

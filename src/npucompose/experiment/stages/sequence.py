@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_free.stage import Facts, Stage
-from npucompose.experiment.stages.facts.comparison import comparison_account
-from npucompose.experiment.stages.facts.graphs import graphs_account
+from npucompose.experiment.stages.facts import comparison_account, graphs_account
 from npucompose.results.record import CallFacts, SequenceFacts
 from npucompose.schema.experiment import Call, told
-from npucompose.table.plain import facts_of
+from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:

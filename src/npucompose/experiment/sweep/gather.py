@@ -13,13 +13,12 @@ from attrs import evolve, frozen
 from airflow_free.ledger import FILE_NAME
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.ledger import Entry, Ledger
-from npucompose.experiment.sweep.run import POINTS
+from npucompose.experiment.sweep.run import POINTS, Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.report.compare import RIGHT, Line, Timed, best, with_front
 from npucompose.report.comparison import Compared
 from npucompose.results.record import Figures, Report
-from npucompose.table.plain import flat
+from npucompose.table.structure import flat
 from npucompose.untrusted import read_text
 
 

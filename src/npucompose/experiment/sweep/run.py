@@ -1,23 +1,35 @@
-"""Runs a plan: what the ledger has is not run again; the executor that the plan names runs the others."""
+"""Runs a plan: what the ledger has is not run again; the executor that the plan names runs the others. What a point of
+it leaves behind: its folder, as Hydra would have made it, its run, its end in the ledger.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import attrs
+from attrs import field, frozen
 
+from airflow_free import ledger
 from airflow_free.executors import Executor
 from airflow_free.executors.local import LocalExecutor
+from airflow_free.outcome import Outcome
 from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Queue, SweepEvent, membership
+from npucompose.errors import ConfigError
+from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import translate_errors
-from npucompose.experiment.sweep.ledger import Entry, Ledger
+from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.plan import Plan, Point
-from npucompose.experiment.sweep.point_run import PointFolder, PointRun
-from npucompose.results.record import EXIT_STATUS
+from npucompose.report import json as report_json
+from npucompose.results.record import EXIT_STATUS, MEASURED, Figures, Status
 from npucompose.schema import sweep as choices
+from npucompose.table.structure import structure
+from npucompose.visible import visible
 
 POINTS = "points.json"
 RUN_AGAIN = ("failed", "crashed", "timeout", "memory_limit")
@@ -99,3 +111,145 @@ def executor_of(options: choices.Executor, folder: Path) -> Executor:
 def _as(kind: type[Options], options: Any) -> Options:
     """Our options as those of the orchestrator, which have the same names."""
     return kind(**{f.name: getattr(options, f.name) for f in attrs.fields(kind)})  # pyright: ignore[reportArgumentType]
+
+
+TIMED = ("p50_us", "pool_bytes", "peak_rss_bytes", "compile_s")
+
+
+@frozen(kw_only=True)
+class Entry(ledger.Entry):
+    status: Status
+    figures: Figures = field(factory=Figures)
+
+    @staticmethod
+    def illegal(point: Point, problems: Sequence[str] = ()) -> Entry:
+        error = "; ".join(problems or point.problems)
+        return Entry(key=point.key, status="illegal", overrides=point.overrides, error=error)
+
+
+class Ledger(ledger.Ledger[Entry]):
+    entry: ClassVar[type[Any]] = Entry
+    figures: ClassVar[type[Any]] = Figures
+    statuses: ClassVar[tuple[str, ...]] = get_args(Status)
+    sortable: ClassVar[tuple[str, ...]] = (*MEASURED, "ended", "status")
+
+    @staticmethod
+    def structure(kind: type[Any], tree: Mapping[str, object]) -> Any:
+        return structure(kind, tree)
+
+    def timed(self, statuses: Sequence[Status]) -> Iterator[tuple[Any, ...]]:
+        """(key, overrides, (model, target, and TIMED)) of every point of these statuses that was timed."""
+        return self.rows(("model", "target"), TIMED, statuses)
+
+
+SUBFOLDER = ".hydra"
+
+
+@frozen(kw_only=True)
+class PointFolder:
+    """A name below the sweep's folder; made when the point begins."""
+
+    path: Path
+    point: Point
+
+    @staticmethod
+    def of(sweep: Path, name: str, point: Point) -> PointFolder:
+        """`sweep/name`; `sweep/name.2` and so on where another point has left a report in that (hydra.sweep.dir given
+        on the command line again for another sweep). ConfigError for a name that leads out of the sweep's folder."""
+        path = sweep / name
+        if not path.resolve().is_relative_to(sweep.resolve()) or path.resolve() == sweep.resolve():
+            raise ConfigError(f"hydra.sweep.subdir gives '{name}', which is no folder below the sweep's own.")
+        number = 1
+        while _is_of_another(path, point):
+            number += 1
+            path = sweep / f"{name}.{number}"
+        return PointFolder(path=path, point=point)
+
+    def make(self, job: Job) -> Path:
+        """Make it, with `.hydra/` inside, and return the path."""
+        import yaml
+
+        inside = self.path / SUBFOLDER
+        inside.mkdir(parents=True, exist_ok=True)
+        texts = {"config.yaml": dict(job.composed.tree), "overrides.yaml": list(self.point.overrides)}
+        for name, content in texts.items():
+            write_atomically(inside / name, yaml.dump(content, Dumper=_dumper(), sort_keys=False, allow_unicode=True))
+        return self.path
+
+    def keep(self, job: Job) -> None:
+        """Make it again where somebody, the job say, took it away."""
+        if not (self.path / SUBFOLDER).is_dir():
+            self.make(job)
+
+    def take_back(self) -> None:
+        """Nothing was run: remove what `make` made, and the log; folders that hold something else stay."""
+        shutil.rmtree(self.path / SUBFOLDER, ignore_errors=True)
+        (self.path / "run.log").unlink(missing_ok=True)
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+
+@frozen(kw_only=True)
+class PointRun:
+    """A point in its folder; `root` is the ledger's folder, from which run directories are named."""
+
+    point: Point
+    folder: PointFolder
+    run: ActiveRun
+    root: Path
+    began: float = field(factory=time.monotonic)
+
+    @staticmethod
+    def begin(point: Point, folder: PointFolder, store: Store, root: Path) -> PointRun | Entry:
+        """The run, or its end where its folder cannot be made."""
+        assert point.job is not None
+        try:
+            run = ActiveRun.begin(point.job, folder.make(point.job), store)
+        except OSError as error:
+            return broken(point, f"its folder cannot be made: {error}.")
+        return PointRun(point=point, folder=folder, run=run, root=root)
+
+    @property
+    def needs_worker(self) -> bool:
+        return self.run.needs_worker
+
+    def finish(self, outcome: Outcome | None) -> Entry:
+        """Write the report; what a worker found illegal leaves no folder."""
+        self.folder.keep(self.run.job)
+        if outcome is not None and outcome.status == "config_error":
+            self.folder.take_back()
+            return Entry.illegal(self.point, outcome.problems or (outcome.error or "",))
+        report = self.run.finish(outcome)
+        return Entry(
+            key=self.point.key,
+            status=report.status,
+            overrides=self.point.overrides,
+            error=report.error,
+            exit_signal=outcome.exit_signal if outcome is not None else None,
+            run_dir=os.path.relpath(self.run.run_dir, self.root),
+            seconds=outcome.seconds if outcome is not None else time.monotonic() - self.began,
+            figures=Figures.from_report(report),
+        )
+
+    def broken(self, problem: str) -> Entry:
+        return broken(self.point, f"what it left cannot be made a report: {problem}")
+
+
+def broken(point: Point, words: str) -> Entry:
+    return Entry(key=point.key, status="crashed", overrides=point.overrides, error=visible(words))
+
+
+def _is_of_another(path: Path, point: Point) -> bool:
+    if not (path / report_json.FILE_NAME).is_file():
+        return False
+    try:
+        return report_json.load(path).key != point.key
+    except ConfigError:
+        return True
+
+
+def _dumper() -> type:
+    """libyaml's where PyYAML has it: the option tree is long, and a sweep has many of them."""
+    import yaml
+
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)

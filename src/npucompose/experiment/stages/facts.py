@@ -1,0 +1,138 @@
+"""What several stages put down in the same words: of graphs, of stream plans, of a comparison with eager. A later
+stage, which may know more of them, says it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, fields
+
+from npucompose.results.graphs import PassFacts
+from npucompose.results.record import GraphFacts, StreamFacts
+from npucompose.table.structure import facts_of
+from npucompose.targets.optional import device_facts, device_texts
+
+if TYPE_CHECKING:
+    from npucompose.compose.comparison import Compared
+    from npucompose.compose.session import Session
+    from npucompose.results.measured import Numerics, Overwrites
+    from npucompose.results.sinking import NpuFacts
+    from npucompose.targets.compilation import Compilation
+
+
+def graphs_account(live: Session) -> dict[str, Any]:
+    """Every graph so far, what the passes did to it, and its texts."""
+    graphs = live.compilations
+    return {
+        "graphs": [facts_of(_graph_facts(c, live.overwrites.get(c.id))) for c in graphs],
+        "passes": [facts_of(p) for c in graphs for p in _pass_facts(c)],
+        "texts": {
+            **{f"{c.id}.{when}.txt": text for c in graphs for when, text in _texts(c).items()},
+            **device_texts(live.checked.target, live.materialised.backend),
+        },
+    }
+
+
+def sinking_facts(live: Session) -> dict[str, Any] | None:
+    """The diagnosis of the graphs so far; a later stage's, which may know more of them, replaces an earlier one's."""
+    from npucompose.compose.sinking import sinking_of
+
+    found = sinking_of(live)
+    return None if found is None else facts_of(found)
+
+
+def npu_facts(live: Session) -> dict[str, Any] | None:
+    """What the vendor's side made and counted so far; a later stage's account replaces an earlier one's."""
+    found = device_facts(live.checked.target, live.materialised.backend)
+    return None if found is None else facts_of(found)
+
+
+def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
+    return GraphFacts(
+        id=c.id,
+        fingerprint=c.fingerprint,
+        nodes_before=c.nodes_before,
+        nodes_after=c.nodes_after,
+        fx="dynamic" if c.symbols else "static",
+        symbols=c.symbols,
+        partition=c.partition,
+        npu_refuses=c.refused_on_npu,
+        overwrites=overwrites,
+    )
+
+
+def _pass_facts(c: Compilation) -> list[PassFacts]:
+    shared = [field.name for field in fields(PassFacts) if field.name != "graph"]
+    return [PassFacts(graph=c.id, **{name: getattr(record, name) for name in shared}) for record in c.passes]
+
+
+def _texts(c: Compilation) -> dict[str, str]:
+    return {"before": c.text_before, "after": c.text_after}
+
+
+def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
+    """The plan over all graphs, their times added; node names carry their graph's id where there are several."""
+    planned = [c for c in graphs if c.plan.nodes]
+    if not planned:
+        return None
+    several = len(planned) > 1
+    nodes = {(f"{c.id}.{n}" if several else n): s for c in planned for n, s in c.plan.nodes.items()}
+    decisions = [(f"{c.id}: " if several else "", c.judged) for c in planned if c.judged is not None]
+    told = [decision.prediction for _, decision in decisions if decision.prediction is not None]
+    facts = StreamFacts(
+        streams=len(set(nodes.values())),
+        events=sum(len(c.plan.events) for c in planned),
+        nodes=nodes,
+        validated=all(c.judged is not None and c.judged.validated for c in planned),
+        applied=all(decision.applied for _, decision in decisions),
+        why="; ".join(f"{graph}{decision.why}" for graph, decision in decisions),
+    )
+    if not told or told[0].cost == "none":
+        return facts_of(facts)
+    return facts_of(
+        evolve(
+            facts,
+            device=told[0].device,
+            cost=told[0].cost,
+            predicted_us=sum(one.plan_us for one in told),
+            serial_us=sum(one.serial_us for one in told),
+            critical_us=sum(one.critical_us for one in told),
+            busy=told[0].busy if len(told) == 1 else {},
+            peak_bytes=max(one.peak_bytes for one in told),
+            serial_peak_bytes=max(one.serial_peak_bytes for one in told),
+        )
+    )
+
+
+def timelines(graphs: tuple[Compilation, ...]) -> dict[str, Any]:
+    """{graph: its predicted timeline}, for trace.json."""
+    drawn = {c.id: c.decision.timeline for c in graphs if c.decision is not None}
+    return {name: facts_of(line) for name, line in drawn.items() if line is not None}
+
+
+UNORDERED_SHOWN = 3
+"""Sentences about kernels without order that stand among the problems; the report's `npu` field has all."""
+
+
+def comparison_account(live: Session, results: Mapping[str, Compared]) -> dict[str, Any]:
+    """One verdict of all calls, what was compiled again for them, and what the vendor's side came to meanwhile."""
+    from npucompose.measure.numerics import combined
+
+    target, mode = live.checked.target, live.experiment.mode.name
+    npu = device_facts(target, live.materialised.backend)
+    numerics = combined({name: r.numerics for name, r in results.items()})
+    return {
+        "numerics": facts_of(_with_order(evolve(numerics, note=target.support(mode).numerics_note), npu)),
+        "recompiles": [facts_of(again) for r in results.values() for again in r.recompiles],
+        "npu": None if npu is None else facts_of(npu),
+        "sinking": sinking_facts(live),
+    }
+
+
+def _with_order(numerics: Numerics, npu: NpuFacts | None) -> Numerics:
+    """Kernels that no event orders ran in one row here and agree with eager; on a device they would race."""
+    if npu is None or not npu.unordered:
+        return numerics
+    return evolve(numerics, passed=False, problems=(*numerics.problems, *npu.unordered[:UNORDERED_SHOWN]))
