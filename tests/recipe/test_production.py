@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from npucompose import api
+from npucompose.input_safety import plain_yaml
 from npucompose.recipe import Imported, eject, import_file
 from npucompose.recipe.dialects import _flat
 from npucompose.recipe.genuine import attributes
 from npucompose.schema.experiment import Experiment
-from npucompose.untrusted import plain_yaml
 from tests.recipe.fakes import FakeConfig
 from tests.recipe.production import POOL, PRODUCTION, Production
 from tests.recipe.test_genuine import told

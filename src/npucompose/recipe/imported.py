@@ -15,6 +15,7 @@ from npucompose.compose.conf import choices_of
 from npucompose.compose.inputs import matches
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
 from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import read
@@ -22,7 +23,6 @@ from npucompose.recipe.values import Compile, Config, Facts, TooLong
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.table.modes import GE
 from npucompose.table.structure import structure
-from npucompose.untrusted import plain_yaml, read_text
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
 from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known

@@ -12,14 +12,13 @@ from attrs import asdict, frozen
 
 from npucompose.compose.conf import files_of
 from npucompose.console import console
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import ConfigError, unknown, visible
 from npucompose.registry import OURS, Registry
 from npucompose.report.words import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
 from npucompose.vendor.option_specs import Leaf, shown
 from npucompose.vendor.versions import known, tree_of
-from npucompose.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
