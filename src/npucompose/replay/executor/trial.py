@@ -1,4 +1,4 @@
-"""Replays on the clock: which is faster here, a plan's streams or one stream, and how long each step takes.
+"""Who runs a plan: the native replayer or a portable one, on the plan's streams or on one, whichever is faster here.
 
 # Note [The trial of a plan]
 Both are run in turns when a graph is captured. Nobody notices: what lies between the kernels is scratch memory, outputs
@@ -6,39 +6,31 @@ are the trial's own, inputs that the graph writes are copies of what they were b
 before every turn. So both ways compute what the captured call computed, and must give the same bits. A graph that draws
 random numbers, has effects, or calls operators that are not torch's own is not run for a trial: there the prediction
 decides.
-
-# Note [The stopwatch]
-The steps of a replay on the clock: for predictions (`streams.cost=measured`) and beside them (trace.json).
-It makes a recording of its own, so that no replay of anybody else's pays for the clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
-from itertools import pairwise
-from statistics import median
 from time import perf_counter_ns
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any, Literal
 
 import attrs
 import torch
 from attrs import define, field, frozen
 from torch import fx
 
-from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import facts
-from npucompose.replay.capture import recorder
+from npucompose.replay.capture.kernels import Alone
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native, Refused
-from npucompose.replay.executor.portable import StraightLine, TorchScript
-from npucompose.replay.memory.arena import Memory
+from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
+from npucompose.replay.memory.arena import Arena, Memory
 from npucompose.replay.operands import copy_of, same_bytes, traits_of
-from npucompose.replay.plan import Buffer, Plan, Step, Threads, Workers
-from npucompose.results.streams import StreamTimes, Timeline, Trial, Verdict
-from npucompose.schema.capabilities import Clocked
+from npucompose.replay.plan import Buffer, Plan, Threads, Workers
+from npucompose.results.streams import Trial, Verdict
 from npucompose.streams import decision_of
 
 LEAST_TURNS, MOST_TURNS = 5, 200
@@ -71,7 +63,7 @@ class PlanTrial:
     _tried: Verdict | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, graph_module: fx.GraphModule) -> PlanTrial | None:
+    def from_graph(cls, graph_module: fx.GraphModule) -> PlanTrial | None:
         """None where no plan stands in the graph whose worth the capture is to find out."""
         decision = decision_of(graph_module)
         return cls(decision.trial) if decision is not None and decision.trial is not None else None
@@ -236,132 +228,72 @@ def _quantile(nanoseconds: Sequence[int], share: float) -> float:
     return ordered[round((len(ordered) - 1) * share)] / 1e3
 
 
-ROUNDS, MOST_ROUNDS, LONG_ENOUGH_NS = 5, 200, 100e6
-"""So many replays at least and at most, and between them as many as fit into this time."""
-SYNCHRONISATIONS = 201
+@frozen(kw_only=True, eq=False)
+class Executors:
+    """Who may run a plan: the native replayer's extension, or None and why; portable ones after it."""
 
-Spans = list[tuple[int, int]]
-"""When each step began and ended, in nanoseconds since the replay began."""
+    wanted: ExecutorName
+    extension: ModuleType | None = None
+    why: str = ""
 
-
-class Stopwatch:
-    """`Stopwatch(module, inputs, workers)` records; `rounds()` replays. Without `workers` all runs on one thread.
-
-    Raises CaptureError for what the native replayer cannot run, and where there is none.
-    """
-
-    def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], workers: Workers | None = None) -> None:
-        self._inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        self._given = list(inputs)
-        self.plan = recorder.record(module, self._inputs)
-        self.threads = Threads.of(self.plan, workers.count) if workers is not None else None
-        self._memory = Memory.of(self.plan, threads=self.threads)
+    @classmethod
+    def from_name(cls, wanted: ExecutorName) -> Executors:
         try:
-            self._native = Native(build.load(), self.plan, self._memory, threads=self.threads, workers=workers)
-        except (build.Unavailable, Refused) as error:
-            raise CaptureError(str(error)) from error
-        for index, value in enumerate(self._inputs):
-            if isinstance(value, torch.Tensor) and value.numel():
-                self._native.move(index, value)
-        self._written = [root.index for root in self.plan.roots if root.kind == "input" and root.written]
+            return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
+        except build.Unavailable as error:
+            return cls(wanted=wanted, why=error.line)
 
-    def rounds(self) -> list[Spans]:
-        """Every replay begins with the inputs as they were given, and with threads that are awake."""
-        with torch.random.fork_rng(devices=[]):
-            (first,) = self._native.recording.spans(1)
-            count = min(MOST_ROUNDS, max(ROUNDS, round(LONG_ENOUGH_NS / max(_makespan(first), 1))))
-            return [self._round() for _ in range(count)]
+    def alone(self, workers: Workers) -> Alone | None:
+        """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
+        if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
+            return None
+        return self.extension.alone
 
-    def _round(self) -> Spans:
-        for index in self._written:
-            self._inputs[index].copy_(self._given[index])
-        return self._native.recording.spans(2)[1]
+    def way(self, plan: Plan, threads: Threads | None, why: str, workers: Workers, arena: Arena) -> Way:
+        """`plan` laid out in `arena` and ready to run on `threads`; `why` it has none."""
+        memory = Memory.from_plan(plan, threads=threads, arena=arena)
+        executor, why_executor = self.make(plan, memory, threads, workers)
+        if threads is not None and not isinstance(executor, Native):
+            threads, why = None, PORTABLE
+        return Way(threads=threads, why_threads=why, memory=memory, executor=executor, why_executor=why_executor)
 
+    def make(
+        self, plan: Plan, memory: Memory, threads: Threads | None, workers: Workers
+    ) -> tuple[Native | TorchScript | StraightLine, str]:
+        """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
+        reason = self.why
+        if self.extension is not None:
+            try:
+                return Native(self.extension, plan, memory, threads=threads, workers=workers), reason
+            except Refused as error:
+                reason = str(error)
+        if self.wanted != "python":
+            try:
+                return TorchScript(plan.steps, memory.slots, memory.tensors), reason
+            except NotExpressible as error:
+                reason = f"{reason}; " if reason else ""
+                reason += f"not expressible in TorchScript: {error}"
+        return StraightLine(plan.steps, memory.slots, memory.tensors), reason
 
-def _makespan(spans: Spans) -> int:
-    return max((end for _, end in spans), default=0)
-
-
-def clocked(module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
-    """The kernels of a graph as the native replayer runs them; None for a graph that it cannot run."""
-    try:
-        watch = Stopwatch(module, inputs)
-    except CaptureError:
-        return None
-    alone = _kernel_us(watch.plan.steps, build.load().alone(watch.rounds))
-    together = alone if torch.get_num_threads() == 1 else _kernel_us(watch.plan.steps, watch.rounds())
-    stream_us, event_us = synchronisation_us()
-    return Clocked(kernel_us=alone, together_us=together, stream_us=stream_us, event_us=event_us)
-
-
-@cache
-def synchronisation_us() -> tuple[float, float]:
-    """(until the first step of another thread begins, from an event to who waits for it) on threads that are awake."""
-    spin_ns = round(Workers().spin_us * 1e3)
-    stream_ns, event_ns = build.load().synchronisation_ns(SYNCHRONISATIONS, spin_ns, [])
-    return stream_ns / 1e3, event_ns / 1e3
-
-
-def _kernel_us(steps: Sequence[Step], rounds: Sequence[Spans]) -> dict[str, float]:
-    """{FX node: the median of its times}. What a recording adds by itself counts for the kernel before it.
-
-    The clock is looked at between two steps as well as within one: the gap is what it takes.
-    """
-    gaps = [after[0] - before[1] for spans in rounds for before, after in pairwise(spans)]
-    clock_ns = median(gaps) if gaps else 0.0
-    found: dict[str, float] = {}
-    name = ""
-    for number, step in enumerate(steps):
-        name = step.name or name
-        took = median(spans[number][1] - spans[number][0] for spans in rounds)
-        found[name] = found.get(name, 0.0) + max(took - clock_ns, 0.0) / 1e3
-    return found
+    def threads(self, plan: Plan, workers: Workers, sharing: frozenset[int]) -> tuple[Threads | None, str]:
+        """The plan's streams on threads; or None and why they run in a row, '' for a plan of one stream."""
+        if len(plan.streams) < 2:
+            return None, ""
+        if self.extension is None:
+            return None, PORTABLE
+        if workers.count < 2:
+            return None, "one thread is all that streams may have here"
+        if plan.unlike_alone:
+            return None, (
+                f"{plan.unlike_alone}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
+            )
+        return Threads.from_plan(plan, workers.count, sharing), ""
 
 
-class OnThreads(Protocol):
-    """A recording whose streams may run on several threads."""
-
-    threads: Threads | None
-    workers: Workers
+ONE_STREAM = "one stream was kept"
 
 
-def measured(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any]) -> StreamTimes | None:
-    """How the streams of a recording run; None where they run on one thread, or cannot be timed.
-
-    `inputs` may be made up: they have to lie as the recording's do.
-    """
-    if captured.threads is None:
-        return None
-    try:
-        watch, row = Stopwatch(module, inputs, captured.workers), Stopwatch(module, inputs)
-    except CaptureError:
-        return None
-    side_by_side, in_a_row = watch.rounds(), row.rounds()
-    spans = sorted(side_by_side, key=_makespan)[len(side_by_side) // 2]
-    assert watch.threads is not None
-    return StreamTimes(
-        timeline=_timeline(watch.plan.steps, watch.threads, spans),
-        plan_us=_makespan(spans) / 1e3,
-        serial_us=median(map(_makespan, in_a_row)) / 1e3,
-    )
+PORTABLE = "the portable replayer runs one kernel after the other"
 
 
-def _timeline(steps: Sequence[Step], threads: Threads, spans: Spans) -> Timeline:
-    names = _names(steps)
-    return Timeline(
-        source="measured",
-        nodes=tuple(names),
-        streams=tuple(step.stream for step in steps),
-        start_us=tuple(begin / 1e3 for begin, _ in spans),
-        end_us=tuple(end / 1e3 for _, end in spans),
-        events=tuple((names[first], names[then]) for then, firsts in enumerate(threads.waits) for first in firsts),
-    )
-
-
-def _names(steps: Sequence[Step]) -> list[str]:
-    """The FX node of each step; a second step of one node, and what is of no node, carry the operator and a number."""
-    names: dict[str, None] = {}
-    for number, step in enumerate(steps):
-        is_first = step.name and step.name not in names
-        names[step.name if is_first else f"{step.name} {step.op} {number}".strip()] = None
-    return list(names)
+ExecutorName = Literal["native", "torchscript", "python"]
