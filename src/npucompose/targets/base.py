@@ -177,7 +177,7 @@ class Target(ABC):
 
 def placed_on(built: Built, device: Any) -> Built:
     """The model and its inputs on a device that torch knows."""
-    from npucompose.models.nested import mapped
+    from npucompose.models.inputs import mapped
 
     def moved(step: int) -> Inputs:
         return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))

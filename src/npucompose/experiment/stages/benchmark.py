@@ -19,7 +19,7 @@ from npucompose.targets.optional import TimesStreams, device_memory, recording_f
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
     from npucompose.measure.timing import Samples
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
 
 
 class Benchmark(Stage["Session"]):
