@@ -24,6 +24,7 @@ from npucompose.experiment.orchestrator import PROGRAM, default_store, translate
 from npucompose.experiment.stages import ablation, graph_of, modes
 from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.modes import Modes
+from npucompose.input_safety import read_text
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.registry import OURS
@@ -33,7 +34,6 @@ from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.targets.optional import Warns
-from npucompose.untrusted import read_text
 from npucompose.version import torch_warning
 
 LOG = "run.log"

@@ -18,7 +18,7 @@ import torch
 from attrs import define, field, frozen
 from torch import fx
 
-from npucompose import garbage
+from npucompose.machine import gc_paused
 from npucompose.replay import gate
 from npucompose.replay.capture import recorder
 from npucompose.replay.capture.kernels import OneThread
@@ -183,7 +183,7 @@ class CapturedGraph:
         if trial is not None:  # which copies inputs before they are recorded
             for index, value in enumerate(inputs):
                 gate.check_input(index, value)
-        with garbage.gc_paused(), memory_errors_in_words():
+        with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.one_thread(workers))
             recorded = time.perf_counter()

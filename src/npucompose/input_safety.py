@@ -1,4 +1,5 @@
-"""YAML as plain data and nothing else: null, true, numbers, text, lists and mappings, built from the parser's events.
+"""Files that may be a stranger's: text within a limit, and YAML as plain data and nothing else: null, true, numbers,
+text, lists and mappings, built from the parser's events.
 
 A general loader trusts what it reads: the last of two equal keys wins, aliases grow, nesting ends the stack. Here every
 such text is a ConfigError that names the line, before anything of it is used.
@@ -6,13 +7,16 @@ such text is a ConfigError that names the line, before anything of it is used.
 
 from __future__ import annotations
 
+import io
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import yaml
-from attrs import frozen
+from attrs import define, field, frozen
 from yaml.constructor import SafeConstructor
 
 from npucompose.errors import ConfigError
@@ -58,31 +62,27 @@ def _parser() -> Any:
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+@define
 class _Open:
     """A list or mapping that is being read."""
 
-    def __init__(self, event: Any, before: int) -> None:
-        self.anchor, self.before = event.anchor, before
-        self.values: list[Any] = []
+    anchor: str | None
+    before: int
+    """How many values were read before it."""
+    values: list[Any] = field(factory=list[Any])
 
 
+@define
 class _OpenMapping(_Open):
-    def __init__(self, event: Any, before: int) -> None:
-        super().__init__(event, before)
-        self.made: dict[Any, Any] = {}
-        self.lines: dict[Any, int] = {}
-        self.merged: list[Mapping[Any, Any]] = []
-        self.key: Any = None
-        self.awaits: str = "key"
+    made: dict[Any, Any] = field(factory=dict[Any, Any])
+    lines: dict[Any, int] = field(factory=dict[Any, int])
+    merged: list[Mapping[Any, Any]] = field(factory=list[Mapping[Any, Any]])
+    key: Any = None
+    awaits: str = "key"
 
     def whole(self) -> dict[Any, Any]:
         """Keys of its own win over merged ones, earlier merged ones over later ones."""
-        if not self.merged:
-            return self.made
-        together: dict[Any, Any] = {}
-        for other in reversed(self.merged):
-            together.update(other)
-        return together | self.made
+        return {**ChainMap(*map(dict, self.merged)), **self.made} if self.merged else self.made
 
 
 class _Builder:
@@ -97,17 +97,24 @@ class _Builder:
         self.anchors: dict[str, tuple[Any, int]] = {}
 
     def take(self, event: Any) -> None:
+        anchor = getattr(event, "anchor", None)
+        if anchor is not None and not self.limits.aliases:
+            self._refuse(event, "anchors and aliases are not read")
         if isinstance(event, yaml.ScalarEvent):
             self._count()
-            value = self._scalar(event)
-            self._anchored(event, value)
-            self._put(event, value)
+            self._put(event, self._scalar(event), anchor)
         elif isinstance(event, yaml.CollectionStartEvent):
             self._begin(event)
         elif isinstance(event, yaml.CollectionEndEvent):
-            self._end(event)
+            done = self.open.pop()
+            value = done.whole() if isinstance(done, _OpenMapping) else done.values
+            self._put(event, value, done.anchor, self.total - done.before)
         elif isinstance(event, yaml.AliasEvent):
-            self._alias(event)
+            if anchor not in self.anchors:
+                self._refuse(event, f"*{anchor} stands for nothing that was read before it")
+            value, size = self.anchors[anchor]
+            self._count(size)
+            self._put(event, value)
         elif isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
             if self.documents > 1:
@@ -122,46 +129,24 @@ class _Builder:
             also = ", its aliases written out" if self.limits.aliases else ""
             raise ConfigError(f"{self.name} holds more than {self.limits.most_values:,} values{also}.")
 
-    def _anchored(self, event: Any, value: Any) -> None:
-        if event.anchor is not None:
-            if not self.limits.aliases:
-                self._refuse(event, "anchors and aliases are not read")
-            self.anchors[event.anchor] = "<<" if value is _MERGE else value, 1
-
     def _begin(self, event: Any) -> None:
-        if event.anchor is not None and not self.limits.aliases:
-            self._refuse(event, "anchors and aliases are not read")
         mapping = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, TAG + ("map" if mapping else "seq")):
             self._refuse(event, f"the tag {event.tag} is not read: plain values only")
         if len(self.open) >= self.limits.deepest:
             self._refuse(event, f"nested more than {self.limits.deepest} deep")
-        self.open.append(_OpenMapping(event, self.total) if mapping else _Open(event, self.total))
+        self.open.append((_OpenMapping if mapping else _Open)(event.anchor, self.total))
         self._count()
 
-    def _end(self, event: Any) -> None:
-        done = self.open.pop()
-        value = done.whole() if isinstance(done, _OpenMapping) else done.values
-        if done.anchor is not None:
-            self.anchors[done.anchor] = value, self.total - done.before
-        self._put(event, value)
-
-    def _alias(self, event: Any) -> None:
-        if not self.limits.aliases:
-            self._refuse(event, "anchors and aliases are not read")
-        if event.anchor not in self.anchors:
-            self._refuse(event, f"*{event.anchor} stands for nothing that was read before it")
-        value, size = self.anchors[event.anchor]
-        self._count(size)
-        self._put(event, value)
-
-    def _put(self, event: Any, value: Any) -> None:
+    def _put(self, event: Any, value: Any, anchor: str | None = None, size: int = 1) -> None:
+        """Where it belongs, and where an alias finds it."""
+        if anchor is not None:
+            self.anchors[anchor] = "<<" if value is _MERGE else value, size
         top = self.open[-1] if self.open else None
         if isinstance(top, _OpenMapping) and top.awaits == "key":
             self._put_key(event, top, value)
             return
-        if value is _MERGE:
-            value = "<<"
+        value = "<<" if value is _MERGE else value
         if top is None:
             self.root = value
         elif isinstance(top, _OpenMapping):
@@ -238,3 +223,42 @@ _MADE: dict[str, Callable[[str], Any]] = {
     **{TAG + kind: _by_pyyaml(kind) for kind in ("bool", "int", "float")},
 }
 """What plain text may mean. A date stays text."""
+
+
+MOST_BYTES = 16 * 2**20
+"""Of YAML: a recipe with 20,000 samples of three candidates has about one MiB."""
+RECIPE = Limits(most_values=500_000, deepest=32, aliases=False)
+
+
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """What is in a file; ConfigError says why it is not read. Nothing is read of what is too large or no file."""
+    try:
+        if not path.exists():
+            raise FileNotFoundError
+        if not path.is_file():  # a pipe or /dev/zero would never end
+            raise ConfigError(f"{path} is no file.")
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise ConfigError(f"{path} has {size:,} bytes; a file of more than {most_bytes:,} is not read.")
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)  # it may be longer than it says, or grow meanwhile
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from error
+    if len(data) > most_bytes:
+        raise ConfigError(f"{path} is longer than {most_bytes:,} bytes and is not read.")
+    try:
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8: {error}.") from error
+
+
+def load_yaml(path: Path) -> Any:
+    """The data in a file; ConfigError says, with the line, why it is not read."""
+    return plain_yaml(read_text(path), str(path))
+
+
+def plain_yaml(text: str, name: str) -> Any:
+    """The data in a text that is called `name` where it is refused."""
+    return plain_data(text, name, RECIPE)
