@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.errors import PassError
 from npucompose.graphs import fingerprint
 from npucompose.graphs.effects import leaves_in
-from npucompose.results.measured import EXACT, Tolerance, tolerance_of
+from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
 
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 0.0, 3e38, 1e300, 1e-40)
 NARROW_EDGES = tuple(edge for edge in EDGES if not 3.5e38 < abs(edge) < float("inf"))
@@ -76,7 +76,7 @@ def prove(
 
 
 def _proven(before: fx.GraphModule, then: fx.GraphModule, promise: Promise, given: Mapping[str, torch.Tensor]) -> Proof:
-    declared = Tolerance(promise.rtol, promise.atol)
+    declared = NumericTolerance(promise.rtol, promise.atol)
     worst, taken = 0.0, 0
     settled = [given.get(str(node.target)) for node in before.graph.nodes if node.op == "placeholder"]
     for kind, made in _kinds(before):
@@ -208,7 +208,7 @@ def _turned(value: Any) -> Any:
     return value.permute(order).contiguous().permute(order)
 
 
-def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance, strides: bool) -> Proof:
+def _differences(old: _Ran, new: _Ran, exact: bool, declared: NumericTolerance, strides: bool) -> Proof:
     if len(old.outputs) != len(new.outputs):
         return Proof(inputs=0, max_abs_err=0.0, broken=f"{len(new.outputs)} outputs instead of {len(old.outputs)}")
     pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(old.outputs, new.outputs, strict=True))]
@@ -224,7 +224,7 @@ def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance, strides
     return Proof(inputs=0, max_abs_err=worst, broken=told)
 
 
-def _difference(a: Any, b: Any, exact: bool, declared: Tolerance, strides: bool) -> tuple[float, str | None]:
+def _difference(a: Any, b: Any, exact: bool, declared: NumericTolerance, strides: bool) -> tuple[float, str | None]:
     """(largest absolute difference, what is not allowed about it)."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return 0.0, None if type(a) is type(b) and a == b else f"is {b!r} instead of {a!r}"
