@@ -103,7 +103,7 @@ class Failure:
 
 @frozen(kw_only=True)
 class DiagnosisStep:
-    """One step of the diagnosis: `DiagnosisStep(id="S1", title="configuration", status="problem", evidence=(…), fix="…")`."""
+    """One step of the diagnosis: `DiagnosisStep(id="S1", title="configuration", status="problem", fix="…")`."""
 
     id: StepId
     title: str
