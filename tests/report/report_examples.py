@@ -20,15 +20,15 @@ from npucompose.results.record import (
     StageRun,
     Stages,
     StreamFacts,
-    Timing,
+    TimeSamples,
 )
 from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Timeline
 
 
-def timing(microseconds: float) -> Timing:
+def timing(microseconds: float) -> TimeSamples:
     samples = (microseconds, microseconds * 1.5)
-    return Timing(
+    return TimeSamples(
         samples_us=samples,
         p50_us=microseconds,
         p90_us=microseconds * 1.4,

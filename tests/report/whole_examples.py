@@ -13,7 +13,7 @@ from npucompose.console import console
 from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, PassFacts, RuleFacts
 from npucompose.results.measured import AblationFacts, CallStatistics, MemoryFacts, Numerics, Share, Variant
 from npucompose.results.record import CallFacts, GraphFacts, Report, SequenceFacts
-from npucompose.results.sinking import Blame, DiagnosisStep, GeGraph, NpuFacts, SinkingFacts, TrialVerdict
+from npucompose.results.sinking import Blame, DiagnosisStep, GeGraph, NpuFacts, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Timeline
 from npucompose.results.streams import TrialVerdict as Weighed
 
@@ -88,9 +88,9 @@ NPU = NpuFacts(
 )
 FACTS = SinkingFacts.from_verdicts(
     path=None,
-    fx_graph=TrialVerdict(value="static", certainty="proven"),
-    ge_graph=TrialVerdict(value="mixed", certainty="derived", evidence=("one", "two")),
-    ge_build=TrialVerdict(value="unknown", certainty="unknown"),
+    fx_graph=SinkingVerdict(value="static", certainty="proven"),
+    ge_graph=SinkingVerdict(value="mixed", certainty="derived", evidence=("one", "two")),
+    ge_build=SinkingVerdict(value="unknown", certainty="unknown"),
     blame=(
         Blame(
             node="fia",
