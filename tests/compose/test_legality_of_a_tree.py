@@ -286,7 +286,9 @@ def inductor(
 ) -> Any:
     given = experiment(mode, inductor=InductorOptions(values=values), strict=strict, **more)
     support = ModeSupport(fuses=fuses)
-    return found_by(legality._inductor, given, SimpleNamespace(name=target, support=lambda mode: support))
+    can = SimpleNamespace(device=target)
+    device = SimpleNamespace(name=target, support=lambda mode: support, capabilities=lambda mode: can)
+    return found_by(legality._inductor, given, device)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.report.words import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
-from npucompose.vendor.option_specs import Leaf, shown
+from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import known, tree_of
 from npucompose.visible import visible
 
@@ -116,7 +116,7 @@ def options(under: str = "", version: str | None = None) -> tuple[dict[str, Any]
     )
 
 
-def _table(version: str | None) -> Mapping[str, Leaf]:
+def _table(version: str | None) -> Mapping[str, OptionSpec]:
     return LEAVES if version is None else tree_of(known(version, "--torch-npu"))
 
 
@@ -211,7 +211,7 @@ def _trees(under: str) -> str:
     return under or "torchair's CompilerConfig and, under npugraph_ex, of npugraph_ex's"
 
 
-def _comment(leaf: Leaf) -> str:
+def _comment(leaf: OptionSpec) -> str:
     return f"{leaf.doc[0].upper()}{leaf.doc[1:]}. Takes {leaf.allowed()}. Acts in {', '.join(leaf.modes)}."
 
 

@@ -14,7 +14,7 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.vendor.option_specs import Leaf
+from npucompose.vendor.option_specs import OptionSpec
 
 
 def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -158,7 +158,7 @@ def package(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def write(config: Any, leaf: Leaf, value: Any) -> None:
+def write(config: Any, leaf: OptionSpec, value: Any) -> None:
     """Set one leaf by its genuine path: `debug.graph_dump._path`."""
     *groups, name = leaf.genuine_path.split(".")
     at = config
@@ -167,7 +167,7 @@ def write(config: Any, leaf: Leaf, value: Any) -> None:
     _refusing(leaf.path, value, lambda: setattr(at, name, _given(leaf, value)))
 
 
-def read(config: Any, leaf: Leaf) -> Any:
+def read(config: Any, leaf: OptionSpec) -> Any:
     """The value that the genuine object holds for a leaf, as YAML would say it; a pool's handle as it is."""
     at = config
     for part in leaf.genuine_path.split("."):
@@ -176,12 +176,12 @@ def read(config: Any, leaf: Leaf) -> Any:
     return tuple(stored) if isinstance(stored, list) else stored
 
 
-def _given(leaf: Leaf, value: Any) -> Any:
+def _given(leaf: OptionSpec, value: Any) -> Any:
     """The value as the genuine class takes it: a pool's name becomes a handle, which needs a device."""
     return pool(value) if leaf.kind == "pool" and value is not None else _genuine_value(leaf, value)
 
 
-def _genuine_value(leaf: Leaf, value: Any) -> Any:
+def _genuine_value(leaf: OptionSpec, value: Any) -> Any:
     """What the genuine object is given for a value of ours: a list for a tuple, a function for patterns of names."""
     if leaf.kind == "names" and value is not None:
         return node_filter(value)
