@@ -170,8 +170,10 @@ class Ingredients:
 
     def _read(self, path: str, stage: str) -> Any:
         value: Any = self.values
-        for part in path.split("."):
+        for part in path.removesuffix("?").split("."):
             if not isinstance(value, Mapping) or part not in value:
+                if path.endswith("?"):
+                    return None
                 choices = list(value) if isinstance(value, Mapping) else []
                 raise InvalidRequest(unknown("field", path, choices, where=f"reads of stage '{stage}'"))
             value = value[part]

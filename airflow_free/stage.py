@@ -88,7 +88,7 @@ class Stage(ABC, Generic[Live]):
     """Stages whose facts or live values this one builds on: their keys are part of this stage's key."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Fields of the experiment that the result depends on, beyond those that the needed stages read; dotted paths
-    (`oven.heat`) name a part of a field."""
+    (`oven.heat`) name a part of a field, one that may be missing ends in a question mark (`oven.fan?`)."""
     measures: ClassVar[bool] = False
     """The result is a time; refused where a time means nothing."""
 

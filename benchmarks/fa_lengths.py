@@ -92,7 +92,7 @@ def row(op: str, way: str, path: int) -> dict[str, Any]:
 
 
 def _loaded() -> Sequence[Any]:
-    from npucompose.targets.torchair.ge_graphs import LOADED
+    from npucompose.targets.torchair.facts import LOADED
 
     return LOADED
 

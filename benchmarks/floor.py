@@ -82,7 +82,7 @@ class Floor:
         ]
 
     def _executor(self, *, direct: bool) -> Native:
-        memory = Memory.of(self._plan, reuse=False)
+        memory = Memory.from_plan(self._plan, reuse=False)
         self._memories.append(memory)
         made = Native(build.load(), self._plan, memory, direct=direct, keeps=True)
         for index, value in enumerate(self._inputs):

@@ -31,9 +31,10 @@ from rich.table import Table
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from npucompose import garbage, ops
+from npucompose import ops
 from npucompose.api import checked
 from npucompose.compose.session import Session
+from npucompose.machine import gc_paused
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Objective, Streams
 from npucompose.streams import apply, assignment, dag, validate
@@ -70,7 +71,7 @@ def shortest(rounds: int, make: Callable[[], Any], act: Callable[[Any], Any]) ->
     best, result = float("inf"), None
     for _ in range(rounds):
         given = make()
-        with garbage.kept():
+        with gc_paused():
             begun = process_time()
             result = act(given)
             best = min(best, process_time() - begun)

@@ -151,7 +151,7 @@ def test_bisecting_ends_with_who_is_guilty(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from npucompose.targets.npu_offline import fetch, wheel
+    from npucompose.targets.npu_offline import wheel
 
     asked: list[Any] = []
     for already, problem, words in (
@@ -160,10 +160,10 @@ def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
     ):
         monkeypatch.setattr(wheel, "torch_problem", lambda tree, problem=problem: problem)
         monkeypatch.setattr(
-            fetch, "fetch", lambda pin, already=already: SimpleNamespace(already=already, tree=Path("/tree"))
+            wheel, "fetch", lambda pin, already=already: SimpleNamespace(already=already, tree=Path("/tree"))
         )
         monkeypatch.setattr(
-            fetch,
+            wheel,
             "pinned",
             lambda *given: (
                 asked.append(given)
@@ -177,7 +177,7 @@ def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
         assert first.endswith(": /tree")
         assert [line.partition(":")[0] for line in claims] == ["  execution"]
         assert told.err == (f"npucompose: {problem}\n" if problem else "")
-    assert asked == [("2.6.0", "3.9", None), (fetch.DEFAULT_VERSION, None, None)]
+    assert asked == [("2.6.0", "3.9", None), (wheel.DEFAULT_VERSION, None, None)]
 
 
 def test_the_doctor_looks_at_the_store_that_is_used(

@@ -16,8 +16,8 @@ from airflow_free.progress import Progress
 from airflow_free.stage import Event
 from npucompose.cli import main
 from npucompose.console import console, guarded
+from npucompose.errors import visible
 from npucompose.experiment.sweep.run import Entry, Ledger
-from npucompose.visible import visible
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp\u2066d\x00\x7f\r\u200fe\ud800"

@@ -11,8 +11,7 @@ import yaml
 
 from npucompose.compose.conf import conf_dir
 from npucompose.errors import ConfigError
-from npucompose.plain_yaml import Limits, plain_data
-from npucompose.untrusted import load_yaml, read_text
+from npucompose.input_safety import Limits, load_yaml, plain_data, read_text
 
 WIDE = Limits(most_values=1_000, deepest=5, aliases=True)
 PACKAGED = Limits(most_values=20_000, deepest=12, aliases=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from npucompose.compose.check import check
+from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages import STAGES
 from npucompose.experiment.tracking import TRACKERS
@@ -16,10 +18,11 @@ from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS
 from npucompose.recipe.dialects import DIALECTS
 from npucompose.registry import Registry
+from npucompose.table.modes import MODES, ModeSpec
 from npucompose.targets import TARGETS
 
 ROOT = Path(__file__).parents[1]
-REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS, DIALECTS, TRACKERS)
+REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS, DIALECTS, TRACKERS, STAGES)
 EXTENSIONS = "npucompose_extensions"
 
 
@@ -55,8 +58,8 @@ class TestEveryRegistry:
         [
             ("nowhere_to_be_found:Thing", "could not be imported: ModuleNotFoundError"),
             ("pathlib:Missing", "could not be imported: AttributeError"),
-            ("pathlib:Path", "is not a subclass of npucompose."),
-            ("json:dumps", "is not a subclass of npucompose."),
+            ("pathlib:Path", "is not a subclass of "),
+            ("json:dumps", "is not a subclass of "),
         ],
     )
     def test_what_is_no_class_of_the_kind_is_refused_with_its_place(
@@ -101,8 +104,8 @@ def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any])
 
 
 def test_one_stage_is_one_file_of_its_name() -> None:
-    assert [type(stage).__module__ for stage in STAGES.stages.values()] == [
-        f"npucompose.experiment.stages.{name}" for name in STAGES.stages
+    assert [STAGES.get(name).__module__ for name in STAGES.names()] == [
+        f"npucompose.experiment.stages.{name}" for name in STAGES.names()
     ]
 
 
@@ -110,3 +113,24 @@ def test_every_pass_has_a_graph_before_and_after_it_that_was_reviewed() -> None:
     """The pass `python` is somebody else's function."""
     reviewed = {path.stem for path in (ROOT / "tests" / "golden" / "passes").glob("*.txt")}
     assert {name for name, _ in PASSES.built_in} - {"python"} <= reviewed
+
+
+def test_a_mode_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("odd", "json:dumps", MODES.group), EntryPoint("mine", "tests.test_registry:MINE", MODES.group)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    assert MODES.get("mine") is MINE
+    with pytest.raises(ConfigError, match=r"mode 'odd' \(json:dumps\) is no npucompose\.table\.modes\.ModeSpec\."):
+        MODES.get("odd")
+    assert list(MODES.every()) == ["max-autotune", "reduce-overhead", "npugraph_ex", "eager", "mine"]
+
+
+MINE = ModeSpec(name="mine")
+
+
+def test_a_built_in_name_asks_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: pytest.fail(group))
+    for registry in REGISTRIES:
+        for name, _ in registry.built_in:
+            registry.get(name)
+            assert name in registry
+    check(compose(["mode=eager", "model=add", "passes=[cse]", "seed=3", "target.stream_threads=1"]))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.untrusted import MOST_BYTES, RECIPE, load_yaml, plain_yaml, read_text
-from npucompose.user_code import UserFunction, working_directory_importable
+from npucompose.input_safety import MOST_BYTES, RECIPE, load_yaml, plain_yaml, read_text
+from npucompose.registry import UserFunction, working_directory_importable
 
 
 def test_a_file_is_read_up_to_its_last_byte(tmp_path: Path) -> None:

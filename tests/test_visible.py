@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_free import errors
-from npucompose import garbage
 from npucompose.console import _Visible, console, guarded
-from npucompose.visible import visible
+from npucompose.errors import visible
+from npucompose.machine import gc_paused
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_console_obeys_its_own_styles_alone() -> None:
 
 
 def test_nothing_is_collected_inside_and_the_collector_is_as_it_was_after() -> None:
-    @garbage.gc_paused()
+    @gc_paused()
     def act() -> None:
         assert not gc.isenabled()
-        with garbage.gc_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
         raise ValueError("so")
@@ -96,7 +96,7 @@ def test_nothing_is_collected_inside_and_the_collector_is_as_it_was_after() -> N
     assert gc.isenabled()
     gc.disable()
     try:
-        with garbage.gc_paused():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from npucompose import plain_yaml
 from npucompose.errors import ConfigError
-from npucompose.plain_yaml import Limits, plain_data
+from npucompose.input_safety import TAG, Limits, plain_data
 
 
 def test_limits_are_the_last_that_holds() -> None:
@@ -73,5 +72,5 @@ def test_yaml_that_is_not_plain_is_refused(text: str, words: str) -> None:
 def test_scalars_are_resolved_by_the_rules_given() -> None:
     import re
 
-    rules = {"o": [(plain_yaml.TAG + "timestamp", re.compile("on")), (plain_yaml.TAG + "bool", re.compile("on$"))]}
+    rules = {"o": [(TAG + "timestamp", re.compile("on")), (TAG + "bool", re.compile("on$"))]}
     assert plain_data("[on, one, 1]", "x", WIDE, rules) == [True, "one", "1"]

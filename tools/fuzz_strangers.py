@@ -177,9 +177,8 @@ class Composing:
 
     def run(self, case: Any) -> dict[str, Any]:
         """As `judge.run`; each file has a name of its own, for what is remembered by name."""
-        from npucompose.errors import ConfigError
+        from npucompose.errors import ConfigError, visible
         from npucompose.experiment.job import Job
-        from npucompose.visible import visible
         from tests.strangers.judge import prepared
 
         self.number += 1

@@ -22,6 +22,7 @@ from npucompose.errors import ConfigError, NpuComposeError, path_error
 
 if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
+    from npucompose.report.listing import Registries
 
 PREFIX = "npucompose: "
 DEBUG = "--debug"
@@ -99,8 +100,8 @@ def _candidates(words: Sequence[str]) -> int:
 
 
 def list_choices(arguments: argparse.Namespace) -> int:
-    from npucompose.compose.conf import added_dirs, conf_dir
-    from npucompose.report.listing import show, yaml_of
+    from npucompose.compose.conf import added_dirs, conf_dir, installed_dirs
+    from npucompose.report.listing import WITHOUT_FILES, show, yaml_of
 
     if (arguments.yaml or arguments.under or arguments.torch_npu) and arguments.kind != "options":
         raise ConfigError(
@@ -114,14 +115,24 @@ def list_choices(arguments: argparse.Namespace) -> int:
     if arguments.yaml:
         print(yaml_of(arguments.under, version), end="")
         return 0
+    packages = installed_dirs()
     show(
         arguments.kind,
-        (*added_dirs(arguments.config_dir), conf_dir()),
+        (*added_dirs(arguments.config_dir), conf_dir(), *packages),
         as_json=arguments.json,
         under=arguments.under,
         version=version,
+        packages=packages,
+        registries=_without_files() if arguments.kind in WITHOUT_FILES else None,
     )
     return 0
+
+
+def _without_files() -> Registries:
+    from npucompose.experiment.stages import STAGES
+    from npucompose.recipe.dialects import DIALECTS
+
+    return {"stages": STAGES, "dialects": DIALECTS}
 
 
 def _tree_shown() -> tuple[str | None, str]:
@@ -149,9 +160,8 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def fetch(arguments: argparse.Namespace) -> int:
-    from npucompose.targets.npu_offline.claims import claims_on
-    from npucompose.targets.npu_offline.fetch import DEFAULT_VERSION, fetch, pinned
-    from npucompose.targets.npu_offline.wheel import torch_problem
+    from npucompose.targets.npu_offline.option_trees import claims_on
+    from npucompose.targets.npu_offline.wheel import DEFAULT_VERSION, fetch, pinned, torch_problem
 
     pin = pinned(arguments.version or DEFAULT_VERSION, arguments.python, arguments.platform)
     fetched = fetch(pin)

@@ -142,6 +142,10 @@ def _keys(begun: str, dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _values(key: str, dirs: Sequence[Path]) -> Iterable[str]:
+    if key == "pipeline.stages":
+        from npucompose.experiment.stages import STAGES
+
+        return STAGES.names()
     if key in _groups(dirs):
         return choices_of(key, dirs)
     return _table().get(key, ())

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from npucompose.visible import visible
+from npucompose.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import platform
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -121,3 +124,19 @@ def compilers() -> tuple[str, ...]:
 def compiler() -> str | None:
     """The path of the first C++ compiler that is installed."""
     return next((found for found in map(shutil.which, compilers()) if found), None)
+
+
+@contextlib.contextmanager
+def gc_paused() -> Iterator[None]:
+    """No collection inside. A collection goes through all of torch's objects, which takes longer than most passes.
+
+    For short stretches: what is garbage stays until the collector's next turn. Nests; of two threads that are inside
+    at once the first to leave lets collections happen again, which costs the other one time and nothing else.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -5,8 +5,16 @@ A name that is built in asks nobody else, so that no installed package is looked
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping
+import importlib.util
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
@@ -18,6 +26,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OURS = "npucompose"
+
+
+def package_of(point: EntryPoint) -> str:
+    """The distribution that brings it; without one its import package."""
+    return point.dist.name if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+
+
+def installed(group: str) -> Mapping[str, EntryPoint]:
+    """{name: entry point} of a group, over every installed distribution."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}
 
 
 @frozen(kw_only=True)
@@ -35,16 +55,12 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """Every name that `get` takes: built-in ones first, then those of installed packages."""
-        return tuple(dict.fromkeys([name for name, _ in self.built_in] + sorted(self._installed())))
+        return tuple(dict.fromkeys([*dict(self.built_in), *sorted(self._installed())]))
 
     def get(self, name: str, where: str = "") -> T:
         """The class or value; only its own file is imported. `where` is the path in the configuration, for errors."""
-        for built_in, place in self.built_in:
-            if built_in == name:
-                if not isinstance(place, str):
-                    return place
-                module, _, attribute = place.partition(":")
-                return getattr(importlib.import_module(module), attribute)
+        if (place := dict(self.built_in).get(name)) is not None:
+            return pkgutil.resolve_name(place) if isinstance(place, str) else place
         point = self._installed().get(name)
         if point is None:
             raise ConfigError(unknown(self.kind, name, self.names(), where))
@@ -54,17 +70,17 @@ class Registry(Generic[T]):
         """{name: class or value} of all that can be imported; what cannot be is an error of who asks for it."""
         found: dict[str, T] = {}
         for name in self.names():
-            try:
+            with suppress(ConfigError):
                 found[name] = self.get(name)
-            except ConfigError:
-                continue
         return found
 
+    def __contains__(self, name: object) -> bool:
+        return name in dict(self.built_in) or name in self._installed()
+
     def package(self, name: str) -> str:
-        """The import package that a name comes from: `npucompose` for what is built in."""
-        if any(name == built_in for built_in, _ in self.built_in) or name not in (points := self._installed()):
-            return OURS
-        return points[name].value.partition(":")[0].partition(".")[0]
+        """The distribution that a name comes from: `npucompose` for what is built in."""
+        point = None if name in dict(self.built_in) else self._installed().get(name)
+        return OURS if point is None else package_of(point)
 
     def _loaded(self, name: str, point: EntryPoint) -> T:
         where = f"{self.kind} '{name}' ({point.value})"
@@ -80,6 +96,76 @@ class Registry(Generic[T]):
         return cast("T", found)
 
     def _installed(self) -> Mapping[str, EntryPoint]:
-        from importlib.metadata import entry_points
+        return installed(self.group)
 
-        return {point.name: point for point in entry_points(group=self.group)}
+
+FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@frozen
+class UserFunction:
+    """`UserFunction("model.factory", "mymodel:make")`: mymodel.py lies in the working directory or on sys.path."""
+
+    option: str
+    """The option that names it, for errors."""
+    name: str
+
+    def check(self) -> None:
+        """Raise ConfigError when the name has another form or there is no such module; imports nothing."""
+        if not FORM.fullmatch(self.name):
+            raise ConfigError(f"{self.option} is '{self.name}'; it needs the form module:function.")
+        if self._spec() is None:
+            raise ConfigError(
+                f"{self.option} '{self.name}': there is no module '{self.module}' in the working directory "
+                f"{os.getcwd()} nor on sys.path."
+            )
+
+    @property
+    def module(self) -> str:
+        return self.name.partition(":")[0]
+
+    def source_files(self) -> tuple[str, ...]:
+        """The file of the module, found without importing anything."""
+        spec = self._spec()
+        return (spec.origin,) if spec is not None and spec.has_location and spec.origin else ()
+
+    def load(self) -> Callable[..., Any]:
+        """The function; ConfigError when importing raises or the module has no such function."""
+        self.check()
+        with working_directory_importable():
+            try:
+                module = importlib.import_module(self.module)
+            except (Exception, SystemExit) as error:
+                raise self.failed(f"importing '{self.module}' raised", error) from error
+        function = getattr(module, self.name.partition(":")[2], None)
+        if not callable(function):
+            raise ConfigError(f"{self.option} '{self.name}': {module.__file__} has no such function.")
+        return function
+
+    def failed(self, what: str, error: BaseException) -> ConfigError:
+        """What the user's own code raised, in one sentence."""
+        return ConfigError(f"{self.option} '{self.name}': {what} {type(error).__name__}: {error}")
+
+    def _spec(self) -> ModuleSpec | None:
+        """What an import would find; importlib.util.find_spec alone would import the parents of a dotted name."""
+        top, *parts = self.module.split(".")
+        # The second finds what an import hook brings, such as a package installed in editable mode.
+        spec = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
+        for part in parts:
+            if spec is None or spec.submodule_search_locations is None:
+                return None
+            # By its last part: a folder without __init__.py would be sought in its parent, which is not imported.
+            spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+        return spec
+
+
+@contextlib.contextmanager
+def working_directory_importable() -> Iterator[None]:
+    """The console script's sys.path has no working directory, which is where a user's module lies."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)

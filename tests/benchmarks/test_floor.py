@@ -49,7 +49,7 @@ def test_measuring_changes_no_value_of_the_replay(captured: CapturedGraph, input
 
 
 def test_in_a_pool_that_is_reused_it_would(captured: CapturedGraph, inputs: list[torch.Tensor]) -> None:
-    memory = Memory.of(captured.plan)
+    memory = Memory.from_plan(captured.plan)
     native = Native(build.load(), captured.plan, memory)
     for index, value in enumerate(inputs):
         native.move(index, value)

@@ -12,7 +12,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import option_trees
 from npucompose.targets.npu_offline.option_trees import live_tree
-from npucompose.targets.npu_offline.wheel import Found
+from npucompose.targets.npu_offline.wheel import UnpackedWheel
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.versions import genuine_tree
 
@@ -28,7 +28,7 @@ def finds(monkeypatch: pytest.MonkeyPatch):
     """`finds("2.9.0")`: this machine has that torch_npu; nothing at first."""
 
     def find(version: str | None) -> None:
-        found = None if version is None else Found(tree=Path("somewhere"), version=version, by="the cache")
+        found = None if version is None else UnpackedWheel(tree=Path("somewhere"), version=version, by="the cache")
         monkeypatch.setattr(checking, "find", lambda: found)
 
     find(None)
@@ -130,7 +130,7 @@ def test_a_mode_that_the_version_lacks_is_refused():
 
 
 def test_a_target_that_runs_the_genuine_classes_takes_no_other_version_than_theirs():
-    found = Found(tree=Path("somewhere"), version="2.13.0", by="the cache")
+    found = UnpackedWheel(tree=Path("somewhere"), version="2.13.0", by="the cache")
     checking._same("2.13.0", found, "npu_offline")
     with pytest.raises(ConfigError, match=r"target=npu_offline runs the genuine classes of torch_npu 2\.13\.0"):
         checking._same("2.9.0.post6", found, "npu_offline")
@@ -144,7 +144,7 @@ def test_a_version_that_was_asked_for_holds_where_none_is_found(target: str):
     asked = Experiment(mode=Mode(name="max-autotune"), target=Choice(name=target), compiler=options)
     found = checking.torch_npu_of(asked, lambda: None)
     assert (found.version, found.by) == ("2.9.0.post6", "compiler.torch_npu_version")
-    other = Found(tree=Path("somewhere"), version="2.13.0", by="the cache")
+    other = UnpackedWheel(tree=Path("somewhere"), version="2.13.0", by="the cache")
     if target == "cpu":
         assert checking.torch_npu_of(asked, lambda: other).version == "2.9.0.post6"
     else:

@@ -40,10 +40,10 @@ COMPOSER = Composer()
 
 
 def printed() -> list[object]:
-    """Of the pages that say how things are; docs/decisions.md says how they were."""
+    """Of the pages that say how things are; docs/decisions says how they were."""
     found: dict[str, str] = {}
     for page in PAGES:
-        text = FENCED.sub("", page.read_text(encoding="utf-8")) if page.stem != "decisions" else ""
+        text = FENCED.sub("", page.read_text(encoding="utf-8"))
         for span in SPAN.findall(text):
             for override in OVERRIDE.findall(" ".join(span.split())):
                 found.setdefault(override, str(page.relative_to(ROOT)))

@@ -24,8 +24,8 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.lock import EXCLUDED, Locked, read
 from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
 from npucompose.experiment.verify import compared, described, job_of, judged
+from npucompose.input_safety import load_yaml
 from npucompose.table.structure import of_facts
-from npucompose.untrusted import load_yaml
 
 
 @pytest.fixture(scope="module")

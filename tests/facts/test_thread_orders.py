@@ -81,7 +81,7 @@ def test_memory_that_is_given_away_before_its_last_reader_is_done_shows(
         for chance in range(8):
             with monkeypatch.context() as patch:
                 patch.setattr(arena_module, "Lifetimes", _Shorter(random.Random(f"{plan.chance.random()} {chance}")))
-                broken = attrs.evolve(made, memory=Memory.of(made.plan, threads=made.threads))
+                broken = attrs.evolve(made, memory=Memory.from_plan(made.plan, threads=made.threads))
             found = bool(list(races(broken)))  # type: ignore[arg-type]
             if found:
                 break
@@ -98,7 +98,7 @@ class _Shorter:
         self.chance = chance
 
     def of(self, plan: Plan, threads: Threads | None) -> Lifetimes:
-        lives = Lifetimes.of(plan, threads)
+        lives = Lifetimes.from_plan(plan, threads)
         several = [root for root, steps in lives.uses.items() if len(steps) > 1]
         cut = self.chance.sample(several, k=min(3, len(several)))
         uses = {root: steps[:1] if root in cut else steps for root, steps in lives.uses.items()}

@@ -29,7 +29,7 @@ def main() -> None:
 
     session = Session(checked)
     result = _script(order["script"], session, mode) if order["script"] else _experiment(session)
-    print("\n" + json.dumps({**result, "counts": target.counts(mode), "ge": _ge_graphs(mode)}))
+    print("\n" + json.dumps({**result, "counts": target.counts(mode), "ge": _facts(mode)}))
 
 
 def _experiment(session: Any) -> dict[str, Any]:
@@ -51,15 +51,14 @@ def _said_by(config: Any) -> dict[str, Any]:
             "leaves": json.loads(json.dumps(named))}  # fmt: skip
 
 
-def _ge_graphs(mode: str) -> list[dict[str, Any]]:
+def _facts(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
 
     from npucompose.table.structure import facts_of
-    from npucompose.targets.torchair import ge_graphs
-    from npucompose.targets.torchair.ge_graphs import facts
+    from npucompose.targets.torchair import facts
 
-    return [facts_of(facts(loaded)) for loaded in ge_graphs.LOADED]
+    return [facts_of(facts.graph_facts(loaded)) for loaded in facts.LOADED]
 
 
 def _script(script: str, session: Any, mode: str) -> dict[str, Any]:

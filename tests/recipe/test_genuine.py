@@ -18,8 +18,8 @@ from npucompose.errors import FetchError
 from npucompose.recipe import eject
 from npucompose.recipe.ejected import Parts, text
 from npucompose.recipe.genuine import Package, attributes
-from npucompose.schema.experiment import Experiment, Mode, ModeName
-from npucompose.targets.npu_offline.fetch import fetch, pinned
+from npucompose.schema.experiment import Experiment, Mode
+from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
 from npucompose.vendor.option_specs import OptionSpec
 from tests.recipe.experiments import OTHER_VERSIONS
@@ -71,7 +71,7 @@ def told(entries: list[tuple[Any, ...]], folder: Path, tree: Path, version: str)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def mode_of(package: Package) -> ModeName:
+def mode_of(package: Package) -> str:
     return "npugraph_ex" if package == "npugraph_ex" else "max-autotune"
 
 

@@ -20,7 +20,7 @@ from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import read_foreign
 from npucompose.schema.experiment import Choice
 from npucompose.table.structure import flat
-from npucompose.targets.npu_offline.wheel import Found
+from npucompose.targets.npu_offline.wheel import UnpackedWheel
 from npucompose.vendor.compiler import CompilerOptions
 from tests.refusals.case import Case
 
@@ -80,7 +80,7 @@ def dimension(**said: Any) -> Callable[[Path], Any]:
 
 
 def another_wheel(folder: Path) -> Any:
-    found = Found(tree=folder, version="2.13.0", by="the test")
+    found = UnpackedWheel(tree=folder, version="2.13.0", by="the test")
     asked = check(default()).experiment
     return torch_npu_of(
         evolve(asked, compiler=CompilerOptions(torch_npu_version="2.9.0"), target=Choice(name="npu_offline")),

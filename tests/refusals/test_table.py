@@ -41,7 +41,6 @@ NO_STRANGERS = {
     "npucompose.experiment.verify": "a text for schema.premises",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
-    "npucompose.targets.npu_offline.fetch": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
     "npucompose.machine": "the kernel's files",

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.plain_yaml import Limits, plain_data
-from npucompose.untrusted import read_text
+from npucompose.input_safety import Limits, plain_data, read_text
 from tests.refusals.case import Case
 
 WITH_ALIASES = Limits(most_values=1_000, deepest=5, aliases=True)
@@ -31,7 +30,7 @@ def yaml(content: str, limits: Limits = WITH_ALIASES) -> Callable[[Path], Any]:
     return lambda folder: plain_data(content, "x", limits)
 
 
-TEXT, YAML = "npucompose.untrusted", "npucompose.plain_yaml"
+TEXT, YAML = "npucompose.input_safety", "npucompose.input_safety"
 CASES = (
     Case(TEXT, "raise FileNotFoundError", at("none"), "there is no such file", "is no file"),
     Case(TEXT, "is no file", at("/dev/null"), "/dev/null is no file"),
@@ -46,9 +45,9 @@ CASES = (
     Case(YAML, "_Builder._refuse :: raise", yaml("a: 1\n---\nb: 2"), "line 2: a second document begins"),
     Case(YAML, "holds more than", yaml(f"[{', '.join('1' * 1000)}]"), "more than 1,000 values"),
     Case(YAML, "holds more than", yaml(BOMB), "more than 1,000 values"),
-    Case(YAML, "_anchored :: anchors", yaml("a: &x 1", RECIPE), "line 1: anchors and aliases are not read"),
-    Case(YAML, "_begin :: anchors", yaml("a: &x [1]", RECIPE), "line 1: anchors and aliases are not read"),
-    Case(YAML, "_alias :: anchors", yaml("a: *x", RECIPE), "line 1: anchors and aliases are not read", "stands for"),
+    Case(YAML, "take :: anchors", yaml("a: &x 1", RECIPE), "line 1: anchors and aliases are not read"),
+    Case(YAML, "take :: anchors", yaml("a: &x [1]", RECIPE), "line 1: anchors and aliases are not read"),
+    Case(YAML, "take :: anchors", yaml("a: *x", RECIPE), "line 1: anchors and aliases are not read", "stands for"),
     Case(YAML, "event.tag", yaml("a: !!set {b: null}"), "the tag tag:yaml.org,2002:set is not read"),
     Case(YAML, "nested more than", yaml("[[[[[[1]]]]]]"), "line 1: nested more than 5 deep"),
     Case(YAML, "nested more than", yaml("[" * 1000 + "]" * 1000), "line 1: nested more than 5 deep"),

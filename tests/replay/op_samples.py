@@ -21,7 +21,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from npucompose.errors import NpuComposeError
-from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor.trial import ExecutorName
 from npucompose.replay.operands import same_bytes
 
 if importlib.util.find_spec("expecttest") is None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.front import keeping
+from npucompose.replay import interface
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.front.keeping import AT_ONCE, SHARE, Admission
-from npucompose.replay.interface import watching
+from npucompose.replay.interface import AT_ONCE, SHARE, Admission, watching
 from tests.replay.capturing import request, traced
 
 CALL_S, CAPTURE_S = 0.001, 0.010
@@ -99,7 +98,7 @@ def test_shapes_that_others_follow_make_place_when_the_others_come_again():
 
 
 def test_a_signature_forgotten_counts_as_new(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "_REMEMBERED", 2)
+    monkeypatch.setattr(interface, "_REMEMBERED", 2)
     account = Admission()
     for signature in (1, 2, 3):
         account.call()

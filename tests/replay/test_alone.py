@@ -9,9 +9,10 @@ from torch import fx
 
 from npucompose.replay.capture.calls import Issue
 from npucompose.replay.capture.kernels import SingleThreadCheck
+from npucompose.replay.capture.recorder import _recorder
 from npucompose.replay.executor.portable import Lent, lending
 from npucompose.replay.memory import arena
-from npucompose.replay.operands import Layout
+from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import Root, Slot, Step, lent_inputs
 from tests.replay.capturing import traced
 
@@ -100,7 +101,7 @@ def test_a_strangers_operator_is_not_called_a_second_time() -> None:
 
 
 def slot(kind: Any, index: int = -1) -> Slot:
-    return Slot(Root(kind=kind, nbytes=8, index=index), Layout.of(torch.ones(2)))
+    return Slot(Root(kind=kind, nbytes=8, index=index), layout_of(torch.ones(2)))
 
 
 def test_a_step_is_lent_the_inputs_that_no_step_before_has_written() -> None:
@@ -125,7 +126,7 @@ def test_operands_are_the_callers_tensors_results_memory_or_copies() -> None:
         """As a recording sees it: with a storage of its own over the same memory."""
         begin = tensor.data_ptr()
         return (
-            Layout.of(tensor)
+            layout_of(tensor)
             .moved(-tensor.storage_offset())
             .over(arena.over(begin, tensor.numel() * tensor.element_size()))
         )
@@ -154,7 +155,8 @@ def test_operands_are_the_callers_tensors_results_memory_or_copies() -> None:
 
 def test_steps_of_a_graph_without_streams_are_issued_as_they_are() -> None:
     module = traced(lambda x: (x + 1,), torch.ones(2))
-    issue = Issue.of(module.graph)
+    with _recorder(module, [torch.ones(2)], None) as recorder:
+        issue = recorder.issue
     assert not issue.has_streams
     step = Step(op=aten.relu.default, args=())
     assert issue.step(step) is step

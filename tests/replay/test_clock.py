@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from npucompose.errors import CaptureError
-from npucompose.replay.executor import timing
+from npucompose.replay.executor import native
 from npucompose.replay.plan import Step, Threads, Workers
 from npucompose.results.streams import StreamTimes
 from npucompose.targets import inductor
@@ -32,28 +32,28 @@ def test_a_kernel_takes_the_median_of_its_times_without_the_clock_itself() -> No
         [(0, 20_000), (26_000, 30_000), (32_000, 72_000), (74_000, 75_000)],
     ]
     # The gaps are 2, but for one of 6 microseconds; what has no name counts for the one before it.
-    found = timing._kernel_us(steps("a", "", "b", "c"), rounds)
+    found = native._kernel_us(steps("a", "", "b", "c"), rounds)
     assert found == {"a": 18.0 + 1.0, "b": 28.0, "c": 0.0}
-    assert timing._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]]) == {"a": 5.0}
-    assert timing._kernel_us([], [[]]) == {}
+    assert native._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]]) == {"a": 5.0}
+    assert native._kernel_us([], [[]]) == {}
 
 
 def test_a_second_step_of_a_node_and_one_of_none_carry_the_operator_and_a_number() -> None:
-    names = timing._names(steps("a", "a", "", "b"))
+    names = native._names(steps("a", "a", "", "b"))
     assert names == ["a", "a aten.relu.default 1", "aten.relu.default 2", "b"]
 
 
 def test_a_timeline_is_in_microseconds_with_an_event_for_each_wait() -> None:
     threads = Threads(count=2, thread=[0, 1, 0], waits=[[], [0], [1]], known=[(-1, -1)] * 3)
-    line = timing._timeline(steps("a", "b", "c", streams="010"), threads, [(0, 1500), (2000, 2500), (3000, 4000)])
+    line = native._timeline(steps("a", "b", "c", streams="010"), threads, [(0, 1500), (2000, 2500), (3000, 4000)])
     assert (line.source, line.nodes, line.streams) == ("measured", ("a", "b", "c"), ("0", "1", "0"))
     assert (line.start_us, line.end_us) == ((0.0, 2.0, 3.0), (1.5, 2.5, 4.0))
     assert line.events == (("a", "b"), ("b", "c"))
 
 
 def test_a_run_takes_until_its_last_step_ends() -> None:
-    assert timing._makespan([(0, 9), (1, 7)]) == 9
-    assert timing._makespan([]) == 0
+    assert native._makespan([(0, 9), (1, 7)]) == 9
+    assert native._makespan([]) == 0
 
 
 class Watch:
@@ -77,7 +77,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watch]:
     Watch.made = []
-    monkeypatch.setattr(timing, "Stopwatch", Watch)
+    monkeypatch.setattr(native, "Stopwatch", Watch)
     return Watch
 
 
@@ -85,21 +85,21 @@ def test_of_several_runs_the_one_in_the_middle_is_shown(watch: type[Watch]) -> N
     workers = Workers(count=2)
     captured: Any = SimpleNamespace(threads=object(), workers=workers)
     module: Any = object()
-    times = timing.measured(captured, module, [1])
+    times = native.measured(captured, module, [1])
     assert isinstance(times, StreamTimes)
     assert (times.plan_us, times.serial_us) == (5.0, 3.0)
     assert times.timeline.end_us == (1.0, 5.0)
     assert watch.made == [(module, [1], workers), (module, [1], None)]
     alone: Any = SimpleNamespace(threads=None, workers=workers)
-    assert timing.measured(alone, module, [1]) is None
+    assert native.measured(alone, module, [1]) is None
 
 
 def test_what_the_native_replayer_cannot_run_has_no_times(watch: type[Watch], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "fails", True)
     captured: Any = SimpleNamespace(threads=object(), workers=Workers(count=2))
     module: Any = object()
-    assert timing.measured(captured, module, []) is None
-    assert timing.clocked(module, []) is None
+    assert native.measured(captured, module, []) is None
+    assert native.clocked(module, []) is None
 
 
 @pytest.mark.parametrize(("threads", "together"), [(1, 9.0), (2, 5.0)])
@@ -121,18 +121,18 @@ def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
                 inside.pop()
 
         def synchronisation_ns(self, count: int, spin_ns: int, cores: list[int]) -> tuple[int, int]:
-            assert (count, spin_ns, cores) == (timing.SYNCHRONISATIONS, 100_000, [])
+            assert (count, spin_ns, cores) == (native.SYNCHRONISATIONS, 100_000, [])
             return 3000, 700
 
     monkeypatch.setattr(watch, "rounds", spans)
-    monkeypatch.setattr(timing.build, "load", Extension)
+    monkeypatch.setattr(native.build, "load", Extension)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    timing.synchronisation_us.cache_clear()
+    native.synchronisation_us.cache_clear()
     module: Any = object()
     try:
-        found = timing.clocked(module, [])
+        found = native.clocked(module, [])
     finally:
-        timing.synchronisation_us.cache_clear()
+        native.synchronisation_us.cache_clear()
     assert found is not None
     assert (found.stream_us, found.event_us) == (3.0, 0.7)
     assert found.kernel_us["a"] == 9.0
@@ -150,7 +150,7 @@ class Replays:
 
 @pytest.mark.parametrize(("first_ns", "count"), [(10**9, 5), (10**7, 10), (1, 200), (0, 200)])
 def test_there_are_as_many_rounds_as_fit_into_a_tenth_of_a_second(first_ns: int, count: int) -> None:
-    watch = object.__new__(timing.Stopwatch)
+    watch = object.__new__(native.Stopwatch)
     given = [torch.ones(2), torch.ones(2)]
     replays: Any = Replays(first_ns)
     watch._native = SimpleNamespace(recording=replays)  # type: ignore[assignment]

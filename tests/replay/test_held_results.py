@@ -13,7 +13,8 @@ from torch import nn
 
 import npucompose
 from npucompose.errors import SignatureError
-from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.executor.trial import ExecutorName
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import request, traced

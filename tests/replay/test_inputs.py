@@ -8,7 +8,7 @@ import torch
 from npucompose.replay.capture.updates import find
 from npucompose.replay.memory.arena import ALIGNMENT
 from npucompose.replay.memory.inputs import Private, same_number
-from npucompose.replay.operands import Layout, sharing
+from npucompose.replay.operands import layout_of, sharing
 from tests.replay.capturing import traced
 
 MEMORY = torch.zeros(64)
@@ -67,7 +67,7 @@ def test_memory_of_our_own_is_aligned_as_the_input_is(offset: int) -> None:
 def test_a_layout_in_which_two_indices_name_one_element(
     shape: tuple[int, ...], stride: tuple[int, ...], overlaps: bool
 ) -> None:
-    layout = Layout.of(torch.zeros(64).as_strided(shape, stride))
+    layout = layout_of(torch.zeros(64).as_strided(shape, stride))
     assert layout.overlaps_itself() is overlaps
 
 

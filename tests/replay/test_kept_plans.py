@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from npucompose.replay import captured_graph
 from npucompose.replay.capture import recorder
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.front import keeping
+from npucompose.replay.captured_graph import CachedPlan, CapturedGraph, PlanCache
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.front.keeping import KeptPlan, KeptPlans
 from npucompose.replay.memory.arena import ROOMY
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, request, same, traced
@@ -75,7 +74,7 @@ def test_a_recording_made_again_gives_what_eager_gives(
 
 def test_two_recordings_of_one_plan_do_not_know_of_each_other():
     first, _ = CapturedGraph.capture_call(traced(block, torch.ones(2, 8)), [torch.randn(2, 8)])
-    plan = KeptPlan.of(first)
+    plan = CachedPlan.from_recording(first)
     assert plan is not None
     x, y = torch.randn(2, 8), torch.randn(2, 8)
     second = plan.recording([x])
@@ -88,7 +87,7 @@ def test_two_recordings_of_one_plan_do_not_know_of_each_other():
 
 def test_an_input_may_lie_anywhere_in_its_storage():
     first, _ = CapturedGraph.capture_call(traced(block, torch.ones(2, 8)), [torch.randn(6, 8)[3:5]])
-    plan = KeptPlan.of(first)
+    plan = CachedPlan.from_recording(first)
     assert plan is not None
     for x in (torch.randn(2, 8), torch.randn(9, 8)[7:]):
         made = plan.recording([x])
@@ -128,7 +127,7 @@ def test_a_recording_whose_inputs_overlapped_leaves_no_plan():
     captured, _ = CapturedGraph.capture_call(
         traced(lambda a, b: (a + b,), torch.ones(4), torch.ones(4)), [memory[:4], memory[2:]]
     )
-    assert KeptPlan.of(captured) is None
+    assert CachedPlan.from_recording(captured) is None
 
 
 def recorded(n: int) -> CapturedGraph:
@@ -136,14 +135,14 @@ def recorded(n: int) -> CapturedGraph:
 
 
 def test_there_are_at_most_so_many_plans_and_so_many_bytes_of_constants(monkeypatch: pytest.MonkeyPatch):
-    plans, made = KeptPlans(), {n: recorded(n) for n in (2, 3, 4, 5)}
-    monkeypatch.setattr(keeping, "MOST_STEPS", 2 * len(made[2].plan.steps))
+    plans, made = PlanCache(), {n: recorded(n) for n in (2, 3, 4, 5)}
+    monkeypatch.setattr(captured_graph, "MOST_STEPS", 2 * len(made[2].plan.steps))
     for n in (2, 3, 4):
         plans.keep(n, made[n])
     assert [n in plans for n in (2, 3, 4)] == [False, True, True]
     plans.keep(2, made[2], wanted=3)
     assert [n in plans for n in (2, 3, 4)] == [True, True, False]
-    monkeypatch.setattr(keeping, "MOST_BYTES", 1)
+    monkeypatch.setattr(captured_graph, "MOST_BYTES", 1)
     plans.keep(5, made[5])
     assert len(plans) == 0
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, unheld
-from npucompose.replay.operands import Layout, flat, storage_of, traits_of
+from npucompose.replay.operands import flat, layout_of, storage_of, traits_of
 from npucompose.replay.plan import Register, Root, Slot
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ def test_one_layout_of_one_root_is_one_slot_and_a_value_keeps_its_operand() -> N
     whole, again, row = Held(x, root := Root(kind="pool", nbytes=16)), Held(x, root), Held(x[1], root)
     assert ledger.operand(whole) is ledger.operand(again) is ledger.operand(whole)
     assert ledger.operand(row) is not ledger.operand(whole)
-    assert ledger.operand(row) == ledger.slot(root, Layout.of(x[1]))
+    assert ledger.operand(row) == ledger.slot(root, layout_of(x[1]))
     other = ledger.operand(held(x))
     assert isinstance(other, Slot)
     assert other is not ledger.operand(whole)
@@ -139,7 +139,7 @@ def test_the_values_and_the_memory_of_tensors_are_no_part_of_a_form() -> None:
     for given in (held, lambda t: t):
         assert form_of([given(a), 0.5, [1, "x"], {"k": 2.0}]) == form_of([given(b), 0.5, [1, "x"], {"k": 2.0}])
     hash(form_of([held(a), 0.5, [1, [held(b)]], {"k": 2.0}, slice(1)]))
-    assert form_of([held(X[1:3])])[1][0] == (Layout.of(X[1:3]), X[1:3].data_ptr() % 64)
+    assert form_of([held(X[1:3])])[1][0] == (layout_of(X[1:3]), X[1:3].data_ptr() % 64)
 
 
 def test_results_stand_for_each_return_of_the_schema() -> None:

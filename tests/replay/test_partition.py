@@ -194,9 +194,9 @@ def test_a_random_graph_cut_at_random_places_gives_the_same_bits(program: Progra
 @contextlib.contextmanager
 def refusing(names: frozenset[str]) -> Iterator[None]:
     """Nodes of these names turn out to be none that can be recorded, some of them only once they have run."""
-    recorded = Calls.of
+    recorded = Calls.record
 
-    def of(calls: Calls, node: fx.Node, *given: Any) -> Any:
+    def record(calls: Calls, node: fx.Node, *given: Any) -> Any:
         if node.name not in names:
             return recorded(calls, node, *given)
         refusal = refused(node, "a test")
@@ -204,7 +204,7 @@ def refusing(names: frozenset[str]) -> Iterator[None]:
             refusal.result = node.target(*mapped(real, given[1]), **mapped(real, given[2]))  # type: ignore[operator]
         raise refusal
 
-    with patch.object(Calls, "of", of):
+    with patch.object(Calls, "record", record):
         yield
 
 

@@ -10,7 +10,7 @@ import torch
 
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.memory.placement import groups_of, parted
-from npucompose.replay.operands import Layout, is_plain, mapped
+from npucompose.replay.operands import Layout, is_plain, layout_of, mapped
 from npucompose.replay.plan import Buffer, Literally, Plan, Register, Root, SameAsInput, Slot, Step, leaves, lifetimes
 from npucompose.schema.streams import DEFAULT_STREAM
 from tests.replay.capturing import traced
@@ -41,14 +41,14 @@ def layout(shape: tuple[int, ...], stride: tuple[int, ...], offset: int = 0, **c
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_layout_over_its_storage_is_the_tensor_again(name: str) -> None:
     tensor = VIEWS[name]
-    found = Layout.of(tensor)
+    found = layout_of(tensor)
     again = found.over(tensor.untyped_storage())
     assert again.data_ptr() == tensor.data_ptr()
     assert (again.dtype, again.shape, again.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
     assert again.storage_offset() == tensor.storage_offset()
     assert (again.is_conj(), again.is_neg()) == (tensor.is_conj(), tensor.is_neg())
     assert torch.equal(again, tensor)
-    assert Layout.of(again) is found  # one object for equal layouts
+    assert layout_of(again) is found  # one object for equal layouts
     assert (found.conj, found.neg) == (tensor.is_conj(), tensor.is_neg())
     moved, alone = found.moved(5), found.collapsed()
     assert moved == attrs.evolve(found, offset=found.offset + 5)

@@ -66,7 +66,7 @@ def test_a_block_takes_the_smallest_gap_that_fits():
 def test_a_replay_that_poisons_every_dead_block_gives_the_same_bits(program: Any):
     inputs = program.inputs(0)
     plan = record(traced(program, *inputs), inputs)
-    memory = Memory.of(plan)
+    memory = Memory.from_plan(plan)
     _run_poisoned(plan, memory)
     got: list[Any] = []
     for output in outputs_of(plan, memory, clone=False):
@@ -103,7 +103,7 @@ def test_a_pool_that_does_not_fit_into_memory_is_refused_in_words():
     (pooled,) = [root for root in plan.roots if root.kind == "pool"]
     pooled.nbytes = 1 << 60
     with pytest.raises(CaptureError, match="no memory for a buffer of 1152921504606847040 bytes"):
-        Memory.of(plan)
+        Memory.from_plan(plan)
 
 
 def test_the_last_of_a_chain_returns_to_where_its_predecessor_lay():

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
-from npucompose.replay.operands import Layout, same_bytes
+from npucompose.replay.operands import layout_of, same_bytes
 from npucompose.replay.plan import Register, Root, Slot, Step, dying_registers
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ PORTABLE = pytest.mark.parametrize("executor", [TorchScript, StraightLine])
 
 
 def slot_of(tensor: torch.Tensor, kind: Any = "pool") -> Slot:
-    return Slot(Root(kind=kind, nbytes=tensor.untyped_storage().nbytes()), Layout.of(tensor))
+    return Slot(Root(kind=kind, nbytes=tensor.untyped_storage().nbytes()), layout_of(tensor))
 
 
 X, Y = torch.randn(2, 3), torch.randn(2, 3)
@@ -159,7 +159,7 @@ def test_a_straight_line_says_what_it_calls_and_lets_registers_go() -> None:
         "    r3 = None",
     ]
     assert not made.lends
-    assert dying_registers(steps) == [[], [0, 1], [2], [], [3]]
+    assert dying_registers(steps) == ([[], [0, 1], [2], [], [3]], [])
 
 
 def test_an_operator_that_may_keep_what_it_is_given_is_lent_it() -> None:

@@ -11,8 +11,8 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import record, record_call
 from npucompose.replay.memory.placement import Lifetimes
-from npucompose.replay.operands import Layout
-from npucompose.replay.plan import Plan, Register, Root, Slot, Step, Threads
+from npucompose.replay.operands import layout_of
+from npucompose.replay.plan import Plan, Register, Root, Slot, Step, Threads, dying_registers
 from npucompose.schema.streams import DEFAULT_STREAM
 from tests.replay.capturing import built, same, traced
 
@@ -29,7 +29,7 @@ def root(kind: Any = "pool", tensor: torch.Tensor | None = None, index: int = -1
 
 
 def slot(of: Root) -> Slot:
-    return Slot(of, Layout.of(torch.ones(2)))
+    return Slot(of, layout_of(torch.ones(2)))
 
 
 def plan_of(*steps: Step, roots: tuple[Root, ...] = ()) -> Plan:
@@ -58,7 +58,7 @@ def crossing() -> tuple[Plan, tuple[Root, ...]]:
 
 def test_a_step_waits_for_what_it_reads_on_another_thread_and_knows_what_is_done() -> None:
     plan, _ = crossing()
-    threads = Threads.of(plan, 2)
+    threads = Threads.from_plan(plan, 2)
     assert (threads.count, list(threads.thread)) == (2, [0, 1, 0, 0])
     assert [list(waits) for waits in threads.waits] == [[], [0], [], [1]]
     assert [tuple(known) for known in threads.known] == [(-1, -1), (0, -1), (0, -1), (2, 1)]
@@ -66,13 +66,13 @@ def test_a_step_waits_for_what_it_reads_on_another_thread_and_knows_what_is_done
     assert threads.turns() == [[0, 2, 3], [1]]
     order = {(a, b) for a in range(4) for b in range(4) if a != b and threads.orders(a, b)}
     assert order == {(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)}
-    alone = Threads.of(plan, 1)
+    alone = Threads.from_plan(plan, 1)
     assert (alone.count, alone.events, alone.turns()) == (1, 0, [[0, 1, 2, 3]])
 
 
 def test_memory_is_free_for_another_when_its_last_reader_is_known_to_be_done() -> None:
     plan, (p, q, r, out) = crossing()
-    lives = Lifetimes.of(plan, Threads.of(plan, 2))
+    lives = Lifetimes.from_plan(plan, Threads.from_plan(plan, 2))
     interferes = lives.interferes([[p], [q], [r], [out]])
     assert interferes is not None
     assert [[bool(meet) for meet in interferes(block)] for block in range(4)] == [
@@ -84,7 +84,7 @@ def test_memory_is_free_for_another_when_its_last_reader_is_known_to_be_done() -
     assert [lives.is_last(p, step) for step in range(4)] == [False, False, False, True]
     assert lives.is_last(q, 3)
     assert not lives.is_last(q, 1)
-    in_a_row = Lifetimes.of(plan, None)
+    in_a_row = Lifetimes.from_plan(plan, None)
     assert in_a_row.interferes([[p]]) is None
     assert in_a_row.is_last(p, p.last)
     assert not in_a_row.is_last(p, p.last + 1)
@@ -103,15 +103,15 @@ def test_memory_of_the_caller_that_overlaps_is_one_piece(kinds: Any, sharing: se
     memory = torch.ones(8)
     a, b = (root(kind, memory[i : i + 4], i) for i, kind in enumerate(kinds))
     plan = plan_of(copying(root(), a), copying(b, root(), "1"), roots=(a, b))
-    assert [list(found) for found in Threads.of(plan, 2, frozenset(sharing)).waits] == waits
+    assert [list(found) for found in Threads.from_plan(plan, 2, frozenset(sharing)).waits] == waits
 
 
 def test_memory_of_the_caller_that_lies_apart_is_not() -> None:
     memory = torch.ones(8)
     a, b = root("input", memory[:4], 0), root("input", memory[4:], 1)
     plan = plan_of(copying(root(), a), copying(b, root(), "1"), roots=(a, b))
-    assert [list(found) for found in Threads.of(plan, 2).waits] == [[], []]
-    assert [list(found) for found in Threads.of(plan, 2, frozenset({0, 1})).waits] == [[], [0]]
+    assert [list(found) for found in Threads.from_plan(plan, 2).waits] == [[], []]
+    assert [list(found) for found in Threads.from_plan(plan, 2, frozenset({0, 1})).waits] == [[], [0]]
 
 
 def test_what_is_overwritten_waits_for_all_who_read_it_and_what_the_graph_asks_for_is_kept() -> None:
@@ -119,7 +119,7 @@ def test_what_is_overwritten_waits_for_all_who_read_it_and_what_the_graph_asks_f
     first, second = copying(p, q), copying(p, r, "1")
     writes = copying(s, p)
     asked = copying(s, root(), "1", after=(first,))
-    threads = Threads.of(plan_of(first, second, writes, asked), 2)
+    threads = Threads.from_plan(plan_of(first, second, writes, asked), 2)
     assert [list(found) for found in threads.waits] == [[], [], [1], [0]]
 
 
@@ -133,9 +133,9 @@ def test_a_register_goes_with_its_last_reader_where_that_is_known_to_be_the_last
         return Step(op=aten.neg.out, args=(register, slot(root())), stream=stream)
 
     plan = plan_of(makes(a), reads(a), makes(b), reads(b, "1"), reads(b), makes(c), reads(c, "1"))
-    dying, kept = Threads.of(plan, 2).dying(plan)
+    dying, lasting = dying_registers(plan.steps, Threads.from_plan(plan, 2))
     assert dying == [[], [0], [], [], [], [], [2]]
-    assert kept == [1]
+    assert lasting == [1]
 
 
 # -- the run that is recorded

@@ -10,18 +10,19 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.replay.executor import timing
-from npucompose.replay.executor.timing import PlanTrial, Way, _quantile, _Race, _untriable
-from npucompose.replay.operands import Layout
+from npucompose.replay.executor import trial as trials
+from npucompose.replay.executor.native import Native
+from npucompose.replay.executor.trial import PlanTrial, Way, _quantile, _Race, _untriable
+from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import Plan, Root, Slot, Step
-from npucompose.results.streams import Trial
+from npucompose.results.streams import Trial, Verdict
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten
 TRIAL = Trial(ms=50, min_gain=0.02)
 
 
-class Stub(timing.Native):
+class Stub(Native):
     """A native replayer that only says where an input is to lie."""
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ def plan_of(*steps: Step, roots: tuple[Root, ...] = (), pinned: frozenset[int] =
 
 
 def slot(kind: Any = "pool", **given: Any) -> Slot:
-    return Slot(Root(kind=kind, nbytes=8, **given), Layout.of(torch.ones(2)))
+    return Slot(Root(kind=kind, nbytes=8, **given), layout_of(torch.ones(2)))
 
 
 def written(index: int) -> Root:
@@ -112,12 +113,12 @@ def test_inputs_that_the_graph_writes_are_copied_with_all_that_lies_around_them(
     memory.zero_()
     assert before[1].untyped_storage().nbytes() == 32
     assert not before[1].eq(0).any()
-    monkeypatch.setattr(timing, "COPIED_BYTES", 32)
+    monkeypatch.setattr(trials, "COPIED_BYTES", 32)
     assert set(PlanTrial(TRIAL).before(module, inputs)) == {1}
-    monkeypatch.setattr(timing, "COPIED_BYTES", 31)
+    monkeypatch.setattr(trials, "COPIED_BYTES", 31)
     assert PlanTrial(TRIAL).before(module, inputs) == {}
     tried = PlanTrial(TRIAL)
-    tried._tried = timing.Verdict(applied=True)
+    tried._tried = Verdict(applied=True)
     monkeypatch.undo()
     assert tried.before(module, inputs) == {}
 
@@ -143,7 +144,7 @@ def race(asked: Trial = TRIAL, before: dict[int, torch.Tensor] | None = None, *r
 
 
 def test_both_ways_take_turns_at_being_first_and_short_replays_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MOST_TURNS", 6)
+    monkeypatch.setattr(trials, "MOST_TURNS", 6)
     clock = Clock(monkeypatch, streams_ns=1000, one_ns=2000)
     verdict = race(Trial(ms=1e6, min_gain=0.02)).verdict()
     assert clock.told == [1, 0, *([1, 1, 0, 0, 0, 0, 1, 1] * 3)]
@@ -156,9 +157,9 @@ def test_both_ways_take_turns_at_being_first_and_short_replays_are_warmed_up(mon
 
 def test_time_ends_a_race_after_the_least_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, streams_ns=1000, one_ns=2000)
-    assert race(Trial(ms=0.0, min_gain=0.02)).verdict().turns == timing.LEAST_TURNS == 5
-    assert timing.MOST_TURNS == 200
-    assert timing.COPIED_BYTES == 64 * 2**20
+    assert race(Trial(ms=0.0, min_gain=0.02)).verdict().turns == trials.LEAST_TURNS == 5
+    assert trials.MOST_TURNS == 200
+    assert trials.COPIED_BYTES == 64 * 2**20
 
 
 def test_a_verdict_has_the_quick_and_the_slow_times_of_both() -> None:
@@ -181,7 +182,7 @@ def test_a_plan_is_kept_from_the_gain_on_that_is_asked(plan_ns: int, one_ns: int
     assert (found.applied, found.why) == (applied, why)
 
 
-@pytest.mark.parametrize("raised", [timing._OutOfTime(), RuntimeError("one\ntwo")])
+@pytest.mark.parametrize("raised", [trials._OutOfTime(), RuntimeError("one\ntwo")])
 @pytest.mark.parametrize("predicted_us", [5.0, 10.0])
 def test_a_race_that_comes_to_no_end_leaves_it_to_the_prediction(
     monkeypatch: pytest.MonkeyPatch, raised: Exception, predicted_us: float
@@ -194,7 +195,7 @@ def test_a_race_that_comes_to_no_end_leaves_it_to_the_prediction(
     verdict = race(asked).verdict()
     assert verdict.applied == (predicted_us == 5.0)
     words = "a replay of the trial failed: one"
-    if isinstance(raised, timing._OutOfTime):
+    if isinstance(raised, trials._OutOfTime):
         words = "5 turns take longer than streams.trial_ms=50"
     assert verdict.why == f"not tried: {words}"
 
@@ -203,7 +204,7 @@ def test_a_race_that_comes_to_no_end_leaves_it_to_the_prediction(
 def test_written_inputs_are_copies_during_the_race_and_where_they_lay_afterwards(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    monkeypatch.setattr(timing, "MOST_TURNS", 5)
+    monkeypatch.setattr(trials, "MOST_TURNS", 5)
     Clock(monkeypatch, 1000, 2000)
     if fails:
         monkeypatch.setattr(_Race, "_seen", lambda self, which: pytest.fail("no"))
@@ -236,7 +237,7 @@ def test_each_replay_begins_with_the_inputs_as_they_were_and_none_after_the_dead
     assert [t.tolist() for t in tried._seen(tried.ways[0])] == [[7.0, 7.0]]
     assert tried._seen(tried.ways[0])[0].data_ptr() != tried.written[1].data_ptr()
     tried.deadline = 0.0
-    with pytest.raises(timing._OutOfTime):
+    with pytest.raises(trials._OutOfTime):
         tried._replay(tried.ways[0])
 
 
@@ -257,9 +258,9 @@ def judge(trial: PlanTrial, streams: Way, one: Way, plan: Plan | None = None, he
 
 
 def test_a_race_is_run_while_nobody_else_replays_and_once_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, found = [False], timing.Verdict(applied=True, turns=9)
+    held, found = [False], Verdict(applied=True, turns=9)
 
-    def verdict(self: _Race) -> timing.Verdict:
+    def verdict(self: _Race) -> Verdict:
         assert held == [True]
         return found
 
@@ -267,15 +268,15 @@ def test_a_race_is_run_while_nobody_else_replays_and_once_for_a_graph(monkeypatc
     trial, streams, one = PlanTrial(TRIAL), way(), way(None)
     assert judge(trial, streams, one, held=held) == (streams, found)
     assert held == [False]
-    assert judge(trial, streams, one) == (streams, timing.Verdict(applied=True, why=timing.TOGETHER))
-    trial, found = PlanTrial(TRIAL), timing.Verdict(applied=False, turns=9)
+    assert judge(trial, streams, one) == (streams, Verdict(applied=True, why=trials.TOGETHER))
+    trial, found = PlanTrial(TRIAL), Verdict(applied=False, turns=9)
     assert judge(trial, streams, one, held=held) == (one, found)
-    assert judge(trial, streams, one) == (one, timing.Verdict(applied=False, why=timing.TOGETHER))
+    assert judge(trial, streams, one) == (one, Verdict(applied=False, why=trials.TOGETHER))
 
 
 def test_where_no_streams_are_left_there_is_nothing_to_try() -> None:
     trial, one = PlanTrial(TRIAL), way(None)
-    assert judge(trial, one, way()) == (one, timing.Verdict(applied=False, why=timing.NOTHING_BESIDE))
+    assert judge(trial, one, way()) == (one, Verdict(applied=False, why=trials.NOTHING_BESIDE))
     why = Way(threads=None, why_threads="one core", memory=one.memory, executor=one.executor, why_executor="")
     assert judge(trial, why, way())[1].why == "one core"
 

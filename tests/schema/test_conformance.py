@@ -15,8 +15,8 @@ import pytest
 from nursery import command
 
 from npucompose.compose.tree import compose
-from npucompose.targets.npu_offline.fetch import fetch, pinned
 from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
+from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions, illegal_in_mode
@@ -29,7 +29,7 @@ OTHER_PATTERN = {
     "dump_config.dump_step": GENUINE_DUMP_STEP,
     "npugraph_ex.dump_config.dump_step": GENUINE_DUMP_STEP,
 }
-"""Ours takes less: the genuine pattern takes exponential time on a long wrong text (docs/decisions.md)."""
+"""Ours takes less: the genuine pattern takes exponential time on a long text (decisions/2026-11-21-option-trees.md)."""
 
 
 @pytest.fixture(scope="session")
@@ -290,7 +290,7 @@ def test_a_filter_of_names_takes_nodes_and_operators():
 ACTS_ALTHOUGH_WARNED = {
     ("dump_config.enable_dump", "reduce-overhead"): "the captured graph reads it, and dumps",
 }
-"""{(path, mode): why we let it through although torchair warns}: docs/decisions.md."""
+"""{(path, mode): why we let it through although torchair warns}: docs/decisions/2026-11-21-option-trees.md."""
 
 
 Warned = list[tuple[str, str, Any]]

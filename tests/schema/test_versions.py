@@ -247,8 +247,7 @@ def test_a_leaf_of_a_known_name_is_described_as_torchairs_and_acts_in_its_own_pa
     assert lock.doc == LEAVES["debug.deadlock_check"].doc
     clone = described("npugraph_ex.debug.aclgraph.clone_input", default=True, allowed=(True, False))
     assert (clone.twin, clone.twin_inverted) == (None, False)
-    aoe = {leaf.path: leaf for leaf in LEAVES.values()}
-    work = _described(genuine("npugraph_ex.aoe_config.work_path", default="./"), aoe)
+    work = _described(genuine("npugraph_ex.aoe_config.work_path", default="./"))
     assert work.needs is None, "what it needs is in no version of that package"
 
 

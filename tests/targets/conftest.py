@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.targets.torchair import config, features
+from npucompose.targets.torchair import config
 from tests.targets.torchair_fakes import Packages
 
 
@@ -12,7 +12,6 @@ from tests.targets.torchair_fakes import Packages
 def packages(monkeypatch: pytest.MonkeyPatch) -> Packages:
     """The genuine packages, which only note what they are asked."""
     made = Packages()
-    for module in (config, features):
-        monkeypatch.setattr(module, "package", made)
-    monkeypatch.setattr(config, "_POOLS", {})
+    monkeypatch.setattr(config, "package", made)
+    config.pool.cache_clear()
     return made

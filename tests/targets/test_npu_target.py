@@ -16,7 +16,7 @@ from npucompose.models.base import Built
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu
 from npucompose.targets.npu import CANN_VARIABLES, NpuTarget
-from npucompose.targets.torchair.target import TorchairTarget
+from npucompose.targets.torchair import config, facts
 
 
 class Npu(SimpleNamespace):
@@ -116,10 +116,11 @@ def test_what_the_loader_says_is_said(
 def test_the_platform_is_loaded_for_eager_too_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(NpuTarget, "load_platform", lambda self, mode: seen.append(f"platform for {mode}"))
-    monkeypatch.setattr(TorchairTarget, "prepare", lambda self, mode: seen.append(f"prepared for {mode}"))
+    monkeypatch.setattr(config, "package", lambda name: seen.append(f"package {name}"))
+    monkeypatch.setattr(facts, "watch_ge", lambda: seen.append("GE is watched"))
     for mode in ("eager", GE):
         NpuTarget().prepare(mode)
-    assert seen == ["platform for eager", "prepared for eager", f"prepared for {GE}"]
+    assert seen == ["platform for eager", f"platform for {GE}", "package torchair", "GE is watched"]
 
 
 def test_its_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

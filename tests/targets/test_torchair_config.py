@@ -16,7 +16,7 @@ from npucompose.results.graphs import Outside
 from npucompose.schema.adapt import Compose, FillArgs
 from npucompose.sinking import operators as converters
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.torchair import config, failures, workarounds
+from npucompose.targets.torchair import config, refusals
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import LEAVES
 from tests.passes.adapted_samples import rules_of
@@ -133,16 +133,16 @@ def test_decompositions_are_torchs_own_for_a_name_or_an_overload(monkeypatch: py
     from torch._decomp import decomposition_table
 
     aten = torch.ops.aten
-    monkeypatch.setattr(workarounds, "convertible", lambda: {"third": "first"})
-    found = config.decompositions(["aten.gelu.default"], ACLGRAPH)
+    monkeypatch.setattr(refusals, "convertible", lambda: {"third": "first"})
+    found = refusals.decompositions(["aten.gelu.default"], config.MODES[ACLGRAPH])
     assert found == {aten.gelu.default: decomposition_table[aten.gelu.default]}
-    assert config.decompositions([], ACLGRAPH) == {}
-    of_ge = config.decompositions(["aten.addmm"], GE)
+    assert refusals.decompositions([], config.MODES[ACLGRAPH]) == {}
+    of_ge = refusals.decompositions(["aten.addmm"], config.MODES[GE])
     assert of_ge.pop("third") == "first"
     assert {str(op) for op in of_ge} >= {"aten.addmm.default", "aten.addmm.out"}
     assert all(str(op).startswith("aten.addmm.") for op in of_ge)
     with pytest.raises(ConfigError) as caught:
-        config.decompositions(["aten.gelu", "aten.gleu", "aten.nothing_like_it"], GE)
+        refusals.decompositions(["aten.gelu", "aten.gleu", "aten.nothing_like_it"], config.MODES[GE])
     assert len(caught.value.problems) == 2
     assert "'aten.gleu'. Did you mean 'aten.g" in caught.value.problems[0]
     assert all(problem.endswith("@ target.decompose") for problem in caught.value.problems)
@@ -175,7 +175,7 @@ def test_the_third_attention_is_taken_for_the_first_without_dropout(monkeypatch:
     npu = SimpleNamespace(npu_fusion_attention_v3=SimpleNamespace(default=made.third))
     monkeypatch.setattr(torch.ops, "npu", npu)
     query = torch.ones(2, dtype=torch.float16)
-    taken = workarounds._as_first(made.third, made.first)
+    taken = refusals._as_first(made.third, made.first)
     results = taken(query, "key", prefix=None, seed=None)
     assert results[:4] == (1, 2, 3, 4)
     assert [(seed.dtype, seed.tolist()) for seed in results[4:]] == [(torch.int64, [0])] * 2
@@ -183,7 +183,7 @@ def test_the_third_attention_is_taken_for_the_first_without_dropout(monkeypatch:
     assert taken(query, "key", 0.5) is NotImplemented
     assert taken(query, "key", prefix=[1]) is NotImplemented
     assert taken(query, "key", 1.0, actual_seq_qlen=[1]) is NotImplemented
-    assert workarounds._as_first(SimpleNamespace(_schema=made.third._schema), made.first)(query, "key") == (
+    assert refusals._as_first(SimpleNamespace(_schema=made.third._schema), made.first)(query, "key") == (
         1,
         2,
         3,
@@ -208,14 +208,14 @@ def test_only_what_torch_npu_has_and_torchair_cannot_convert_is_taken_apart(
     if has:
         named["npu_fusion_attention_grad_v3"] = SimpleNamespace(default=Operator())  # type: ignore[assignment]
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace(**named))
-    assert len(workarounds.convertible()) == count
+    assert len(refusals.convertible()) == count
 
 
 # Words.
 
 
 def test_a_missing_converter_names_the_operator_and_the_line() -> None:
-    found = failures.failure_of(RuntimeError(NO_CONVERTER), GE, "graph_3")
+    found = refusals.failure_of(RuntimeError(NO_CONVERTER), config.MODES[GE], "graph_3")
     assert found is not None
     assert found.words == (
         "TorchAir has no GE converter for torch.ops.aten.norm.ScalarOpt_dim (node norm_1) at model.py:7 in forward: "
@@ -224,22 +224,22 @@ def test_a_missing_converter_names_the_operator_and_the_line() -> None:
         "converts none"
     )
     assert (found.graph, found.operator, found.node) == ("graph_3", "aten.norm.ScalarOpt_dim", "norm_1")
-    unplaced = failures.failure_of(RuntimeError(NO_CONVERTER.partition("Original")[0]), ACLGRAPH)
+    unplaced = refusals.failure_of(RuntimeError(NO_CONVERTER.partition("Original")[0]), config.MODES[ACLGRAPH])
     assert unplaced is not None
     assert unplaced.without_fix == (
         "TorchAir has no GE converter for torch.ops.aten.norm.ScalarOpt_dim (node norm_1). "
         "It says: ge_converter is not implemented, sorry."
     )
-    assert failures.failure_of(RuntimeError("ge_converter is not implemented"), GE) is None
+    assert refusals.failure_of(RuntimeError("ge_converter is not implemented"), config.MODES[GE]) is None
 
 
 def test_a_converter_that_raises_is_a_failure_of_the_conversion_and_of_nothing_else() -> None:
     broken = RuntimeError(NO_CONVERTER.replace("ge_converter is not implemented", "dtype of index"))
-    found = failures.failure_of(broken, GE)
+    found = refusals.failure_of(broken, config.MODES[GE])
     assert found is not None
     assert found.what == "TorchAir's GE converter refuses torch.ops.aten.norm.ScalarOpt_dim"
     assert (found.reason, found.fix) == ("dtype of index, sorry", None)
-    assert failures.failure_of(broken, ACLGRAPH) is None
+    assert refusals.failure_of(broken, config.MODES[ACLGRAPH]) is None
 
 
 @pytest.mark.parametrize(
@@ -262,29 +262,29 @@ def test_the_operators_that_adapt_ascend_replaces_are_those_of_its_rules() -> No
 
 def test_what_a_capture_cannot_hold_is_the_first_such_operator_of_the_graph() -> None:
     scalar = Outside(node="item", operator="aten._local_scalar_dense", reason="why.", source="m.py:3: x.tolist()")
-    found = failures.not_captured(RuntimeError("no\nmore"), NPUGRAPH_EX, [scalar], "graph_1")
+    found = refusals.not_captured(RuntimeError("no\nmore"), NPUGRAPH_EX, config.MODES[NPUGRAPH_EX], [scalar], "graph_1")
     assert found is not None
     assert found.without_fix == (
         "mode=npugraph_ex cannot capture aten._local_scalar_dense (node item) at m.py:3: x.tolist(). "
         "It says: why. (no)."
     )
     assert (found.fix, found.graph) == (converters.NUMBERS, "graph_1")
-    assert failures.not_captured(RuntimeError("no"), NPUGRAPH_EX, [], "graph_1") is None
+    assert refusals.not_captured(RuntimeError("no"), NPUGRAPH_EX, config.MODES[NPUGRAPH_EX], [], "graph_1") is None
     overlap = RuntimeError("some elements refer to a single memory location")
-    told = failures.not_captured(overlap, NPUGRAPH_EX, [scalar], "graph_1")
+    told = refusals.not_captured(overlap, NPUGRAPH_EX, config.MODES[NPUGRAPH_EX], [scalar], "graph_1")
     assert told is not None
     assert told.what.startswith("TorchAir's in-place pass")
 
 
 def test_the_in_place_pass_has_its_own_way_out_in_each_captured_mode() -> None:
     error = RuntimeError("\nsome elements refer to a single memory location\nmore")
-    told = {mode: failures.failure_of(error, mode) for mode in MODES}
+    told = {mode: refusals.failure_of(error, config.MODES[mode]) for mode in MODES}
     assert told[GE] is told["eager"] is None
     fixes = {mode: found.fix or "" for mode, found in told.items() if found is not None}
     assert fixes[NPUGRAPH_EX].startswith("compiler.npugraph_ex.inplace_pass=false")
     assert fixes[ACLGRAPH].startswith("compiler.debug.aclgraph.disable_reinplace_inplaceable_ops_pass=true")
     assert {f.reason for f in told.values() if f} == {"some elements refer to a single memory location"}
-    assert failures.failure_of(RuntimeError("else"), ACLGRAPH) is None
+    assert refusals.failure_of(RuntimeError("else"), config.MODES[ACLGRAPH]) is None
 
 
 @pytest.mark.parametrize(
@@ -306,29 +306,29 @@ def test_streams_of_the_model_s_own_code_are_told_by_their_first_line_in_modes_t
     graph = torch.fx.Graph()
     module: Any = SimpleNamespace(graph=graph)
     x = graph.placeholder("x")
-    assert failures.own_stream(module) is None
+    assert refusals.own_stream(module) is None
     record = graph.call_function(torch.ops.streams.record_event, (0, 1))
     record.meta["stack_trace"] = '  File "/a/model.py", line 7, in forward\n    self.ready.record()\n'
     graph.output(x)
-    line = failures.own_stream(module)
+    line = refusals.own_stream(module)
     assert line == "model.py:7 in forward: self.ready.record()"
-    told = failures.streams_not_taken(TypeError("unhashable type: 'dict'\nmore"), ACLGRAPH, module, "graph_0")
+    told = refusals.streams_not_taken(TypeError("unhashable type: 'dict'\nmore"), ACLGRAPH, module, "graph_0")
     assert told is not None
     assert told.what.startswith("TorchAir's mode=reduce-overhead does not take streams and events")
     assert (told.graph, told.source, told.reason) == ("graph_0", line, "unhashable type: 'dict'")
     assert told.fix is not None
     assert told.fix.startswith("mode=npugraph_ex; ")
-    assert failures.streams_not_taken(ValueError("no converter for control_deps"), GE, module, "graph_0") is not None
-    assert failures.streams_not_taken(ValueError("something else"), GE, module, "graph_0") is None
-    assert failures.streams_not_taken(ValueError("no converter for control_deps"), GE, None, "graph_0") is None
+    assert refusals.streams_not_taken(ValueError("no converter for control_deps"), GE, module, "graph_0") is not None
+    assert refusals.streams_not_taken(ValueError("something else"), GE, module, "graph_0") is None
+    assert refusals.streams_not_taken(ValueError("no converter for control_deps"), GE, None, "graph_0") is None
 
 
 def test_super_kernel_options_that_torch_npu_refuses_are_told_by_their_path() -> None:
     error = RuntimeError("Invalid optimize_options param key: 'nonsense'.", "[ERROR] a date")
-    told = failures.failure_of(error, NPUGRAPH_EX)
+    told = refusals.failure_of(error, config.MODES[NPUGRAPH_EX])
     assert told is not None
     assert told.words == (
         "torch.npu.NPUGraph refuses compiler.npugraph_ex.super_kernel_optimize_options. "
         "It says: Invalid optimize_options param key: 'nonsense'."
     )
-    assert failures.failure_of(error, GE) is None
+    assert refusals.failure_of(error, config.MODES[GE]) is None

@@ -13,7 +13,7 @@ import torch.distributed
 
 from npucompose.errors import ConfigError
 from npucompose.table.modes import NPUGRAPH_EX
-from npucompose.targets.torchair import features
+from npucompose.targets.torchair import config, facts
 from npucompose.targets.torchair.hooks import PassHooks
 from tests.targets.torchair_fakes import Backend, Packages, Pipeline
 
@@ -25,7 +25,7 @@ def module_of_one() -> Any:
 
 
 def test_a_cached_function_is_saved_and_then_loaded(packages: Packages, tmp_path: Path) -> None:
-    saves = tmp_path / "func" / features.CACHE_FILE
+    saves = tmp_path / "func" / config.CACHE_FILE
 
     def compiled(*args: Any, **named: Any) -> Any:
         saves.parent.mkdir(exist_ok=True)
@@ -36,7 +36,7 @@ def test_a_cached_function_is_saved_and_then_loaded(packages: Packages, tmp_path
     packages.result = compiled
     folders = SimpleNamespace(cache=tmp_path, files=None)
     backend: Any = Backend(folders=folders)
-    cached = features.Cached(backend, module_of_one(), {"op": "taken apart"}, None)
+    cached = config.Cached(backend, module_of_one(), {"op": "taken apart"}, None)
     [(name, what, args, named)] = packages.asked
     assert (name, what, args) == ("torchair", "cache_compile", ("forward of the module",))
     assert named == {
@@ -48,18 +48,18 @@ def test_a_cached_function_is_saved_and_then_loaded(packages: Packages, tmp_path
     assert cached(3) == ((3,), {})
     assert len(backend.entered_at) == len(backend.charged) == 1
     again: Any = Backend(folders=folders, mode=NPUGRAPH_EX)
-    features.Cached(again, module_of_one(), {}, True)()
+    config.Cached(again, module_of_one(), {}, True)()
     assert again.cache == "loaded"
     assert (packages.asked[-1][0], packages.asked[-1][3]["dynamic"]) == ("npugraph_ex", True)
     compiled_again: Any = Backend(folders=folders, compilations=["one"])
-    features.Cached(compiled_again, module_of_one(), {}, True)()
+    config.Cached(compiled_again, module_of_one(), {}, True)()
     assert compiled_again.cache == "saved"
     nowhere: Any = Backend(folders=SimpleNamespace(cache=tmp_path / "empty", files=None))
     (tmp_path / "empty").mkdir()
-    features.Cached(nowhere, module_of_one(), {}, True)()
+    config.Cached(nowhere, module_of_one(), {}, True)()
     assert nowhere.cache == "not saved"
     with pytest.raises(ConfigError, match=r"compile\.cache=true needs a folder"):
-        features.Cached(Backend(), module_of_one(), {}, True)  # type: ignore[arg-type]
+        config.Cached(Backend(), module_of_one(), {}, True)  # type: ignore[arg-type]
 
 
 def test_export_is_given_the_call_and_says_where_to(packages: Packages) -> None:
@@ -67,9 +67,9 @@ def test_export_is_given_the_call_and_says_where_to(packages: Packages) -> None:
     backend.genuine.config.export.export_path_dir = "there"
     backend.genuine.config.export.export_name = ""
     call: Any = SimpleNamespace(args=(1, 2), kwargs={"x": 3})
-    features.export(backend, "module", call, None)  # type: ignore[arg-type]
+    config.export(backend, "module", call, None)  # type: ignore[arg-type]
     backend.genuine.config.export.export_name = "mine"
-    features.export(backend, "module", call, True)  # type: ignore[arg-type]
+    config.export(backend, "module", call, True)  # type: ignore[arg-type]
     (name, what, args, named), (_, _, _, second) = packages.asked
     assert (name, what, args) == ("torchair", "dynamo_export", (1, 2))
     assert named == {
@@ -80,21 +80,21 @@ def test_export_is_given_the_call_and_says_where_to(packages: Packages) -> None:
     assert (len(backend.entered_at), backend.charged) == (2, [(0, True)] * 2)
     own: Any = SimpleNamespace(args=(), kwargs={"model": 1, "config": 2})
     with pytest.raises(ConfigError, match=r"has arguments of its own named config(,| and) model"):
-        features.export(backend, "module", own, True)  # type: ignore[arg-type]
+        config.export(backend, "module", own, True)  # type: ignore[arg-type]
     assert len(packages.asked) == 2
 
 
 def test_collectives_are_replaced_where_torch_has_them(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    features.patch_for_hcom()
+    config.patch_for_hcom()
     assert packages.asked == [("torchair", "patch_for_hcom", (), {})]
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="this torch is built without it"):
-        features.patch_for_hcom()
+        config.patch_for_hcom()
     assert len(packages.asked) == 1
 
 
 def test_which_collectives_are_torchairs_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert features.patched() == ()
+    assert facts.patched() == ()
 
     def replaced() -> None:
         pass
@@ -103,15 +103,15 @@ def test_which_collectives_are_torchairs_by_now(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.distributed, "all_to_all", replaced)
     monkeypatch.setattr(torch.distributed, "all_reduce", replaced)
     monkeypatch.setattr(torch.distributed, "broadcast", None)
-    assert features.patched() == ("all_reduce", "all_to_all")
+    assert facts.patched() == ("all_reduce", "all_to_all")
 
 
 def test_the_files_below_a_folder_are_told_by_their_path_in_it(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name in ("z.txt", "b/a.txt"):
         (tmp_path / name).touch()
-    assert features.written(tmp_path) == ("b/a.txt", "z.txt")
-    assert features.written(tmp_path / "z.txt") == features.written(None) == features.written(tmp_path / "no") == ()
+    assert facts.written(tmp_path) == ("b/a.txt", "z.txt")
+    assert facts.written(tmp_path / "z.txt") == facts.written(None) == facts.written(tmp_path / "no") == ()
 
 
 def test_dump_options_are_written_into_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_dump_options_are_written_into_the_folder(monkeypatch: pytest.MonkeyPatc
     graphs.fx2ge_converter = converter
     monkeypatch.setitem(sys.modules, "torchair", ModuleType("torchair"))
     monkeypatch.setitem(sys.modules, "torchair._ge_concrete_graph", graphs)
-    features.dump_options_into(tmp_path)
+    config.dump_options_into(tmp_path)
     assert converter.Path.cwd() == tmp_path
     assert converter.Path("a") == Path("a")
 
@@ -174,7 +174,7 @@ def test_a_refusal_of_ours_is_kept_and_goes_on() -> None:
 
 def test_the_genuine_objects_account_is_made_plain() -> None:
     value = object()
-    assert features._plain({"a": True, 2: 3, "c": 0.5, "d": "text", "e": None, "f": value}) == {
+    assert facts.plain_options({"a": True, 2: 3, "c": 0.5, "d": "text", "e": None, "f": value}) == {
         "a": True, "2": 3, "c": 0.5, "d": "text", "e": "None", "f": str(value),
     }  # fmt: skip
-    assert features._plain(({"a": 1}, {"b": [2]})) == {"local": {"a": 1}, "global": {"b": "[2]"}}
+    assert facts.plain_options(({"a": 1}, {"b": [2]})) == {"local": {"a": 1}, "global": {"b": "[2]"}}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.torchair import ge_graphs
-from npucompose.targets.torchair.ge_graphs import Loaded
+from npucompose.targets.torchair import facts
+from npucompose.targets.torchair.facts import Loaded
 
 # GE graphs.
 
@@ -67,7 +67,7 @@ def ge_graph(size: int = -1) -> Loaded:
 
 @pytest.mark.usefixtures("ge_ir")
 def test_a_ge_graph_becomes_facts() -> None:
-    found = ge_graphs.facts(ge_graph())
+    found = facts.graph_facts(ge_graph())
     assert (found.name, found.nodes, found.shapes) == ("graph_1", 6, "dynamic")
     assert list(found.types.items()) == [("Add", 2), ("Data", 1), ("MatMul", 1), ("NetOutput", 1), ("RefData", 1)]
     assert list(found.data.items()) == [("a", "FLOAT [4, -1]"), ("b", "INT64 [3] NPU")]
@@ -76,13 +76,13 @@ def test_a_ge_graph_becomes_facts() -> None:
     assert found.cores == {"Add_2": "8 cube, 16 vector"}
     assert found.super_kernels == {"Add_2": "", "Add_3": "sk"}
     assert found.control_edges == ("Mm -> Add_2",)
-    assert ge_graphs.facts(ge_graph(-2)).shapes == "dynamic"
-    assert ge_graphs.facts(ge_graph(0)).shapes == "static"
+    assert facts.graph_facts(ge_graph(-2)).shapes == "dynamic"
+    assert facts.graph_facts(ge_graph(0)).shapes == "static"
 
 
 def test_what_feeds_each_operator_decides_whether_a_graph_sinks() -> None:
     loaded = ge_graph()
-    found = ge_graphs.ge_facts(loaded)
+    found = facts.ge_facts(loaded)
     assert found.data == {"a": (4, -1), "b": (3,)}
     assert list(found.data) == ["a", "b"]
     assert found.inputs["Mm"] == ("MatMul", {"x1": "Data", "x2": "?"})
@@ -94,7 +94,7 @@ def test_what_feeds_each_operator_decides_whether_a_graph_sinks() -> None:
 
 @pytest.mark.usefixtures("ge_ir")
 def test_a_ge_graph_is_listed_a_line_for_each_node() -> None:
-    assert ge_graphs.listing(ge_graph(), {"ge.y": "0", "ge.x": "1"}) == (
+    assert facts.listing(ge_graph(), {"ge.y": "0", "ge.x": "1"}) == (
         "# GE graph graph_1: 6 nodes, dynamic shapes, as handed to libge\n"
         "# option ge.a = 1\n# option ge.b = 2\n# global option ge.x = 1\n# global option ge.y = 0\n"
         "b: INT64 [3] NPU, FLOAT [-1] = RefData()  # index=1, _user_stream_label=stream1\n"
@@ -113,11 +113,11 @@ def test_constants_lists_and_plain_attributes_are_listed_with_their_values() -> 
     tensor = SimpleNamespace(desc=described(2, 2, device="CPU"), data=data)
     listed = SimpleNamespace(ListFields=lambda: [("i", [1, 2]), ("val_type", 2)])
     const = ge_op("Const", "Const", out=[described(2, 2)], value=attribute("t", tensor), b=attribute("list", listed))
-    assert ge_graphs._line(const) == "Const: INT64 [2] = Const()  # b=[1, 2], value=INT64 [2] CPU [2, 3]"
+    assert facts._line(const) == "Const: INT64 [2] = Const()  # b=[1, 2], value=INT64 [2] CPU [2, 3]"
     long = SimpleNamespace(desc=described(1, 9), data=torch.arange(9.0).numpy().tobytes())
-    assert ge_graphs._constant(long) == "FLOAT [9] [0, 1, 2, 3, 4, 5, 6, 7, …]"
-    assert ge_graphs._constant(SimpleNamespace(desc=described(1, 0), data=b"")) == "FLOAT [0] of 0 bytes"
-    assert ge_graphs._text(attribute("b", True)) == "True"
+    assert facts._constant(long) == "FLOAT [9] [0, 1, 2, 3, 4, 5, 6, 7, …]"
+    assert facts._constant(SimpleNamespace(desc=described(1, 0), data=b"")) == "FLOAT [0] of 0 bytes"
+    assert facts._text(attribute("b", True)) == "True"
 
 
 def test_every_graph_that_is_loaded_or_exported_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,21 +144,21 @@ def test_every_graph_that_is_loaded_or_exported_is_noted_once(monkeypatch: pytes
     module("torchair._ge_concrete_graph.ge_ir_pb2", ModelDef=ModelDef)
     backend = module("torchair.core._backend", TorchNpuGraph=Graph, _GLOBAL_COMPILE_OPTION=None)
     module("torchair.core", _torchair=compiled, _backend=backend)
-    monkeypatch.setattr(ge_graphs, "LOADED", [])
-    monkeypatch.setattr(ge_graphs, "_WATCHED", [])
-    ge_graphs.watch_ge()
-    ge_graphs.watch_ge()
+    monkeypatch.setattr(facts, "LOADED", [])
+    monkeypatch.setattr(facts, "_WATCHED", [])
+    facts.watch_ge()
+    facts.watch_ge()
     assert Graph().load(SimpleNamespace(SerializeToString=lambda: b"one"), {"ge.a": 1}, more=2) == "loaded"
     assert Graph().load(SimpleNamespace(SerializeToString=lambda: b"two")) == "loaded"
     assert compiled.export(b"three", {"k": True}) == "exported"
     assert told == [
         ("load", b"one", {"ge.a": 1}, {"more": 2}), ("load", b"two", None, {}), ("export", {"k": True})
     ]  # fmt: skip
-    assert [(one.name, one.options) for one in ge_graphs.LOADED] == [
+    assert [(one.name, one.options) for one in facts.LOADED] == [
         ("one", {"ge.a": "1"}),
         ("two", {}),
         ("three", {"k": "True"}),
     ]
-    assert ge_graphs.global_options() == {}
+    assert facts.global_options() == {}
     backend._GLOBAL_COMPILE_OPTION = {"ge.x": 1}
-    assert ge_graphs.global_options() == {"ge.x": "1"}
+    assert facts.global_options() == {"ge.x": "1"}

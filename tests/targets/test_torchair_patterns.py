@@ -14,8 +14,8 @@ from attrs import evolve
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Pattern, Replace
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.torchair import config, features, ge_graphs, hooks
-from npucompose.targets.torchair.features import facts
+from npucompose.targets.torchair import config, facts, hooks
+from npucompose.targets.torchair.target import TorchairTarget
 from tests.sample_graphs import CAN
 from tests.targets.torchair_fakes import Asked, Backend
 
@@ -87,7 +87,7 @@ def replacing(*names: str, **more: Any) -> Any:
 def handed(*passes: tuple[str, Any], mode: str = GE, check: Any = None, fusion: bool = True) -> tuple[Any, Any]:
     pre = evolve(PassPipeline(passes=(), can=CAN), passes=passes)
     pre = evolve(pre, check=check) if check is not None else pre
-    backend: Any = Backend(mode=mode, pre=pre, options=Asked({hooks.FUSION[mode == NPUGRAPH_EX]: fusion}))
+    backend: Any = Backend(mode=mode, pre=pre, options=Asked({config.MODES[mode].fusion_option: fusion}))
     return hooks.hand_over(backend), backend
 
 
@@ -235,12 +235,13 @@ def test_the_report_says_what_came_out(
     mode: str, patched: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "written.txt").touch()
-    monkeypatch.setattr(ge_graphs, "LOADED", ["one"])
-    monkeypatch.setattr(ge_graphs, "global_options", lambda: {"g": "1"})
-    monkeypatch.setattr(ge_graphs, "facts", lambda loaded: f"facts of {loaded}")
-    monkeypatch.setattr(features, "patched", lambda: ("all_reduce",))
+    monkeypatch.setattr(facts, "LOADED", ["one"])
+    monkeypatch.setattr(facts, "global_options", lambda: {"g": "1"})
+    monkeypatch.setattr(facts, "graph_facts", lambda loaded: f"facts of {loaded}")
+    monkeypatch.setattr(facts, "patched", lambda: ("all_reduce",))
     target: Any = SimpleNamespace(
         package_version=lambda: "2.13.0", platform=lambda: "stand-in", patch_for_hcom=patched,
+        support=config.MODES.__getitem__,
         counts=lambda asked: {"captures": 1, "unordered": (asked,)},
     )  # fmt: skip
     genuine = SimpleNamespace(config=SimpleNamespace(as_dict=lambda: {"a": 1}))
@@ -248,7 +249,8 @@ def test_the_report_says_what_came_out(
         mode=mode, genuine=genuine, compilations=["x", "y"], cache="saved",
         folders=SimpleNamespace(files=tmp_path, cache=None),
     )  # fmt: skip
-    told = facts(target, backend)
+    told = TorchairTarget.device_facts(target, backend)
+    assert told is not None
     assert told.package == ("npugraph_ex" if mode == NPUGRAPH_EX else "torchair")
     assert (told.version, told.platform, told.config, told.fx_graphs) == ("2.13.0", "stand-in", {"a": 1}, 2)
     assert (told.ge_graphs, told.global_options) == ((("facts of one",), {"g": "1"}) if mode == GE else ((), {}))

@@ -19,7 +19,7 @@ from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
 from npucompose.targets.optional import device_memory
-from npucompose.targets.torchair import config, features, ge_graphs
+from npucompose.targets.torchair import config, facts, refusals
 from npucompose.targets.torchair import target as of_target
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
@@ -141,21 +141,21 @@ def test_signals_and_levels_are_as_they_were_after_torchair_was_imported() -> No
 
 def test_a_failure_comes_out_in_our_words_and_a_refusal_as_it_was() -> None:
     backend: Any = Backend(refusal="of an earlier graph")
-    with pytest.raises(CompileError, match="TorchAir has no GE converter"), of_target.translate_errors(backend):
+    with pytest.raises(CompileError, match="TorchAir has no GE converter"), refusals.translate_errors(backend):
         raise RuntimeError(NO_CONVERTER)
-    with pytest.raises(RuntimeError, match="else"), of_target.translate_errors(backend):
+    with pytest.raises(RuntimeError, match="else"), refusals.translate_errors(backend):
         raise RuntimeError("else")
     refusal = ConfigError("ours")
 
     def refused() -> None:
-        with of_target.translate_errors(backend):
+        with refusals.translate_errors(backend):
             backend.refusal = refusal
             raise RuntimeError(NO_CONVERTER)
 
     with pytest.raises(ConfigError) as caught:
         refused()
     assert caught.value is refusal
-    with of_target.translate_errors(backend):
+    with refusals.translate_errors(backend):
         assert backend.refusal is None
 
 
@@ -165,18 +165,18 @@ def test_what_fails_when_a_graph_is_captured_is_told_as_what_fails_while_compili
 
     module = fx.symbolic_trace(lambda x: torch.ops.aten.nonzero.default(x) * 2)
     made: Any = SimpleNamespace(id="graph_2", graph_module=fx.GraphModule({}, fx.Graph()), failure=None)
-    told = of_target._told(failing, Backend(mode=ACLGRAPH), [made])  # type: ignore[arg-type]
+    told = refusals.translating_captures(failing, Backend(mode=ACLGRAPH), [made])  # type: ignore[arg-type]
     with pytest.raises(CompileError, match="in-place pass"):
         told("refer to a single memory location")
     assert made.failure.graph == "graph_2"
     with pytest.raises(RuntimeError, match="else"):
         told("else")
     refused: Any = SimpleNamespace(id="graph_2", graph_module=module, failure=None)
-    told = of_target._told(failing, Backend(mode=ACLGRAPH), [refused])  # type: ignore[arg-type]
+    told = refusals.translating_captures(failing, Backend(mode=ACLGRAPH), [refused])  # type: ignore[arg-type]
     with pytest.raises(CompileError, match=r"cannot capture aten\.nonzero \(node nonzero"):
         told("else")
     assert refused.failure.operator == "aten.nonzero"
-    assert of_target._told(lambda a, b: a - b, Backend(), [])(5, 3) == 2  # type: ignore[arg-type]
+    assert refusals.translating_captures(lambda a, b: a - b, Backend(), [])(5, 3) == 2  # type: ignore[arg-type]
 
 
 def test_the_graph_that_was_not_taken_keeps_the_failure() -> None:
@@ -184,7 +184,7 @@ def test_the_graph_that_was_not_taken_keeps_the_failure() -> None:
     backend: Any = Backend(compilations=[earlier])
 
     def compiled() -> None:
-        with of_target.translate_errors(backend):
+        with refusals.translate_errors(backend):
             backend.compilations.append(last)
             raise RuntimeError(NO_CONVERTER)
 
@@ -199,7 +199,7 @@ def test_a_graph_that_was_not_taken_keeps_an_error_that_nobody_understands() -> 
     backend: Any = Backend(mode=ACLGRAPH)
 
     def compiled() -> None:
-        with of_target.translate_errors(backend):
+        with refusals.translate_errors(backend):
             backend.compilations.append(last)
             raise ValueError("only sym and constant\nand more")
 
@@ -254,10 +254,10 @@ def test_gears_decompositions_and_texts_belong_to_ge(packages: Packages, monkeyp
     assert target().decompositions(Backend()) == {}  # type: ignore[arg-type]
     made = SimpleNamespace(backend=SimpleNamespace(keywords={"decompositions": {"a": 1}}))
     assert target().decompositions(Backend(genuine=made)) == {"a": 1}  # type: ignore[arg-type]
-    monkeypatch.setattr(ge_graphs, "LOADED", ["one", "two", "three"])
-    monkeypatch.setattr(ge_graphs, "global_options", lambda: {"g": "1"})
-    monkeypatch.setattr(ge_graphs, "listing", lambda loaded, options: f"{loaded} {options['g']}")
-    monkeypatch.setattr(ge_graphs, "ge_facts", lambda loaded: f"facts of {loaded}")
+    monkeypatch.setattr(facts, "LOADED", ["one", "two", "three"])
+    monkeypatch.setattr(facts, "global_options", lambda: {"g": "1"})
+    monkeypatch.setattr(facts, "listing", lambda loaded, options: f"{loaded} {options['g']}")
+    monkeypatch.setattr(facts, "ge_facts", lambda loaded: f"facts of {loaded}")
     backend: Any = Backend(loaded_before=1)
     assert target().device_texts(backend) == {
         "graph_0.ge.txt": "one 1",
@@ -275,9 +275,9 @@ def test_the_genuine_objects_of_an_experiment(
     packages: Packages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dumped: list[Path] = []
-    monkeypatch.setattr(features, "dump_options_into", dumped.append)
-    monkeypatch.setattr(ge_graphs, "LOADED", ["before"])
-    monkeypatch.setattr(config, "decompositions", lambda names, mode: {"op": (names, mode)})
+    monkeypatch.setattr(config, "dump_options_into", dumped.append)
+    monkeypatch.setattr(facts, "LOADED", ["before"])
+    monkeypatch.setattr(refusals, "decompositions", lambda names, can: {"op": (names, can.ge)})
     order: list[str] = []
 
     def backend(mode: str, files: Path | None, **asked: Any) -> Any:
@@ -292,7 +292,7 @@ def test_the_genuine_objects_of_an_experiment(
     assert given.loaded_before == 1
     assert (made.config.mode, made.options, made.backend.name) == (GE, None, "torchair")
     keywords = made.backend.keywords["decompositions"]
-    assert keywords == {"compiler_config": made.config, "custom_decompositions": {"op": (("aten.gelu",), GE)}}
+    assert keywords == {"compiler_config": made.config, "custom_decompositions": {"op": (("aten.gelu",), True)}}
     assert made.config.post_grad_custom_pre_pass.__name__ == "before"
     assert made.config.post_grad_custom_post_pass.__name__ == "after"
     assert dumped == [tmp_path]
@@ -306,26 +306,26 @@ def test_the_genuine_objects_of_an_experiment(
 
 
 def test_a_cached_call_and_an_export_come_out_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "decompositions", lambda names, mode: (names, mode))
-    monkeypatch.setattr(features, "Cached", lambda *given: lambda *args, **named: (given, args, named))
+    monkeypatch.setattr(refusals, "decompositions", lambda names, can: (names, can.ge))
+    monkeypatch.setattr(config, "Cached", lambda *given: lambda *args, **named: (given, args, named))
     backend: Any = Backend()
     given, args, named = target().cached(backend, "module", True)(1, a=2)  # type: ignore[arg-type]
-    assert (given, args, named) == ((backend, "module", ((), GE), True), (1,), {"a": 2})
+    assert (given, args, named) == ((backend, "module", ((), True), True), (1,), {"a": 2})
 
     def failing(*_: Any) -> None:
         raise RuntimeError(NO_CONVERTER)
 
-    monkeypatch.setattr(features, "Cached", lambda *_: failing)
+    monkeypatch.setattr(config, "Cached", lambda *_: failing)
     with pytest.raises(CompileError, match="no GE converter"):
         target().cached(backend, "module", True)()  # type: ignore[arg-type]
-    monkeypatch.setattr(ge_graphs, "LOADED", ["before"])
-    monkeypatch.setattr(features, "export", lambda *given: ge_graphs.LOADED.append(given))  # type: ignore[arg-type]
+    monkeypatch.setattr(facts, "LOADED", ["before"])
+    monkeypatch.setattr(config, "export", lambda *given: facts.LOADED.append(given))  # type: ignore[arg-type]
     target().export(backend, "module", "call", None)  # type: ignore[arg-type]
-    assert ge_graphs.LOADED[1:] == [(backend, "module", "call", None)]
-    monkeypatch.setattr(features, "export", lambda *_: None)
+    assert facts.LOADED[1:] == [(backend, "module", "call", None)]
+    monkeypatch.setattr(config, "export", lambda *_: None)
     with pytest.raises(CompileError, match="exported no graph"):
         target().export(backend, "module", "call", None)  # type: ignore[arg-type]
-    monkeypatch.setattr(features, "export", failing)
+    monkeypatch.setattr(config, "export", failing)
     with pytest.raises(CompileError, match="no GE converter"):
         target().export(backend, "module", "call", None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="target=npu compiles through TorchAir"):

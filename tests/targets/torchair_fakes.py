@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.targets.torchair import config
 
 MODES = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
 
@@ -76,7 +77,16 @@ class Backend(SimpleNamespace):
     def __init__(self, **more: Any) -> None:
         folders = SimpleNamespace(cache=None, files=None)
         genuine = SimpleNamespace(config=Tree(), backend=None, options=None)
-        given = {"mode": GE, "cache": None, "compilations": [], "entered_at": [], "refusal": None, "options": Asked()}
+        target = SimpleNamespace(support=config.MODES.__getitem__)
+        given = {
+            "mode": GE,
+            "target": target,
+            "cache": None,
+            "compilations": [],
+            "entered_at": [],
+            "refusal": None,
+            "options": Asked(),
+        }
         super().__init__(**{"folders": folders, "genuine": genuine, "charged": [], **given, **more})
 
     def charge(self, known: int, seconds: float) -> None:

@@ -23,7 +23,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
     "extensions": ("src/npucompose_extensions",),
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
-    "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "untrusted.py", "user_code.py", "registry.py")),
+    "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
     "replay, C++": (NATIVE,),
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),

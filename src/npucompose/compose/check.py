@@ -24,12 +24,13 @@ from npucompose.passes.pipeline import build
 from npucompose.registry import Registry
 from npucompose.results.effective import Effective, origin
 from npucompose.schema.experiment import Choice, Experiment
+from npucompose.schema.sections import Extensions
 from npucompose.sinking import OperatorTable, shipped_table
 from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
 from npucompose.targets.npu_offline.option_trees import live_tree
-from npucompose.targets.npu_offline.wheel import Found, find
+from npucompose.targets.npu_offline.wheel import UnpackedWheel, find
 from npucompose.vendor.compiler import VERSION, CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 from npucompose.vendor.versions import REFERENCE, Doubt, assumed, doubted, known, learn, mode_refused, refused
@@ -236,6 +237,10 @@ def _complete(experiment: Experiment, provenance: Mapping[str, str]) -> dict[str
         value = getattr(experiment, field.name)
         if isinstance(value, (CompilerOptions, InductorOptions)):
             names = [f"{field.name}.{path}" for path in value.changed()]
+        elif isinstance(value, Extensions):
+            names = [
+                f"{field.name}.{one}.{f.name}" for one, made in value.named.items() for f in attrs.fields(type(made))
+            ]
         elif attrs.has(type(value)) and not isinstance(value, Choice):
             names = [f"{field.name}.{f.name}" for f in attrs.fields(type(value))]
         else:
@@ -263,7 +268,7 @@ def _who_chose(section: str, provenance: Mapping[str, str]) -> str:
 KEY = f"compiler.{VERSION}"
 
 
-def found_here() -> Found | None:
+def found_here() -> UnpackedWheel | None:
     """The torch_npu of this machine; from now on its version has the tree that its own files declare."""
     found = find()
     if found is not None:
@@ -271,7 +276,7 @@ def found_here() -> Found | None:
     return found
 
 
-def _learn(found: Found) -> None:
+def _learn(found: UnpackedWheel) -> None:
     """What cannot be read leaves the version to the table: as it is, or assumed."""
     with suppress(ConfigError, OSError):
         leaves = live_tree(found.tree)
@@ -305,7 +310,7 @@ class TorchNpu:
         )
 
 
-def torch_npu_of(experiment: Experiment, finder: Callable[[], Found | None], *, runs: bool = False) -> TorchNpu:
+def torch_npu_of(experiment: Experiment, finder: Callable[[], UnpackedWheel | None], *, runs: bool = False) -> TorchNpu:
     """The version whose tree is taken; ConfigError with every option of the experiment that it has not.
 
     `compiler.torch_npu_version` says it; else it is the torch_npu that is found here, whose tree is read from its
@@ -329,7 +334,7 @@ def torch_npu_of(experiment: Experiment, finder: Callable[[], Found | None], *, 
     return chosen
 
 
-def _of(found: Found | None) -> TorchNpu:
+def _of(found: UnpackedWheel | None) -> TorchNpu:
     if found is None:
         return TorchNpu(version=REFERENCE, by="no torch_npu was found")
     return TorchNpu(version=found.version, by=f"found by {found.by}{_assumption(found.version)}")
@@ -341,7 +346,7 @@ def _assumption(version: str) -> str:
     return f"; its tree was not read, that of {stands_in} is assumed" if stands_in else ""
 
 
-def _same(asked: str, found: Found, target: str) -> None:
+def _same(asked: str, found: UnpackedWheel, target: str) -> None:
     if known(found.version) != asked:
         raise ConfigError(
             f"{KEY}={asked}, but target={target} runs the genuine classes of torch_npu {found.version}, found by "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from npucompose.errors import ConfigError
+from npucompose.registry import installed, package_of
 
 
 def conf_dir() -> Path:
@@ -32,9 +35,20 @@ def _folder(given: str) -> Path:
     raise ConfigError(f"--config-dir {given}: no such folder.")
 
 
+def installed_dirs() -> dict[Path, str]:
+    """{conf/ of an installed package: the package}: each names the module beside whose file, or in which, it lies."""
+    found: dict[Path, str] = {}
+    for point in installed("npucompose.conf").values():
+        with suppress(ImportError, ValueError):
+            spec = find_spec(point.value)
+            if spec is not None and spec.origin is not None and (folder := Path(spec.origin).parent / "conf").is_dir():
+                found[folder] = package_of(point)
+    return found
+
+
 def choices_of(group: str, dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     """The names of the YAML files of a group, over all folders."""
-    folders = (*dirs, conf_dir())
+    folders = (*dirs, conf_dir(), *installed_dirs())
     return tuple(sorted({file.stem for folder in folders for file in files_of(folder / group)}))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npucompose.compose.conf import conf_dir
+from npucompose.compose.conf import conf_dir, installed_dirs
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.references import escaped, resolved
@@ -109,6 +109,7 @@ def _record(config: Any, overrides: Sequence[Override]) -> None:
 def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.core.object_type import ObjectType
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
@@ -141,11 +142,34 @@ def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
             super().__init__(search_path)
             self.ours = [s for s in self.sources if s.scheme() != "file" or s.path not in theirs]
             self.sources = [s if s in self.ours else ForeignFiles(s.provider, s.path, self) for s in self.sources]
+            self.without = True
+            """The folders of installed packages are not among the sources yet."""
             self.read: dict[str, Any] = {}
             self.counted: dict[str, int] = {}
 
         def __deepcopy__(self, memo: Any) -> GuardedRepository:
             return self  # Hydra copies a repository before it adds hydra.searchpath, which nobody here may set
+
+        def _find_object_source(self, config_path: str, object_type: Any) -> Any:
+            """Where nobody else has a file, installed packages are asked for it, from then on."""
+            found = super()._find_object_source(config_path, object_type)
+            nobodys = config_path.startswith("hydra/") or config_path.endswith(
+                "/None"
+            )  # `experiment: null` is asked for
+            if found is not None or object_type is not ObjectType.CONFIG or nobodys:
+                return found
+            self.add_installed()
+            return super()._find_object_source(config_path, object_type)
+
+        def get_group_options(self, group_name: str, results_filter: Any = ObjectType.CONFIG) -> list[str]:
+            self.add_installed()
+            return super().get_group_options(group_name, results_filter)
+
+        def add_installed(self) -> None:
+            if self.without:
+                added = [FileConfigSource(package, f"file://{folder}") for folder, package in installed_dirs().items()]
+                self.ours, self.without = [*self.ours, *added], False
+                self.sources[-1:-1] = added  # Hydra's own has to be the last
 
         def is_known_group(self, group: str) -> bool:
             """Of the package or an installed extension."""

@@ -103,13 +103,20 @@ def judged(rules: Sequence[Rule], asked: Asked) -> tuple[Effective, ...]:
 
 def _acting(section: str, asked: Asked) -> Iterator[Finding]:
     """Every option of a section that says where it acts, where it does not."""
-    holder = getattr(asked.experiment, section)
-    for declared in attrs.fields(type(holder)):
-        acts, value = declared.metadata.get("acts"), getattr(holder, declared.name)
-        if acts is None or not value:
-            continue
-        option = f"{section}.{declared.name}"
-        why, refused_by = why_idle(acts, option, asked)
+    return _idle_fields(section, getattr(asked.experiment, section), asked)
+
+
+def _installed(asked: Asked) -> Iterator[Finding]:
+    """The same for the sections of installed packages."""
+    for name, holder in asked.experiment.extensions.named.items():
+        yield from _idle_fields(f"extensions.{name}", holder, asked)
+
+
+def _idle_fields(section: str, holder: Any, asked: Asked) -> Iterator[Finding]:
+    for field in attrs.fields(type(holder)):
+        acts, value = field.metadata.get("acts"), getattr(holder, field.name)
+        option = f"{section}.{field.name}"
+        why, refused_by = why_idle(acts, option, asked) if acts is not None and value else ("", NEVER)
         if why:
             whole = isinstance(value, Mapping)
             given, instead = (dict(value), None) if whole else (value, False)
@@ -261,7 +268,7 @@ def _device(asked: Asked) -> Iterator[Finding]:
             named = f"{lacks.replace(', nominal', '')} ({devices.WHERE}={asked.experiment.target.options.get('soc')})"
             yield Finding(ALWAYS, f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
     if mode.captures and product.captures is False:
-        runs = ", ".join(one.name for one in MODES.values() if not one.captures)
+        runs = ", ".join(one.name for one in MODES.every().values() if not one.captures)
         why = f"{title} captures no graphs: aclmdlRICaptureBegin is not supported there; modes that run on it: {runs}"
         refused_by = STRICT if asked.can("vendor_compiler") else STRICTEST
         yield idle("mode", mode.name, why, refused_by, sentence=f"mode={mode.name}: {why}.")
@@ -382,5 +389,5 @@ COMPILE_RULES: tuple[Rule, ...] = (partial(_at_odds, CONFLICTS), _nothing_runs, 
 GEAR_RULES: tuple[Rule, ...] = (_gears, partial(_at_odds, GEAR_CONFLICTS), partial(_acting, "shapes"))
 RULES: tuple[Rule, ...] = (
     _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, *COMPILE_RULES,
-    _inductor,
+    _inductor, _installed,
 )  # fmt: skip

@@ -5,7 +5,7 @@ Plain data in, plain data out: nothing that is given is changed, and what is equ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
+from npucompose.schema.sections import SECTIONS
 from npucompose.table.options import base_tree, free_mappings
 from npucompose.table.structure import classes_of
 from npucompose.targets import TARGETS
@@ -39,7 +40,7 @@ def _classes() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for field in fields:
         kinds = classes_of(field.type)
-        if field.name in BY_NAME or field.name == "mode" or not kinds:
+        if field.name in (*BY_NAME, "mode", "extensions") or not kinds:
             continue
         several = len(kinds) > 1
         found[field.name] = {attrs.fields(one).name.default if several else "": one for one in kinds}
@@ -58,6 +59,10 @@ def _sections(tree: Tree) -> Iterator[tuple[tuple[str, ...], type[Any]]]:
         section = tree.get(name)
         if isinstance(section, Mapping) and (cls := _registered(registry, section.get("name"))):
             yield (name,), cls
+    named = tree.get("extensions")
+    for name in named if isinstance(named, Mapping) else ():
+        if cls := _registered(SECTIONS, name):
+            yield ("extensions", name), cls
     passes = tree.get("passes")
     for label, options in passes.items() if isinstance(passes, Mapping) else ():
         name = options.get("pass", label) if isinstance(options, Mapping) else label
@@ -76,14 +81,17 @@ def _registered(registry: Registry[Any], name: Any) -> type[Any] | None:
 def _plain_keys() -> dict[str, Any]:
     """{field of an experiment that is no section: its default}."""
     plain = base_tree(Experiment)
-    return {name: value for name, value in plain.items() if name not in {*_classes(), *BY_NAME, "mode"}}
+    return {name: value for name, value in plain.items() if name not in {*_classes(), *BY_NAME, "mode", "extensions"}}
 
 
-def completed(tree: Tree) -> dict[str, Any]:
+def completed(tree: Tree, extensions: Iterable[str] = ()) -> dict[str, Any]:
     """What files say, above the default of every option that they leave out.
 
     `completed({"target": {"name": "npu"}, …})["target"]` has `index: 0` and each other option of that target.
+    `extensions` are sections of installed packages that nothing in `tree` names.
     """
+    if named := [name for name in extensions if _registered(SECTIONS, name)]:
+        tree = {**tree, "extensions": {**dict.fromkeys(named), **(tree.get("extensions") or {})}}
     named = dict.fromkeys(field.name for field in attrs.fields(Experiment))
     whole = {**_plain_keys(), **tree}
     whole = {name: whole[name] for name in named if name in whole} | whole

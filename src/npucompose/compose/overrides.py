@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.schema.sections import SECTIONS
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -132,6 +133,8 @@ def _no_place(node: Any, keys: Keys, parts: list[str], value: Any, walked: list[
 
 
 def _unknown_key(part: str, keys: list[str], walked: list[str], text: str) -> str:
+    if walked[:1] == ["extensions"] or (part == "extensions" and not walked):
+        return unknown(SECTIONS.kind, text.partition("=")[0].split(".")[1], SECTIONS.names(), text)
     at = f" of {'.'.join(walked)}" if walked else ""
     if not keys:
         return f"unknown key '{part}'{at} @ {text}. It holds no keys yet: +{text} adds one."

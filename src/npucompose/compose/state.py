@@ -22,8 +22,9 @@ from attrs import field, frozen
 from torch import nn
 
 from npucompose.errors import listed
-from npucompose.measure.numerics import compare, same_bits
+from npucompose.measure.numerics import compare
 from npucompose.models.nested import mapped
+from npucompose.replay.operands import same_bytes
 from npucompose.results.measured import Numerics
 
 MISSING = object()
@@ -260,7 +261,7 @@ def _equal(now: Any, start: Any) -> bool:
     """Bit for bit for tensors; what cannot be compared counts as equal."""
     if isinstance(now, torch.Tensor):
         dense = now.layout == torch.strided and not now.is_quantized
-        return _same_form(now, start) and (not dense or same_bits(now.detach(), start.detach()))
+        return _same_form(now, start) and (not dense or same_bytes(now, start))
     if isinstance(now, torch.Generator):
         return torch.equal(now.get_state(), start.get_state())
     try:

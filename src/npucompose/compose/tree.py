@@ -112,7 +112,7 @@ class Composer:
             if not wrong:
                 (chosen if self.is_group(o) else values).append(o)
         with translate_hydra_errors(problems):
-            combination = self._combination(chosen)
+            combination = self._combination(chosen, _extensions(values))
         good = []
         for o in values:
             problem = value_problem(combination.tree, combination.keys, o)
@@ -163,10 +163,10 @@ class Composer:
                 return [f"'{o.input_line}' is refused: {error}."]
         return []
 
-    def _combination(self, chosen: Sequence[Override]) -> _Combination:
-        texts = tuple(str(o.input_line) for o in chosen)
+    def _combination(self, chosen: Sequence[Override], extensions: tuple[str, ...]) -> _Combination:
+        texts = (*(str(o.input_line) for o in chosen), *extensions)
         if texts not in self._combinations:
-            self._combinations[texts] = _Combination.of(self.loader, self.config_name, chosen)
+            self._combinations[texts] = _Combination.of(self.loader, self.config_name, chosen, extensions)
         return self._combinations[texts]
 
     def _try_hydra(self, parsed: Sequence[Override], chosen: Sequence[Override]) -> None:
@@ -195,7 +195,9 @@ class _Combination:
     problems: tuple[str, ...]
 
     @staticmethod
-    def of(loader: ConfigLoaderImpl, config_name: str, chosen: Sequence[Override]) -> _Combination:
+    def of(
+        loader: ConfigLoaderImpl, config_name: str, chosen: Sequence[Override], extensions: tuple[str, ...]
+    ) -> _Combination:
         from hydra._internal.config_repository import CachingConfigRepository
         from hydra._internal.defaults_list import create_defaults_list
 
@@ -211,7 +213,7 @@ class _Combination:
         origins = _origins(repository, defaults, {o.key_or_group for o in chosen})
         problems = _repeated_passes(repository, defaults)
         config = loader._compose_config_from_defaults_list(defaults=defaults, repo=repository)
-        tree = completed(plain(config, but="hydra"))
+        tree = completed(plain(config, but="hydra"), extensions)
         return _Combination(
             tree=tree,
             keys=Keys.of(tree),
@@ -235,6 +237,16 @@ class _Combination:
                     origins[path] = COMMAND_LINE
                 origins[o.key_or_group] = COMMAND_LINE
         return tree, _provenance(tree, origins)
+
+
+def _extensions(values: Sequence[Override]) -> tuple[str, ...]:
+    """The sections of installed packages that overrides name."""
+    keys = [o.key_or_group.split(".") for o in values if o.key_or_group.startswith("extensions.")]
+    return tuple(dict.fromkeys(key[1] for key in keys))
+
+
+PROVIDERS = ("main", "command-line", "schema", "hydra")
+"""As Hydra's search path names conf/, a person's own folders, and itself; installed packages stand for themselves."""
 
 
 def _is_of_leaf(provenance: Mapping[str, str], o: Override) -> bool:
@@ -284,9 +296,10 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
         key = d.override_key or _of_a_list(d)
         by = "on the command line" if key in chosen else choosers.get(key)
         said = f", chosen {by}" if by else ""
+        brought = f" of {result.provider}" if result.provider not in PROVIDERS else ""
         for path in flat(cast("Mapping[str, Any]", content) or {}):
             if not path.startswith(("defaults", "hydra")):
-                origins[package + path] = f"conf/{d.config_path}.yaml{said}"
+                origins[package + path] = f"conf/{d.config_path}.yaml{brought}{said}"
     return origins
 
 

@@ -19,11 +19,10 @@ from attrs import frozen
 
 from npucompose.compose.references import PLAIN
 from npucompose.errors import ConfigError, listed, unknown
-from npucompose.plain_yaml import Limits, Resolvers, plain_data
+from npucompose.input_safety import Limits, Resolvers, plain_data, read_text
 from npucompose.results.effective import COMMAND_LINE
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.sweep import Executor, Ray
-from npucompose.untrusted import read_text
 from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
 
 MOST_BYTES = 1_000_000

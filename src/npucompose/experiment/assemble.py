@@ -12,6 +12,7 @@ from airflow_free.outcome import Outcome
 from airflow_free.stage import Finished, Stage
 from airflow_free.store import Store
 from npucompose.compose.check import Checked
+from npucompose.errors import visible
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
@@ -36,7 +37,6 @@ from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Verdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.structure import of_facts
-from npucompose.visible import visible
 
 T = TypeVar("T")
 
@@ -172,7 +172,11 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         ablation=_of(AblationFacts, facts, "ablation", "ablation"),
         modes=_of(ModeFacts, facts, "modes", "modes"),
         sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
+        installed={name: found for name, found in facts.items() if name not in _BUILT_IN},
     )
+
+
+_BUILT_IN = frozenset(field.name for field in attrs.fields(Stages))
 
 
 def _memory(facts: Mapping[str, Mapping[str, Any]]) -> Memory | None:

@@ -16,9 +16,9 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, device_folder, recipe_key
 from npucompose.experiment.lock import read
 from npucompose.experiment.verify import job_of
+from npucompose.input_safety import load_yaml, read_text
 from npucompose.recipe.device_kit import Read, device_name, kept, texts
 from npucompose.results import premises
-from npucompose.untrusted import load_yaml, read_text
 
 READ = "read"
 

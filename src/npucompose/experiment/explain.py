@@ -24,10 +24,18 @@ from npucompose.compose.tree import Composed, compose
 from npucompose.console import console
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.job import LOG, settings_of, worker_task
+from npucompose.experiment.stages import STAGES
+from npucompose.experiment.tracking import TRACKERS
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.registry import OURS, Registry
 from npucompose.report import explain as printing
 from npucompose.results.graphs import DryRun, named
 from npucompose.results.sinking import Explanation
+from npucompose.schema.sections import SECTIONS
+from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of, of_facts
+from npucompose.targets import TARGETS
 from npucompose.vendor.compiler import implied_by
 
 if TYPE_CHECKING:
@@ -152,7 +160,10 @@ def explained(session: Session) -> Explanation:
         diagnosis_s=perf_counter() - compiled,
         implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
         recording=tuple(_recording(session)),
-        notes=tuple(found.words(graph) for graph, found in session.overwrites.items()),
+        notes=(
+            *(found.words(graph) for graph, found in session.overwrites.items()),
+            *installed_parts(session.checked),
+        ),
     )
 
 
@@ -197,6 +208,23 @@ def _asked(checked: Checked) -> dict[str, str]:
     experiment = checked.experiment
     chosen = {"model": experiment.model.name, "target": checked.target.name, "mode": experiment.mode.name}
     return {**chosen, "shapes": experiment.shapes.name, "tiling": str(plain(experiment.tiling)["schedule"])}
+
+
+def installed_parts(checked: Checked) -> Iterator[str]:
+    """A sentence for each part of an experiment that a package other than npucompose brings."""
+    experiment = checked.experiment
+    named: list[tuple[str, Registry[Any], str]] = [
+        ("mode", MODES, experiment.mode.name),
+        ("target", TARGETS, experiment.target.name),
+        ("model", MODELS, experiment.model.name),
+        *((f"passes.{label}", PASSES, one.name) for label, one in experiment.passes.items()),
+        *(("pipeline.stages", STAGES, stage) for stage in experiment.pipeline.stages),
+        *((f"extensions.{name}", SECTIONS, name) for name in experiment.extensions.named),
+        ("tracker", TRACKERS, experiment.tracker.name),
+    ]
+    for option, registry, name in named:
+        if (package := registry.package(name)) != OURS:
+            yield f"{option}: {name} comes from {package}."
 
 
 def dry_run_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:

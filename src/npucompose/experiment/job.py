@@ -21,9 +21,10 @@ from npucompose.errors import ConfigError
 from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
-from npucompose.experiment.stages import STAGES, ablation, modes
+from npucompose.experiment.stages import ablation, graph_of, modes
 from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.modes import Modes
+from npucompose.input_safety import read_text
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
 from npucompose.registry import OURS
@@ -33,7 +34,6 @@ from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.targets.optional import Warns
-from npucompose.untrusted import read_text
 from npucompose.version import torch_warning
 
 LOG = "run.log"
@@ -122,8 +122,9 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     checked = check(composed, known=context.known)
     target = checked.target
     experiment = checked.experiment
-    order = STAGES.order(
-        wanted(checked),
+    asked = wanted(checked)
+    order = graph_of(asked).order(
+        asked,
         where="pipeline.stages",
         cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
     )
@@ -137,7 +138,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
         values=values_of(checked),
         versions=context.versions,
         device=context.device(target),
-        code=_code(checked, context.code),
+        code=_code(checked, order, context.code),
     )
     if target.capabilities(experiment.mode.name).vendor_compiler:
         check_claims(experiment, ingredients.values, _device_results())
@@ -177,6 +178,8 @@ def values_of(checked: Checked) -> dict[str, Any]:
     values["adapt"] = checked.experiment.adapt.as_tree()
     values["passes"] = {label: {"pass": p.name, **_options(p)} for label, p in checked.passes}
     values["target"] = {"name": checked.target.name, **_options(checked.target)}
+    if named := values.pop("extensions")["named"]:
+        values["extensions"] = named
     if checked.model is not None:
         values["model"] = {"name": checked.model.name, **_options(checked.model)}
     return values
@@ -188,8 +191,10 @@ def _options(chosen: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(chosen, f.name)) for f in fields}
 
 
-def _code(checked: Checked, remembered: dict[str, str]) -> dict[str, str]:
-    named = {source_of(type(p)) for _, p in checked.passes}
+def _code(checked: Checked, order: Sequence[Stage[Any]], remembered: dict[str, str]) -> dict[str, str]:
+    parts = (checked.target, *order, *checked.experiment.extensions.named.values())
+    named = {source for part in parts if not (source := source_of(type(part))).startswith(RESULT_PACKAGES)}
+    named |= {source_of(type(p)) for _, p in checked.passes}
     files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
         named.add(source_of(type(checked.model)))

@@ -16,10 +16,10 @@ from airflow_free.keys import Ingredients, digest
 from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import translate_errors
+from npucompose.input_safety import load_yaml
 from npucompose.results.measured import Numerics
 from npucompose.results.record import BenchmarkFacts, GraphFacts, Report
 from npucompose.table.structure import facts_of, of_facts
-from npucompose.untrusted import load_yaml
 
 SCHEMA = 1
 FILE_NAME = "recipe.lock.yaml"

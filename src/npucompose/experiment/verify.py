@@ -14,18 +14,17 @@ from attrs import frozen
 
 from airflow_free.store import Store, write_atomically
 from npucompose.compose.tree import COMMAND_LINE, Composed, compose
-from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError, visible
 from npucompose.experiment.job import Job, check_claims
 from npucompose.experiment.lock import EXCLUDED, Locked, read
 from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.run import LOCKED, run_experiment
+from npucompose.input_safety import read_text
 from npucompose.results import premises
 from npucompose.results.measured import Numerics
 from npucompose.results.record import EXIT_STATUS
 from npucompose.table.structure import facts_of
-from npucompose.untrusted import read_text
 from npucompose.vendor.option_specs import shown
-from npucompose.visible import visible
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""

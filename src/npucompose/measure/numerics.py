@@ -153,6 +153,8 @@ def _kind(value: Any) -> str:
 
 
 def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: Tolerance) -> _Leaf:
+    from npucompose.replay.operands import same_bytes
+
     if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return _failed(f"a {_kind(a)} against a {_kind(b)}" + (", another layout" if a.layout != b.layout else ""))
     if a.is_quantized or str(a.layout) != "torch.strided":
@@ -161,7 +163,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     a, b = (tensor.detach().cpu().resolve_conj().resolve_neg() for tensor in (a, b))
     dtype = str(a.dtype).removeprefix("torch.")
     allowed = EXACT if exact else tolerance_of(str(a.dtype)).widened(declared)
-    if same_bits(a, b):
+    if same_bytes(a, b):
         return _Leaf(
             bitwise=True, passed=True, error=0.0, dtype=dtype, tolerance=allowed, strides_differ=strides_differ
         )
@@ -174,7 +176,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     elif within:
         problem = f"{_kind(a)} has equal values with other bits (the sign of zero or a NaN's payload)"
     else:
-        problem = f"{_kind(a)} differs by up to {error:.3g}, allowed is {_allowed_words(allowed)}"
+        problem = f"{_kind(a)} differs by up to {error:.3g}, tolerance {_tolerance_words(allowed)}"
     return _Leaf(
         bitwise=False,
         passed=passed,
@@ -186,8 +188,8 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     )
 
 
-def _allowed_words(tolerance: Tolerance) -> str:
-    return "nothing" if tolerance == EXACT else f"{tolerance.atol:g} + {tolerance.rtol:g} * |reference|"
+def _tolerance_words(tolerance: Tolerance) -> str:
+    return "0" if tolerance == EXACT else f"{tolerance.atol:g} + {tolerance.rtol:g} * |reference|"
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -195,25 +197,6 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     if tensor.numel() == 0:
         return ()
     return tuple(tensor.stride(at) for at, size in enumerate(tensor.shape) if size > 1)
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Of two dense tensors of one dtype, shape and device."""
-    import torch
-
-    if a.dtype == torch.bool or not (a.dtype.is_floating_point or a.dtype.is_complex):
-        return a.equal(b)
-    return _as_bits(a).equal(_as_bits(b))
-
-
-def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory read as integers: [1.0] as float32 is [0x3f800000]."""
-    import torch
-
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(integers[tensor.dtype.itemsize])
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor, allowed: Tolerance) -> tuple[float | None, bool]:

@@ -12,8 +12,8 @@ from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
 from npucompose.models.binding import bind
 from npucompose.models.nested import mapped
+from npucompose.registry import UserFunction, working_directory_importable
 from npucompose.table.options import option
-from npucompose.user_code import UserFunction, working_directory_importable
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import field, frozen
 
+from npucompose.registry import UserFunction
 from npucompose.results.graphs import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
-from npucompose.user_code import UserFunction
 
 if TYPE_CHECKING:
     import torch

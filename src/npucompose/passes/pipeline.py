@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from npucompose import garbage
 from npucompose.errors import ConfigError, PassError, RejectedError
+from npucompose.machine import gc_paused
 from npucompose.passes import PASSES
 from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
 from npucompose.results.graphs import PassRecord
@@ -110,7 +110,7 @@ class PassPipeline:
             constants=constants or {},
             check=self.check,
         )
-        with garbage.gc_paused():
+        with gc_paused():
             records = tuple(self._run(label, a_pass, request) for label, a_pass in self.passes)
         graph_module.recompile()
         return records

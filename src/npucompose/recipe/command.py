@@ -17,8 +17,8 @@ from typing import Any, cast
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.targets.npu_offline.claims import executed
-from npucompose.untrusted import load_yaml
+from npucompose.input_safety import load_yaml
+from npucompose.targets.npu_offline.option_trees import executed
 from npucompose.vendor.compiler import VERSION, CompilerOptions
 from npucompose.vendor.option_specs import OptionSpec, shown, stored_path
 from npucompose.vendor.versions import REFERENCE, assumed, doubted, known, mode_refused, refused, tree_of

@@ -8,7 +8,7 @@ from typing import Any, cast
 import yaml
 
 from npucompose.errors import ConfigError, listed
-from npucompose.untrusted import plain_yaml
+from npucompose.input_safety import plain_yaml
 from npucompose.vendor.compiler import CompilerOptions
 
 BEGIN, END = "# npucompose recipe, read by `npucompose recipe import`:", "# end of recipe"

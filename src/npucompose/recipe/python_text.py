@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from npucompose.errors import ConfigError
-from npucompose.visible import visible
+from npucompose.errors import ConfigError, visible
 
 WIDTH = 120
 FOLDER = Path(__file__).with_name("templates")

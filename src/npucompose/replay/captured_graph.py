@@ -1,40 +1,41 @@
-"""A recording of one FX graph with its static buffers, good for one signature."""
+"""A recording of one FX graph with its static buffers, good for one signature; the plans of recordings that had to go.
+
+# Note [Cached plans]
+A recording whose plan is cached is made again without running the graph.
+What is bulky went with the recording: buffers, its place in the arena, kernels that were set up. A plan holds Python
+objects (some kilobytes for a step) and the graph's own constants.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 from torch import fx
 
-from npucompose import garbage
+from npucompose.machine import gc_paused
 from npucompose.replay import gate
 from npucompose.replay.capture import recorder
 from npucompose.replay.capture.kernels import Alone
-from npucompose.replay.executor import build
-from npucompose.replay.executor.native import Call, Native, NativeFront, Refused
-from npucompose.replay.executor.portable import Front, NotExpressible, PythonFront, StraightLine, TorchScript
-from npucompose.replay.executor.timing import PlanTrial, Way
+from npucompose.replay.executor.native import Call, Native, NativeFront
+from npucompose.replay.executor.portable import Front, PythonFront
+from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
-from npucompose.replay.memory.arena import Arena, Memory, OneAtATime, memory_errors_in_words
-from npucompose.replay.memory.inputs import Inputs, Slots, refusal
+from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words
+from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
-from npucompose.replay.operands import Layout, sharing
-from npucompose.replay.plan import Literally, Plan, Threads, ViewOfInput, Workers, lent_inputs
+from npucompose.replay.operands import layout_of, over, sharing
+from npucompose.replay.plan import Literally, Plan, Root, ViewOfInput, Workers, lent_inputs
 from npucompose.results.streams import Verdict
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-ExecutorName = Literal["native", "torchscript", "python"]
-ONE_STREAM = "one stream was kept"
-PORTABLE = "the portable replayer runs one kernel after the other"
 
 
 class How(TypedDict, total=False):
@@ -99,7 +100,7 @@ class CapturedGraph:
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
         pinned = plan.pinned | (shared if written & shared else frozenset())
-        self._fixed = static | pinned | _overlapping_themselves(inputs)
+        self.fixed = static | pinned | _overlapping_themselves(inputs)
         self._make_front(inputs, written, clone_output, arena.turns)
 
     def _make_front(self, given: Sequence[Any], written: frozenset[int], clone_output: bool, turns: OneAtATime) -> None:
@@ -107,7 +108,7 @@ class CapturedGraph:
         plan, memory, executor = self.plan, self.memory, self.executor
         self._inputs = Inputs(
             given,
-            fixed=self._fixed,
+            fixed=self.fixed,
             written=written,
             from_zero=plan.from_zero,
             lent=frozenset().union(*lent_inputs(plan.steps)),
@@ -155,7 +156,7 @@ class CapturedGraph:
         return cls._captured(run, graph_module, inputs, **how)
 
     @classmethod
-    def of_plan(cls, plan: Plan, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:
+    def from_plan(cls, plan: Plan, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:
         """A recording of what was recorded before for the signature of `inputs`; the roots of inputs lie where they do.
 
         There may be several recordings of one plan.
@@ -178,11 +179,11 @@ class CapturedGraph:
     ) -> tuple[CapturedGraph, Any]:
         begin = time.perf_counter()
         workers = workers or Workers()
-        executors = Executors.of(executor)
+        executors = Executors.from_name(executor)
         if trial is not None:  # which copies inputs before they are recorded
             for index, value in enumerate(inputs):
                 gate.check_input(index, value)
-        with garbage.gc_paused(), memory_errors_in_words():
+        with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.alone(workers))
             recorded = time.perf_counter()
@@ -206,15 +207,11 @@ class CapturedGraph:
         """Shapes and numbers, and the addresses of the inputs in `fixed`."""
         return self._inputs.signature
 
-    @property
-    def fixed(self) -> frozenset[int]:
-        return self._fixed
-
     def replay(self, *inputs: Any, reuse: bool = False) -> list[Any]:
         """The outputs for inputs of the recording's signature; SignatureError for others."""
         outputs = (self._reusing if reuse else self._front)(inputs)
         if outputs is None:
-            raise refusal(inputs, self._inputs.signature, self._fixed)
+            raise refusal(inputs, self._inputs.signature, self.fixed)
         return outputs
 
     def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -264,69 +261,97 @@ class CapturedGraph:
         }
 
 
-@frozen(kw_only=True, eq=False)
-class Executors:
-    """Who may run a plan: the native replayer's extension, or None and why; portable ones after it."""
-
-    wanted: ExecutorName
-    extension: ModuleType | None = None
-    why: str = ""
-
-    @classmethod
-    def of(cls, wanted: ExecutorName) -> Executors:
-        try:
-            return cls(wanted=wanted, extension=build.load() if wanted == "native" else None)
-        except build.Unavailable as error:
-            return cls(wanted=wanted, why=error.line)
-
-    def alone(self, workers: Workers) -> Alone | None:
-        """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
-        if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
-            return None
-        return self.extension.alone
-
-    def way(self, plan: Plan, threads: Threads | None, why: str, workers: Workers, arena: Arena) -> Way:
-        """`plan` laid out in `arena` and ready to run on `threads`; `why` it has none."""
-        memory = Memory.of(plan, threads=threads, arena=arena)
-        executor, why_executor = self.make(plan, memory, threads, workers)
-        if threads is not None and not isinstance(executor, Native):
-            threads, why = None, PORTABLE
-        return Way(threads=threads, why_threads=why, memory=memory, executor=executor, why_executor=why_executor)
-
-    def make(
-        self, plan: Plan, memory: Memory, threads: Threads | None, workers: Workers
-    ) -> tuple[Native | TorchScript | StraightLine, str]:
-        """The executor that is wanted, or the next one that can run this plan, and why it is not the wanted one."""
-        reason = self.why
-        if self.extension is not None:
-            try:
-                return Native(self.extension, plan, memory, threads=threads, workers=workers), reason
-            except Refused as error:
-                reason = str(error)
-        if self.wanted != "python":
-            try:
-                return TorchScript(plan.steps, memory.slots, memory.tensors), reason
-            except NotExpressible as error:
-                reason = f"{reason}; " if reason else ""
-                reason += f"not expressible in TorchScript: {error}"
-        return StraightLine(plan.steps, memory.slots, memory.tensors), reason
-
-    def threads(self, plan: Plan, workers: Workers, sharing: frozenset[int]) -> tuple[Threads | None, str]:
-        """The plan's streams on threads; or None and why they run in a row, '' for a plan of one stream."""
-        if len(plan.streams) < 2:
-            return None, ""
-        if self.extension is None:
-            return None, PORTABLE
-        if workers.count < 2:
-            return None, "one thread is all that streams may have here"
-        if plan.unlike_alone:
-            return None, (
-                f"{plan.unlike_alone}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
-            )
-        return Threads.of(plan, workers.count, sharing), ""
-
-
 def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:
     """Inputs that cannot be copied element by element, other than expanded ones: good only where they lie."""
     tensors = ((i, t) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor))
-    return frozenset(i for i, t in tensors if Layout.of(t).collapsed().overlaps_itself())
+    return frozenset(i for i, t in tensors if layout_of(t).collapsed().overlaps_itself())
+
+
+MOST_STEPS = 20_000
+"""So many steps the plans of one cache have together: some 30 MB."""
+
+
+MOST_BYTES = 64 << 20
+"""So many bytes of constants they hold together."""
+
+
+@frozen(eq=False)
+class CachedPlan:
+    plan: Plan
+    signature: tuple[str, ...]
+    fixed: frozenset[int]
+    how: How
+    constants_bytes: int
+
+    @classmethod
+    def from_recording(cls, recording: CapturedGraph) -> CachedPlan | None:
+        """None where the plan is good for one place in memory only (inputs overlapped when it was recorded), and where
+        a trial judged its streams, of which a plan says nothing."""
+        if recording.shares_inputs or recording.verdict is not None:
+            return None
+        plan = recording.plan
+        nbytes = sum(root.nbytes for root in plan.roots if root.kind == "constant")
+        return cls(plan, recording.signature, recording.fixed, recording.how, nbytes)
+
+    def recording(self, inputs: Sequence[Any]) -> CapturedGraph | None:
+        """A recording for these inputs; None where it would not be one of their signature. Nothing is run."""
+        if gate.first_refused(inputs) or sharing(inputs) or signature(inputs, self.fixed) != self.signature:
+            return None
+        for root in self.plan.roots:
+            if root.kind == "input":
+                _move(root, inputs[root.index])
+        return CapturedGraph.from_plan(self.plan, inputs, **self.how)
+
+
+@define(eq=False)
+class PlanCache:
+    """The plans of a cache, by what its calls look like at a glance. The oldest go first when there are too many."""
+
+    _plans: OrderedDict[Hashable, CachedPlan] = field(factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __contains__(self, glance: Hashable) -> bool:
+        return glance in self._plans
+
+    def keep(self, glance: Hashable, recording: Any, *, wanted: Hashable = None) -> None:
+        """Keep the plan of a recording that goes; recordings without a plan (other devices') just go.
+
+        The plan that is `wanted` next stays, whatever its age.
+        """
+        plan = CachedPlan.from_recording(recording) if isinstance(recording, CapturedGraph) else None
+        if plan is None:
+            return
+        self._plans[glance] = plan
+        self._plans.move_to_end(glance)
+        for oldest in list(self._plans):
+            if self._fit():
+                break
+            if oldest != wanted:
+                del self._plans[oldest]
+
+    def recording(self, glance: Hashable, inputs: Sequence[Any]) -> CapturedGraph | None:
+        """The recording of these inputs, made again; its plan is the recording's from now on."""
+        plan = self._plans.pop(glance, None)
+        return None if plan is None else plan.recording(inputs)
+
+    def clear(self) -> None:
+        self._plans.clear()
+
+    def _fit(self) -> bool:
+        plans = self._plans.values()
+        steps = sum(len(plan.plan.steps) for plan in plans)
+        return steps <= MOST_STEPS and sum(plan.constants_bytes for plan in plans) <= MOST_BYTES
+
+
+def _move(root: Root, given: torch.Tensor) -> None:
+    """Let the root of an input lie where this one does, with what the plan knows of its layout.
+
+    Recordings that were made of the plan before have storages of their own.
+    """
+    if given.numel() == 0:
+        return
+    layout = layout_of(root.contents)
+    begin = given.data_ptr() - layout.offset * layout.dtype.itemsize
+    root.tensor = layout.over(over(begin, root.nbytes))

@@ -20,10 +20,10 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
-from npucompose import garbage
 from npucompose.errors import CaptureError
 from npucompose.graphs.matching import source_line
 from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
+from npucompose.machine import gc_paused
 from npucompose.replay.operands import flat
 
 _Key: Any = torch._C.DispatchKey
@@ -284,7 +284,7 @@ def isolated_capture() -> Iterator[Sequence[TorchDispatchMode]]:
     longer than recording it.
     """
     with (
-        garbage.gc_paused(),
+        gc_paused(),
         torch.inference_mode(False),
         torch.no_grad(),
         torch._C._DisableAutocast(),

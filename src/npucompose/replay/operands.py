@@ -114,7 +114,7 @@ def _pointwise_out(op: OpOverload) -> int | None:
 
 @frozen(kw_only=True, cache_hash=True)
 class Layout:
-    """How a tensor lies over a storage: `Layout.of(t).over(t.untyped_storage())` is `t` again, without its history."""
+    """How a tensor lies over a storage: `layout_of(t).over(t.untyped_storage())` is `t` again, without its history."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -123,11 +123,6 @@ class Layout:
     """In elements of `dtype`, from the begin of the storage."""
     conj: bool = False
     neg: bool = False
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout:
-        offset = tensor.storage_offset()
-        return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         bare = torch.empty(0, dtype=self.dtype, device=storage.device)
@@ -178,6 +173,12 @@ class Layout:
         return name if self.stride == _row_major(self.shape) else f"{name}{{{','.join(map(str, self.stride))}}}"
 
 
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """How it lies over its storage."""
+    offset = tensor.storage_offset()
+    return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
+
+
 @functools.lru_cache(maxsize=4096)
 def _layout(
     dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, conj: bool, neg: bool
@@ -196,7 +197,7 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in memory of their own, laid out alike, with all that lies around them."""
-    return Layout.of(tensor).over(tensor.untyped_storage().clone())
+    return layout_of(tensor).over(tensor.untyped_storage().clone())
 
 
 def over(address: int, nbytes: int) -> torch.UntypedStorage:
@@ -219,12 +220,12 @@ def alias_of(tensor: torch.Tensor) -> torch.Tensor:
     """
     source = tensor.untyped_storage()
     storage = over(source.data_ptr(), source.nbytes())
-    return Layout.of(tensor).over(storage)
+    return layout_of(tensor).over(storage)
 
 
 def relative(tensor: torch.Tensor, begin: torch.Tensor) -> Layout:
     """The layout of `tensor`, its offset counted from the first element of `begin`, which shares its storage."""
-    return Layout.of(tensor).moved(-_begin(begin, tensor.dtype))
+    return layout_of(tensor).moved(-_begin(begin, tensor.dtype))
 
 
 def laid_over(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -238,7 +239,7 @@ def laid_over(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 def span_of(tensor: torch.Tensor) -> tuple[int, int]:
     """First address and the one after the last byte; (0, 0) when empty."""
-    low, high = Layout.of(tensor).span()
+    low, high = layout_of(tensor).span()
     base = tensor.untyped_storage().data_ptr()
     return (base + low, base + high) if high > low else (0, 0)
 
@@ -276,10 +277,14 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(_bits(a), _bits(b))
 
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements read as integers, in a row: [1.0] as float32 is [0x3f800000]."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     # `view(-1)` would keep the stride of a single element, which means nothing and has to be 1 for another dtype.
-    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+    return plain.as_strided((plain.numel(),), (1,)).view(_BITS[plain.dtype.itemsize])
 
 
 # -- nested arguments

@@ -18,7 +18,7 @@ from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
 
 from npucompose.machine import usable_cores
-from npucompose.replay.operands import Layout, traits_of
+from npucompose.replay.operands import Layout, layout_of, traits_of
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.streams.assignment import fewest_events
 
@@ -39,6 +39,12 @@ class Root:
     first: int = -1
     last: int = -1
     """The first and the last step that touches it."""
+
+    @property
+    def contents(self) -> torch.Tensor:
+        """`tensor`, of an input, an attribute or a constant that no step writes."""
+        assert self.tensor is not None, f"a root of kind {self.kind} has no memory"
+        return self.tensor
 
 
 @frozen(eq=False)
@@ -125,7 +131,9 @@ class SameAsOutput:
     index: int
 
 
-Output = Buffer | SameAsInput | ViewOfInput | Literally | SameAsOutput
+Elsewhere = SameAsInput | ViewOfInput | Literally | SameAsOutput
+"""An output that lies in no buffer of the recording."""
+Output = Buffer | Elsewhere
 
 
 @frozen(kw_only=True, eq=False)
@@ -183,18 +191,24 @@ def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Ro
     return used
 
 
-def dying_registers(steps: Sequence[Step]) -> list[list[int]]:
-    """For each step, the registers that nobody reads after it: their memory goes back at once, as in eager."""
-    last = {
-        operand.number: position
-        for position, step in enumerate(steps)
-        for operand in (*step.operands, *step.made)
-        if isinstance(operand, Register)
-    }
+def dying_registers(steps: Sequence[Step], threads: Threads | None = None) -> tuple[list[list[int]], list[int]]:
+    """(For each step the registers that nobody reads after it, those that threads need to the end).
+
+    The memory of the former goes back at once, as in eager.
+    """
+    uses: dict[int, list[int]] = {}
+    for position, step in enumerate(steps):
+        for operand in (*step.operands, *step.made):
+            if isinstance(operand, Register):
+                uses.setdefault(operand.number, []).append(position)
     dying: list[list[int]] = [[] for _ in steps]
-    for number, position in last.items():
-        dying[position].append(number)
-    return dying
+    lasting: list[int] = []
+    for number, at in uses.items():
+        if threads is None or all(step == at[-1] or threads.orders(step, at[-1]) for step in at):
+            dying[at[-1]].append(number)
+        else:
+            lasting.append(number)
+    return dying, lasting
 
 
 def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
@@ -233,7 +247,7 @@ class Workers:
 
 @frozen(kw_only=True, eq=False)
 class Threads:
-    """`of(plan, count)` puts the plan's streams on at most `count` threads, the default stream on the first."""
+    """`from_plan(plan, count)` puts the plan's streams on at most `count` threads, the default stream on the first."""
 
     count: int
     thread: Sequence[int]
@@ -244,7 +258,7 @@ class Threads:
     """known[step][thread]: the last step of that thread that is done when this one starts; -1 for none."""
 
     @classmethod
-    def of(cls, plan: Plan, count: int, sharing: frozenset[int] = frozenset()) -> Threads:
+    def from_plan(cls, plan: Plan, count: int, sharing: frozenset[int] = frozenset()) -> Threads:
         """`sharing` are inputs that overlap other inputs: they count as one piece of memory."""
         number = {stream: place % count for place, stream in enumerate(plan.streams)}
         thread = [number[step.stream] for step in plan.steps]
@@ -272,22 +286,6 @@ class Threads:
     def orders(self, first: int, then: int) -> bool:
         """Whether `first` is done when `then` starts, however long each step takes."""
         return self.known[then][self.thread[first]] >= first
-
-    def dying(self, plan: Plan) -> tuple[list[list[int]], list[int]]:
-        """(for each step the registers that nobody needs after it, the registers that are needed to the end)."""
-        uses: dict[int, list[int]] = {}
-        for position, step in enumerate(plan.steps):
-            for operand, _ in step.touched():
-                if isinstance(operand, Register):
-                    uses.setdefault(operand.number, []).append(position)
-        dying: list[list[int]] = [[] for _ in plan.steps]
-        kept: list[int] = []
-        for number, steps in uses.items():
-            if all(step == steps[-1] or self.orders(step, steps[-1]) for step in steps):
-                dying[steps[-1]].append(number)
-            else:
-                kept.append(number)
-        return dying, kept
 
 
 def _known(thread: Sequence[int], waits: Sequence[Sequence[int]], width: int) -> list[tuple[int, ...]]:
@@ -347,7 +345,6 @@ def _pieces(roots: Sequence[Root], sharing: frozenset[int]) -> dict[int, int]:
 
 def _spans(roots: Sequence[Root]) -> Iterator[tuple[int, int, Root]]:
     for root in roots:
-        assert root.tensor is not None
-        low, high = Layout.of(root.tensor).span()
-        base = root.tensor.untyped_storage().data_ptr() if high > low else 0
+        low, high = layout_of(root.contents).span()
+        base = root.contents.untyped_storage().data_ptr() if high > low else 0
         yield base + low, base + high, root

@@ -17,12 +17,12 @@ from attrs import frozen
 
 from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
+from npucompose.input_safety import read_text
 from npucompose.report.words import written
 from npucompose.results.measured import Timing
 from npucompose.results.record import MEASURED, Figures, Report
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.table.structure import flat
-from npucompose.untrusted import read_text
 
 FILE_NAME = "report.json"
 MOST_BYTES = 100_000_000

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.schema.experiment import Experiment
+from npucompose.schema.sections import SECTIONS
 from npucompose.table.modes import modes_that
 from npucompose.table.options import choices_of_field, set_by_engine
 from npucompose.table.structure import classes_of
 from npucompose.targets import TARGETS
 from npucompose.vendor.option_specs import shown
 
-SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model")
+SPELLED_OUT = ("compiler", "inductor", "mode", "passes", "target", "model", "extensions")
 """Fields of an experiment that have a list of their own, or whose keys depend on what is chosen."""
 WORDS: Mapping[Any, str] = {
     bool: "true | false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"
@@ -36,6 +37,8 @@ def keys() -> tuple[Row, ...]:
     rows = [*_experiment(), *_chosen("target", TARGETS.every()), *_chosen("model", MODELS.every())]
     for name, cls in PASSES.every().items():
         rows += _rows(cls, f"passes.{name}")
+    for name, cls in SECTIONS.every().items():
+        rows += ({**row, "of": [SECTIONS.package(name)]} for row in _rows(cls, f"extensions.{name}"))
     return tuple(rows)
 
 
@@ -93,7 +96,7 @@ def _chosen(group: str, classes: Mapping[str, type[Any]]) -> list[Row]:
 
 
 def _rows(cls: type[Any], prefix: str) -> Iterator[Row]:
-    ours, hints = set_by_engine(cls), get_type_hints(cls)
+    ours, hints = set_by_engine(cls), get_type_hints(cls, include_extras=True)
     for field in attrs.fields(cls):
         if field.name in ours or not field.metadata.get("doc"):
             continue
@@ -123,6 +126,8 @@ def takes(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " | ".join(dict.fromkeys(takes(argument) for argument in arguments))
+    if origin is Annotated:
+        return " | ".join(map(shown, hint.__metadata__[0].names()))
     if origin is Literal:
         return " | ".join(map(shown, arguments))
     if origin is tuple:

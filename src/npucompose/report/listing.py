@@ -12,13 +12,13 @@ from attrs import asdict, frozen
 
 from npucompose.compose.conf import files_of
 from npucompose.console import console
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import ConfigError, unknown, visible
+from npucompose.registry import OURS, Registry
 from npucompose.report.words import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
 from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import known, tree_of
-from npucompose.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,31 +47,52 @@ KINDS: Mapping[str, str] = {
 """What can be listed -> the folder of conf/ that holds it; `options` comes from the table instead."""
 
 
+WITHOUT_FILES = ("stages", "dialects")
+"""What is registered and has no YAML of its own."""
+
+Registries = Mapping[str, Registry[Any]]
+
+
 @frozen(kw_only=True)
 class Entry:
-    """One YAML of a group: its name, the first line of comment in it, and where it lies."""
+    """One YAML of a group, or what has none: its name, the first line about it, where it lies, who brings it."""
 
     name: str
     doc: str
     file: str
+    package: str = OURS
 
 
 def kinds() -> tuple[str, ...]:
     """What `list` takes: the plural, or the group's own name as it stands before the `=`."""
-    return tuple(dict.fromkeys((*KINDS, OPTIONS, KEYS, SOCS, *KINDS.values())))
+    return tuple(dict.fromkeys((*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS, *KINDS.values())))
 
 
-def choices(kind: str, conf: Sequence[Path]) -> tuple[Entry, ...]:
+def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None = None) -> tuple[Entry, ...]:
     """The choices of a group by name: `choices("modes", [Path("conf")])[0].name` is `eager`.
 
-    A name in several folders of `conf` is the first one's: give them in the order of Hydra's search path.
+    A name in several folders of `conf` is the first one's: give them in the order of Hydra's search path. `packages`
+    says who brings a folder.
     """
     folder = KINDS.get(kind, kind)
     if folder not in KINDS.values():
-        raise ConfigError(unknown("list", kind, (*KINDS, OPTIONS, KEYS, SOCS)))
-    files = [file for root in reversed(conf) for file in files_of(root / folder)]
-    found = {file.stem: Entry(name=file.stem, doc=first_comment(file), file=str(file)) for file in files}
+        raise ConfigError(unknown("list", kind, (*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS)))
+    found = {
+        file.stem: Entry(
+            name=file.stem, doc=first_comment(file), file=str(file), package=(packages or {}).get(root, OURS)
+        )
+        for root in reversed(conf)
+        for file in files_of(root / folder)
+    }
     return tuple(found[name] for name in sorted(found))
+
+
+def registered(registry: Registry[Any]) -> tuple[Entry, ...]:
+    """What has no YAML, in the order of its registry: the first line of its docstring."""
+    return tuple(
+        Entry(name=name, doc=(one.__doc__ or "").partition("\n")[0], file="", package=registry.package(name))
+        for name, one in registry.every().items()
+    )
 
 
 def first_comment(file: Path) -> str:
@@ -121,12 +142,26 @@ def _table(version: str | None) -> Mapping[str, OptionSpec]:
 
 
 def show(
-    kind: str, conf: Sequence[Path], *, as_json: bool = False, under: str = "", version: str | None = None
+    kind: str,
+    conf: Sequence[Path],
+    *,
+    as_json: bool = False,
+    under: str = "",
+    version: str | None = None,
+    packages: Mapping[Path, str] | None = None,
+    registries: Registries | None = None,
 ) -> None:
-    """Print a group as a table or as JSON; with kind `options` TorchAir's (below `under`), with `keys` all others."""
+    """Print a group as a table or as JSON; with kind `options` TorchAir's (below `under`), with `keys` all others.
+
+    `packages` says who brings a folder of `conf`, `registries` holds what has no folder.
+    """
     if under and kind != OPTIONS:
         raise ConfigError(f"only options lie under a path: write `list options --under {under}`.")
-    rows = _rows(kind, conf, under, version)
+    if kind in (OPTIONS, KEYS, SOCS):
+        rows = _rows(kind, under, version)
+    else:
+        entries = registered(registries[kind]) if registries and kind in registries else choices(kind, conf, packages)
+        rows = tuple(asdict(entry) for entry in entries)
     if as_json:
         print(json.dumps(rows, indent=2))
     elif kind == OPTIONS and _is_under(under, inductor.WHERE):
@@ -139,19 +174,19 @@ def show(
     elif kind == SOCS:
         _print_table(SOC_HEAD, [_soc_cells(row) for row in rows])
     else:
-        _print_table((KINDS.get(kind, kind), "meaning"), [(row["name"], row["doc"]) for row in rows])
+        columns = ("name", "package", "doc") if any(row["package"] != OURS for row in rows) else ("name", "doc")
+        head = {"name": KINDS.get(kind, kind), "package": "package", "doc": "meaning"}
+        _print_table([head[one] for one in columns], [[row[one] for one in columns] for row in rows])
 
 
-def _rows(kind: str, conf: Sequence[Path], under: str, version: str | None) -> tuple[dict[str, Any], ...]:
+def _rows(kind: str, under: str, version: str | None) -> tuple[dict[str, Any], ...]:
     if kind == OPTIONS:
         return options(under, version)
     if kind == KEYS:
         from npucompose.report.keys import keys
 
         return keys()
-    if kind == SOCS:
-        return socs()
-    return tuple(asdict(entry) for entry in choices(kind, conf))
+    return socs()
 
 
 SOC_HEAD = ("soc", "family", "cube", "vector", "memory", "L2", "MHz", "streams × depth", "tiling sink", "captures")
@@ -187,40 +222,26 @@ def yaml_of(under: str = "", version: str | None = None) -> str:
     table = _table(version)
     of_version = f" in torch_npu {known(version)}" if version else ""
     asked = (f" --under {under}" if under else "") + (f" --torch-npu {version}" if version else "")
+    trees = under or "torchair's CompilerConfig and, under npugraph_ex, of npugraph_ex's"
     head = [
-        f"# Every option of {_trees(under)}{of_version}, at its default: override what you need.",
+        f"# Every option of {trees}{of_version}, at its default: override what you need.",
         f"# Written by `npucompose list options --yaml{asked}`; do not edit by hand.",
         "# Whose option tree is meant; null is the torch_npu that is found here, or 2.13.0 where none is.",
         f"{VERSION}: {json.dumps(known(version) if version else None)}",
     ]
     lines: list[str] = []
-    open_groups: tuple[str, ...] = ()
+    opened: dict[str, str] = {}
     for leaf in table.values():
         if leaf.set_by != "compiler" or not _is_under(leaf.path, under):
             continue
         *groups, name = leaf.path.split(".")
-        shared = _shared(open_groups, groups)
-        lines += [f"{'  ' * depth}{groups[depth]}:" for depth in range(shared, len(groups))]
+        heads = {".".join(groups[: n + 1]): f"{'  ' * n}{group}:" for n, group in enumerate(groups)}
+        lines += [head for path, head in heads.items() if path not in opened]
+        opened |= heads
         indent = "  " * len(groups)
-        lines += [f"{indent}# {_comment(leaf)}", f"{indent}{name}: {json.dumps(leaf.default)}"]
-        open_groups = tuple(groups)
+        doc = f"{leaf.doc[0].upper()}{leaf.doc[1:]}. Takes {leaf.allowed()}. Acts in {', '.join(leaf.modes)}."
+        lines += [f"{indent}# {doc}", f"{indent}{name}: {json.dumps(leaf.default)}"]
     return "\n".join([*head, *lines]) + "\n"
-
-
-def _trees(under: str) -> str:
-    return under or "torchair's CompilerConfig and, under npugraph_ex, of npugraph_ex's"
-
-
-def _comment(leaf: OptionSpec) -> str:
-    return f"{leaf.doc[0].upper()}{leaf.doc[1:]}. Takes {leaf.allowed()}. Acts in {', '.join(leaf.modes)}."
-
-
-def _shared(left: Sequence[str], right: Sequence[str]) -> int:
-    """How many names both begin with: 1 for (debug, aclgraph) and (debug, data_dump)."""
-    for depth, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return depth
-    return min(len(left), len(right))
 
 
 def _is_under(path: str, under: str) -> bool:

@@ -211,6 +211,8 @@ class Stages:
     ablation: AblationFacts | None = None
     modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
+    installed: Mapping[str, Mapping[str, Any]] = field(factory=dict[str, Mapping[str, Any]])
+    """{stage of an installed package: its facts}."""
 
 
 @frozen(kw_only=True)

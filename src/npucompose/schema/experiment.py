@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from attrs import field, frozen
 
 from npucompose.schema.adapt import RuleSet
+from npucompose.schema.sections import Extensions
 from npucompose.schema.streams import Streams
 from npucompose.schema.sweep import Executor, Local, NoSearch, Search, Tracker
 from npucompose.table.modes import MODES, ModeSpec
@@ -42,7 +43,7 @@ def told(call: Call) -> str:
     return ", ".join(f"{key}: {value}" for key, value in values.items()) or "the example inputs"
 
 
-ModeName = Literal["max-autotune", "reduce-overhead", "npugraph_ex", "eager"]
+ModeName: TypeAlias = Annotated[str, MODES]
 
 Strict = Literal["off", "mode", "all"]
 
@@ -59,12 +60,12 @@ class Choice:
 
 @frozen(kw_only=True)
 class Mode:
-    name: ModeName = option(doc="TorchAir's mode")
+    name: ModeName = option(doc="TorchAir's mode, or one of an installed package")
 
     @property
     def spec(self) -> ModeSpec:
         """What the mode does."""
-        return MODES[self.name]
+        return MODES.get(self.name)
 
 
 @frozen(kw_only=True)
@@ -237,5 +238,6 @@ class Experiment:
     executor: Executor = option(factory=Local)
     retry: Literal["none", "failed"] = option("none", "a sweep's points that are run again although they are done")
     tracker: Tracker = option(factory=Tracker)
+    extensions: Extensions = option(factory=Extensions, doc="{section: options} of installed packages")
     trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
     debug: bool = option(False, "tracebacks instead of paragraphs")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.errors import unknown
+from npucompose.table.names import NAME
 from npucompose.table.options import option
 
 PARAMETERS = (
@@ -88,14 +89,12 @@ class Slurm:
 
 Executor = Local | Ray | Slurm
 
-TrackerName = Literal["none", "mlflow", "tensorboard"]
-
 
 @frozen(kw_only=True)
 class Tracker:
     """Told when a run is finished, from a process of its own; decides no result and can lose none."""
 
-    name: TrackerName = option("none", "the choice of conf/tracker this is")
+    name: str = option("none", "the choice of conf/tracker this is", name=NAME)
     place: str | None = option(
         None, "mlflow: a tracking URI; tensorboard: a folder; null: in the store; only the command line can say so"
     )

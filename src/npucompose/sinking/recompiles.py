@@ -15,7 +15,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.results.record import Recompile
-from npucompose.schema.experiment import WORDS, Call, ModeName, Shapes, dimension_of
+from npucompose.schema.experiment import WORDS, Call, Shapes, dimension_of
 
 Kind = Literal["size", "stride", "dtype", "rank", "value", "length", "least", "equal_sizes", "size_value", "other"]
 
@@ -108,7 +108,7 @@ class Asked:
     """What was asked for: the background of every advice."""
 
     shapes: Shapes
-    mode: ModeName
+    mode: str
     static: frozenset[str] = frozenset()
     """Arguments whose tensors `shapes.mark_static` marks."""
     numbers: frozenset[str] = frozenset()

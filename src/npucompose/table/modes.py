@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from attrs import frozen
+
+from npucompose.registry import Registry
 
 GE, ACLGRAPH, NPUGRAPH_EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 """The modes that compile, named as in conf/mode: GE graphs, torchair's captured graphs, npugraph_ex's own."""
@@ -29,18 +30,26 @@ class ModeSpec:
     package: Literal["torchair", "npugraph_ex"] | None = None
     """Of torch_npu, which compiles it on an NPU."""
 
+    @property
+    def is_plain(self) -> bool:
+        """The graph is called as the passes left it: nothing is recorded and nothing fused."""
+        return self.compiles and not (self.captures or self.fuses or self.ge)
 
-MODES: Mapping[str, ModeSpec] = {
-    one.name: one
-    for one in (
-        ModeSpec(name=GE, fuses=True, ge=True, trains=True, package="torchair"),
-        ModeSpec(name=ACLGRAPH, captures=True, package="torchair"),
-        ModeSpec(name=NPUGRAPH_EX, captures=True, package="npugraph_ex"),
-        ModeSpec(name="eager", compiles=False, trains=True),
-    )
-}
+
+MODES: Registry[ModeSpec] = Registry(
+    kind="mode",
+    base=ModeSpec,
+    group="npucompose.modes",
+    values=True,
+    built_in=(
+        (GE, ModeSpec(name=GE, fuses=True, ge=True, trains=True, package="torchair")),
+        (ACLGRAPH, ModeSpec(name=ACLGRAPH, captures=True, package="torchair")),
+        (NPUGRAPH_EX, ModeSpec(name=NPUGRAPH_EX, captures=True, package="npugraph_ex")),
+        ("eager", ModeSpec(name="eager", compiles=False, trains=True)),
+    ),
+)
 
 
 def modes_that(trait: str) -> tuple[str, ...]:
     """Names of the modes that compile and have a trait: `modes_that("captures")`."""
-    return tuple(one.name for one in MODES.values() if one.compiles and getattr(one, trait))
+    return tuple(one.name for one in MODES.every().values() if one.compiles and getattr(one, trait))

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 from attrs import validators
 
+from npucompose.registry import Registry
 from npucompose.table.names import LONGEST, is_name
 
 
@@ -50,9 +51,9 @@ def option(
 ) -> Any:
     """A field that is an option: `max_streams: int = option(2, "at most so many streams", ge=1)`.
 
-    What a Literal in its type allows needs no `choices`, which are the allowed values of any other type; `ge`, `gt`,
-    `le` bound a number; `name` is what a text, or each of several, has to look like; with `optional` None passes every
-    check.
+    What a Literal in its type allows, or `Annotated[str, registry]`, needs no `choices`, which are the allowed values
+    of any other type; `ge`, `gt`, `le` bound a number; `name` is what a text, or each of several, has to look like;
+    with `optional` None passes every check.
     `from_experiment` names the Experiment field that the engine puts there: such a field is not set in YAML.
     `acts` says where it does something, if that is not everywhere.
     """
@@ -83,7 +84,11 @@ def option(
 
 def _in_literal(made: Any, attribute: Any, value: Any) -> None:
     """Of an instance that Python makes; YAML is read by its types (`structure`)."""
-    choices = None if made is None else _literals(cast("type[Any]", type(made))).get(attribute.name)
+    cls = cast("type[Any]", type(made))
+    registry = None if made is None else _registries(cls).get(attribute.name)
+    if registry is not None and value not in registry:
+        raise ValueError(f"'{attribute.name}' must be in {registry.names()!r} (got {value!r})")
+    choices = None if made is None else _literals(cls).get(attribute.name)
     if choices is not None and value not in choices:
         raise ValueError(f"'{attribute.name}' must be in {choices!r} (got {value!r})")
 
@@ -99,9 +104,17 @@ def _literals(cls: type[Any]) -> dict[str, tuple[Any, ...]]:
     return found
 
 
+@cache
+def _registries(cls: type[Any]) -> dict[str, Registry[Any]]:
+    """{field: where its value is looked up}, of the fields that are `Annotated[str, registry]`."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: kind.__metadata__[0] for name, kind in hints.items() if get_origin(kind) is Annotated}
+
+
 def choices_of_field(cls: type[Any], field: attrs.Attribute[Any]) -> tuple[Any, ...] | None:
     """The values that a field can have, null apart, where they are a list."""
-    listed = field.metadata.get("choices") or _literals(cls).get(field.name)
+    registry = _registries(cls).get(field.name)
+    listed = registry.names() if registry else field.metadata.get("choices") or _literals(cls).get(field.name)
     return None if listed is None else tuple(choice for choice in listed if choice is not None)
 
 

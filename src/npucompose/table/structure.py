@@ -13,7 +13,7 @@ import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -150,6 +150,13 @@ def _fits_64_bits(number: float) -> bool:
 def _literal(raw: Any, kind: Any) -> Any:
     if not any(type(raw) is type(c) and raw == c for c in get_args(kind)):
         raise _not_among(get_args(kind), raw)
+    return raw
+
+
+def _registered(raw: Any, kind: Any) -> str:
+    registry = kind.__metadata__[0]
+    if not isinstance(raw, str) or raw not in registry:
+        raise _not_among(registry.names(), raw)
     return raw
 
 
@@ -306,6 +313,7 @@ def _made(*, every_key: bool) -> Converter:
     for kinds, hook in (
         ((Union, types.UnionType), partial(_union, converter)),
         ((Literal,), _literal),
+        ((Annotated,), _registered),
         (_SEQUENCES, partial(_sequence, converter)),
         (_MAPPINGS, partial(_mapping, converter)),
     ):

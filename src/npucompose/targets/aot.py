@@ -30,10 +30,13 @@ def static_inputs() -> frozenset[int]:
 def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """AOTAutograd for inference, then the passes, then `target.lower`."""
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
         compilation = backend.rewrite(aot, inputs)
         begun = perf_counter()
+        if backend.mode not in backend.target.modes:  # a plain mode: the target's check has let no other pass
+            return make_boxed_func(aot.forward)
         compilation.lowered = backend.target.lower(
             LowerRequest(
                 mode=backend.mode,

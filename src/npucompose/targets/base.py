@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
+from npucompose.table.modes import MODES
 from npucompose.table.options import option
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel, soc_of
 
@@ -98,6 +99,9 @@ class Target(ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    runs_plain: ClassVar[bool] = False
+    """Whether a graph can be called as the passes left it, in a mode that neither records nor fuses."""
+
     previews_npu: ClassVar[bool] = False
     """Whether people try here what is to run on an NPU, and are told what an NPU would refuse."""
 
@@ -128,7 +132,7 @@ class Target(ABC):
 
     def check(self, mode: str) -> None:
         """Raise ConfigError when this machine, or this target, cannot run `mode`. Runs nothing on the device."""
-        if mode not in self.modes:
+        if mode not in self.modes and not (self.runs_plain and MODES.get(mode).is_plain):
             raise ConfigError(
                 f"mode={mode} cannot run on target={self.name}. Modes of this target: {', '.join(self.modes)}."
             )

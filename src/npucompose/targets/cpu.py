@@ -40,7 +40,7 @@ LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 
 def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
-    from npucompose.replay.executor.timing import clocked
+    from npucompose.replay.executor.native import clocked
 
     return clocked(graph_module, inputs)
 
@@ -72,6 +72,7 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     previews_npu: ClassVar[bool] = True
+    runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(fuses=True, trains=True),
         **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
@@ -183,7 +184,7 @@ class CpuTarget(Target):
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         from npucompose.replay.captured_graph import CapturedGraph
-        from npucompose.replay.executor.timing import measured
+        from npucompose.replay.executor.native import measured
         from npucompose.replay.front.graph_cache import GraphCache
         from npucompose.streams import made_up_inputs
 

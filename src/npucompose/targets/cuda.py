@@ -40,6 +40,7 @@ class CudaTarget(Target):
     name: ClassVar[str] = "cuda"
     previews_npu: ClassVar[bool] = True
     device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
+    runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         "max-autotune": ModeSupport(fuses=True, trains=True),
         "reduce-overhead": ModeSupport(captures=True, options=CACHE_OPTIONS["reduce-overhead"].supported),
@@ -70,7 +71,7 @@ class CudaTarget(Target):
         if self.index >= count:
             has = f"{count} CUDA device(s)" if count else "no CUDA device"
             raise ConfigError(
-                f"target=cuda needs device cuda:{self.index}, and torch {torch.__version__} finds {has} here. "
+                f"target={self.name} needs device cuda:{self.index}, and torch {torch.__version__} finds {has} here. "
                 "Targets that every machine has: cpu, null_device; `npucompose doctor` shows what is missing."
             )
         super().check(mode)

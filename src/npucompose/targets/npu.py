@@ -43,30 +43,25 @@ class NpuTarget(TorchairTarget):
         if not any(os.environ.get(name) for name in CANN_VARIABLES):
             missing.append(f"CANN's environment is not set ({' or '.join(CANN_VARIABLES)}; source its set_env.sh)")
         if missing:
-            raise ConfigError(f"target=npu needs an Ascend device with CANN: {'; '.join(missing)}. {ADVICE}")
+            raise ConfigError(f"target={self.name} needs an Ascend device with CANN: {'; '.join(missing)}. {ADVICE}")
 
     def identity(self) -> Mapping[str, str]:
         return {"npu": f"device {self.index}"}
 
     def load_platform(self, mode: str) -> None:
         """The genuine torch_npu; where a library is missing, the loader's own words."""
-        import torch
-
         try:
             import torch_npu  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-            npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
+            npu = _npu()
             count = npu.device_count() if npu.is_available() else 0
         except (ImportError, OSError, RuntimeError) as error:
-            raise ConfigError(f"target=npu: torch_npu cannot be loaded: {error}. {ADVICE}") from error
+            raise ConfigError(f"target={self.name}: torch_npu cannot be loaded: {error}. {ADVICE}") from error
         if self.index >= count:
-            raise ConfigError(f"target=npu needs device npu:{self.index}, and torch_npu finds {count}. {ADVICE}")
+            raise ConfigError(
+                f"target={self.name} needs device npu:{self.index}, and torch_npu finds {count}. {ADVICE}"
+            )
         npu.set_device(self.index)
-
-    def prepare(self, mode: str) -> None:
-        if not self.support(mode).compiles:
-            self.load_platform(mode)
-        super().prepare(mode)
 
     def platform(self) -> str:
         return "device"
@@ -86,9 +81,7 @@ class NpuTarget(TorchairTarget):
 
     def device_memory(self) -> Mapping[str, int]:
         """By torch_npu's caching allocator, which counts since the process began."""
-        import torch
-
-        npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
+        npu = _npu()
         return {
             "device_peak_bytes": int(npu.max_memory_allocated(self.index)),
             "device_reserved_peak_bytes": int(npu.max_memory_reserved(self.index)),
@@ -96,7 +89,11 @@ class NpuTarget(TorchairTarget):
         }
 
     def synchronize(self) -> None:
-        import torch
+        _npu().synchronize(self.index)
 
-        npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
-        npu.synchronize(self.index)
+
+def _npu() -> Any:
+    """torch.npu, of which torch's own stubs know nothing."""
+    import torch
+
+    return torch.npu  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from npucompose.replay.interface import Captured, Lowered, Partitioned
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import fx, nn
 
     from npucompose.models.binding import Bound
@@ -140,11 +136,7 @@ def recording_facts(target: Target, backend: Backend) -> list[Mapping[str, Any]]
     """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
     if isinstance(target, CountsRecordings):
         return target.recordings(backend)
-    return [g.facts() for c in backend.compilations if c.lowered is not None for g in _recordings(c.lowered)]
-
-
-def _recordings(lowered: Lowered) -> Sequence[Captured]:
-    return lowered.recordings() if isinstance(lowered, Partitioned) else lowered.captured
+    return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
 
 
 def device_memory(target: Target) -> Mapping[str, int]:

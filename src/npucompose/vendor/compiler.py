@@ -174,7 +174,7 @@ def idle_options(
     """(path, why, which `strict` refuses it) of each changed option that takes no effect, in the table's order."""
     illegal, waits = illegal_in_mode(options, mode), waiting(options, mode)
     for path, value in options.changed().items():
-        if not MODES[mode].compiles:
+        if not MODES.get(mode).compiles:
             yield path, f"{_given(path, value)} is not acting: {mode} compiles nothing.", ()
         elif path in illegal:
             yield path, illegal[path], ("mode", "all")
@@ -189,7 +189,7 @@ def illegal_in_mode(options: CompilerOptions, mode: str) -> dict[str, str]:
 
     `{"ge_config.oo_level": "compiler.ge_config.oo_level=O1 does not act in mode=reduce-overhead; it acts in: …"}`
     """
-    if not MODES[mode].compiles:
+    if not MODES.get(mode).compiles:
         return {}
     reasons = {path: _mode_reason(EVERY_LEAF[path], value, mode) for path, value in options.changed().items()}
     return {path: reason for path, reason in reasons.items() if reason}
@@ -197,7 +197,7 @@ def illegal_in_mode(options: CompilerOptions, mode: str) -> dict[str, str]:
 
 def waiting(options: CompilerOptions, mode: str) -> dict[str, str]:
     """{path: reason} of the changed options that act only beside another one, which is off."""
-    if not MODES[mode].compiles:
+    if not MODES.get(mode).compiles:
         return {}
     found: dict[str, str] = {}
     for path, value in options.changed().items():

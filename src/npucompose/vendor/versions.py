@@ -212,7 +212,7 @@ def _described(genuine: VendorOption) -> OptionSpec:
         "path": prefix + bare.replace("._", ".") if bare.endswith("._path") else genuine.path,
         "genuine": bare,
         "default": genuine.default,
-        "modes": tuple(mode.name for mode in MODES.values() if mode.package == package),
+        "modes": tuple(mode.name for _, mode in MODES.built_in if mode.package == package),
         "source": f"torch_npu/dynamo/{package}/configs/ of torch_npu {having(genuine.path)[-1]}",
     }
     named = [leaf for leaf in LEAVES.values() if not leaf.path.startswith(PREFIX) and _same_name(leaf, bare)]
@@ -318,7 +318,7 @@ def _instead(path: str, value: Any, tree: Mapping[str, OptionSpec]) -> str:
 
 def mode_refused(mode: str, version: str, by: str = "") -> str | None:
     """Why a version cannot run a mode: npugraph_ex came after 2.6.0."""
-    if MODES[mode].package != "npugraph_ex" or f"{PREFIX}mode" in tree_of(version) or assumed(version):
+    if MODES.get(mode).package != "npugraph_ex" or f"{PREFIX}mode" in tree_of(version) or assumed(version):
         return None
     named = f"torch_npu {known(version)}" + (f" ({by})" if by else "")
     return f"mode={mode}: {named} has no such package; versions that have it: {listed(having(f'{PREFIX}mode'))}."

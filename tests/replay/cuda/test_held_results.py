@@ -380,7 +380,7 @@ def test_what_the_device_does_not_record_runs_as_it_is_between_recordings(asking
         assert state.tolist() == [call, call]
         assert agree(results, (state * (2 * call) + x, x * 2))
     assert [one.operator for one in cache.partition().outside] == ["npucompose_cuda_sync.asks"]
-    assert [one.facts()["captures"] for one in cache.recordings()] == [1, 2], "results of the last part were held"
+    assert [one.facts()["captures"] for one in cache.captured] == [1, 2], "results of the last part were held"
 
 
 def test_an_input_that_as_strided_reads_counts_from_the_begin_of_its_storage() -> None:

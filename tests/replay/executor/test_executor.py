@@ -76,7 +76,7 @@ def test_what_pays_runs_without_the_dispatcher_and_the_rest_through_it() -> None
 def test_the_same_plan_through_the_dispatcher_alone_gives_the_same_bits() -> None:
     inputs = block_inputs(0)
     captured = native(block, *inputs)
-    memory = Memory.of(captured.plan)
+    memory = Memory.from_plan(captured.plan)
     boxed = Native(build.load(), captured.plan, memory, direct=False)
     assert set(boxed.ways) == {"boxed"}
     boxed.recording.times(list(range(len(boxed.ways))), 1)

@@ -12,8 +12,9 @@ import torch
 from torch import fx
 
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor import build, timing
-from npucompose.replay.executor.timing import PlanTrial, Way
+from npucompose.replay.executor import build
+from npucompose.replay.executor import trial as trials
+from npucompose.replay.executor.trial import PlanTrial, Way
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.plan import Workers
 from npucompose.results.streams import Trial, Verdict
@@ -69,7 +70,7 @@ def asked(module: fx.GraphModule, **changes: Any) -> PlanTrial:
     wanted = Streams(trial_ms=LONG, cost="none")
     apply(module.graph, wanted, TRIES)
     module.recompile()
-    trial = PlanTrial.of(module)
+    trial = PlanTrial.from_graph(module)
     assert trial is not None
     return PlanTrial(attrs.evolve(trial.asked, **changes))
 
@@ -84,14 +85,14 @@ def captured_call(
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
     """`clock(plan_us, one_us)`: the replays run, and these are their times."""
-    real = timing._Race._replay
+    real = trials._Race._replay
 
     def set_to(plan_us: float, one_us: float) -> None:
         def replay(self: Any, way: Way) -> int:
             real(self, way)
             return round(1e3 * (plan_us if way is self.ways[0] else one_us))
 
-        monkeypatch.setattr(timing._Race, "_replay", replay)
+        monkeypatch.setattr(trials._Race, "_replay", replay)
 
     return set_to
 
@@ -111,7 +112,7 @@ def test_the_plan_is_kept_where_it_saves_what_is_asked_of_it(
     assert verdict is not None
     assert (verdict.applied, verdict.plan_us, verdict.one_stream_us) == (threads is not None, plan_us, one_us)
     assert verdict.why == why
-    assert timing.LEAST_TURNS <= verdict.turns <= timing.MOST_TURNS
+    assert trials.LEAST_TURNS <= verdict.turns <= trials.MOST_TURNS
     assert facts["trial"]["applied"] == verdict.applied
     assert bits(outputs) == bits(captured.replay(X)) == bits([two_chains(X)])
 
@@ -176,7 +177,7 @@ def test_an_operator_that_is_not_torchs_own_runs_once_and_the_prediction_decides
 
 
 def test_inputs_too_large_to_copy_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "COPIED_BYTES", 100)
+    monkeypatch.setattr(trials, "COPIED_BYTES", 100)
     captured, _ = captured_call(with_state, X.clone(), torch.zeros(8, 8), torch.tensor([0]))
     assert captured.verdict is not None
     assert "the inputs that are written take more than" in captured.verdict.why
@@ -199,7 +200,7 @@ def test_a_trial_ends_in_time() -> None:
 def test_a_graph_that_is_predicted_to_take_longer_than_the_trial_is_not_run_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing._Race, "verdict", lambda self: pytest.fail("it ran"))
+    monkeypatch.setattr(trials._Race, "verdict", lambda self: pytest.fail("it ran"))
     captured, _ = captured_call(two_chains, X, ms=1.0, predicted_us=500.0, predicted_serial_us=2000.0)
     assert captured.threads is not None
     assert captured.verdict is not None
@@ -210,12 +211,12 @@ def test_streams_that_gave_other_bits_would_not_be_kept(
     clock: Callable[[float, float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock(1, 100)
-    real = timing._Race._seen
+    real = trials._Race._seen
 
     def seen(self: Any, way: Way) -> Sequence[torch.Tensor]:
         return [value + 1 if way is self.ways[0] else value for value in real(self, way)]
 
-    monkeypatch.setattr(timing._Race, "_seen", seen)
+    monkeypatch.setattr(trials._Race, "_seen", seen)
     captured, _ = captured_call(two_chains, X)
     assert captured.threads is None
     assert captured.verdict == Verdict(applied=False, why="threads gave other bits than one stream")
@@ -225,7 +226,7 @@ def test_a_kernel_that_fails_in_a_trial_does_not_end_the_capture(monkeypatch: py
     def fails(self: Any, way: Way) -> int:
         raise RuntimeError("index 9 is out of bounds")
 
-    monkeypatch.setattr(timing._Race, "_replay", fails)
+    monkeypatch.setattr(trials._Race, "_replay", fails)
     captured, outputs = captured_call(two_chains, X)
     assert captured.verdict is not None
     assert captured.verdict.why == "not tried: a replay of the trial failed: index 9 is out of bounds"
@@ -247,21 +248,21 @@ def test_one_graph_is_tried_once_and_its_other_recordings_follow(
     first, second = (recording.facts() for recording in cache.captured)
     assert first["threads"] == second["threads"] == (2 if plan_us == 50 else 1)
     assert first["trial"]["turns"] > 0
-    assert second["trial"] == {**second["trial"], "turns": 0, "why": timing.TOGETHER}
+    assert second["trial"] == {**second["trial"], "turns": 0, "why": trials.TOGETHER}
 
 
 @pytest.mark.parametrize("graphs", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_random_graphs_that_write_in_place_are_tried_and_stay_what_they_are(
     graphs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "MOST_TURNS", timing.LEAST_TURNS)
+    monkeypatch.setattr(trials, "MOST_TURNS", trials.LEAST_TURNS)
     tried = 0
     for seed in range(graphs):
         module, alone = in_place_program(seed), in_place_program(seed)
         apply(module.graph, Streams(trial_ms=LONG, cost="none", max_streams=3), TRIES)
         module.recompile()
         ours, theirs = some_inputs(module), some_inputs(module)
-        captured, outputs = CapturedGraph.capture_call(module, ours, workers=TWO, trial=PlanTrial.of(module))
+        captured, outputs = CapturedGraph.capture_call(module, ours, workers=TWO, trial=PlanTrial.from_graph(module))
         assert (bits(outputs), bits(ours)) == (bits(alone(*theirs)), bits(theirs)), seed
         tried += captured.verdict is not None and captured.verdict.turns > 0
         assert (bits(captured.replay(*ours)), bits(ours)) == (bits(alone(*theirs)), bits(theirs)), seed

@@ -99,7 +99,7 @@ def shuffled(
     plan: Plan, threads: Threads, memory_for: Threads | None, inputs: Sequence[Any], seed: int
 ) -> Sequence[Any]:
     """What the plan's steps leave in its output buffers when they run in a random order that `threads` allow."""
-    memory = Memory.of(plan, threads=memory_for)
+    memory = Memory.from_plan(plan, threads=memory_for)
     steps = [plan.steps[i] for i in random_order(threads, random.Random(seed))]
     for root in plan.roots:
         if root.kind == "input":
@@ -121,12 +121,12 @@ def recorded(seed: int) -> tuple[Plan, Threads, list[torch.Tensor]]:
     module = always_planned(seed, size=14)
     inputs = example_inputs(module, seed)
     plan = capture.record(module, inputs)
-    return plan, Threads.of(plan, 2), inputs
+    return plan, Threads.from_plan(plan, 2), inputs
 
 
 def differs(plan: Plan, threads: Threads, memory_for: Threads | None, inputs: Sequence[Any]) -> bool:
     before = copy.deepcopy(list(inputs))
-    expected = shuffled(plan, Threads.of(plan, 1), None, before, 0)
+    expected = shuffled(plan, Threads.from_plan(plan, 1), None, before, 0)
     return any(not same(shuffled(plan, threads, memory_for, before, seed), expected) for seed in range(1, 9))
 
 
@@ -181,7 +181,7 @@ def test_two_values_share_memory_only_when_one_is_done_before_the_other_begins()
     for seed in range(60):
         plan, threads, _ = recorded(seed)
         before = reachable(threads)
-        for ours, theirs in pairs_in_one_place(plan, Memory.of(plan, threads=threads)):
+        for ours, theirs in pairs_in_one_place(plan, Memory.from_plan(plan, threads=threads)):
             shared += 1
             # The step in which one ends may be the one that writes the other in its place.
             forth = all(a in before[b] or a == b for a in ours for b in theirs)

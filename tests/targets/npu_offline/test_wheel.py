@@ -14,10 +14,19 @@ import pytest
 from npucompose import private
 from npucompose.cli import main
 from npucompose.errors import ConfigError, FetchError
-from npucompose.targets.npu_offline import fetch as fetching
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.fetch import PINS, Pin, fetch, pinned, unpack
-from npucompose.targets.npu_offline.wheel import cached_tree, find, locate, torch_wanted, version
+from npucompose.targets.npu_offline.wheel import (
+    PINS,
+    Pin,
+    cached_tree,
+    fetch,
+    find,
+    locate,
+    pinned,
+    torch_wanted,
+    unpack,
+    version,
+)
 
 TORCH = metadata.version("torch").partition("+")[0]
 
@@ -59,7 +68,7 @@ def test_the_variable_wins_over_the_installation_and_that_over_the_cache(
     cached = unpacked(cached_tree("2.13.0", "3.11", "x86_64"))
     assert locate() == cached
     installed = unpacked(tmp_path / "site-packages")
-    monkeypatch.setattr(wheel, "_installed", lambda: wheel.Found(tree=installed, version="2.13.0", by="pip"))
+    monkeypatch.setattr(wheel, "_installed", lambda: wheel.UnpackedWheel(tree=installed, version="2.13.0", by="pip"))
     assert locate() == installed
     given = unpacked(tmp_path / "given")
     monkeypatch.setenv("NPUCOMPOSE_TORCH_NPU", str(given))
@@ -146,7 +155,7 @@ def test_a_fetched_wheel_is_where_locate_looks_and_a_second_fetch_downloads_noth
     fetched = fetch(pin)
     assert not fetched.already
     assert locate() == fetched.tree
-    monkeypatch.setattr(fetching, "_downloaded", lambda *_: pytest.fail("downloaded again"))
+    monkeypatch.setattr(wheel, "_downloaded", lambda *_: pytest.fail("downloaded again"))
     assert fetch(pin).already
 
 

@@ -207,5 +207,5 @@ def test_every_source_belongs_to_one_package():
     assert packages == set(draw.PACKAGES)
     assert draw.package_of("src/npucompose/replay/executor/src/front.cpp") == "replay, C++"
     assert draw.package_of("src/npucompose/replay/plan.py") == "replay"
-    assert draw.package_of("src/npucompose/untrusted.py") == "compose"
+    assert draw.package_of("src/npucompose/input_safety.py") == "compose"
     assert draw.package_of("src/npucompose/api.py") == "the front"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_free.stage import StageGraph
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_free.stage import Stage, StageGraph
 from npucompose.experiment.stages.ablation import Ablation
 from npucompose.experiment.stages.benchmark import Benchmark
 from npucompose.experiment.stages.capture import Capture
@@ -10,5 +13,20 @@ from npucompose.experiment.stages.compile import Compile
 from npucompose.experiment.stages.modes import Modes
 from npucompose.experiment.stages.replay import Replay
 from npucompose.experiment.stages.sequence import Sequence
+from npucompose.registry import Registry
 
-STAGES = StageGraph.from_stages([Compile(), Capture(), Replay(), Benchmark(), Ablation(), Modes(), Sequence()])
+BUILT_IN: tuple[type[Stage[Any]], ...] = (Compile, Capture, Replay, Benchmark, Ablation, Modes, Sequence)
+STAGES: Registry[type[Stage[Any]]] = Registry(
+    kind="stage",
+    base=Stage,
+    group="npucompose.stages",
+    built_in=tuple((stage.name, f"{stage.__module__}:{stage.__name__}") for stage in BUILT_IN),
+)
+
+
+def graph_of(wanted: Iterable[str]) -> StageGraph:
+    """The built-in stages in running order; where another one is wanted, those of installed packages after them."""
+    known = {stage.name: stage for stage in BUILT_IN}
+    if beyond := [name for name in wanted if name not in known]:
+        known |= STAGES.every() | {name: STAGES.get(name) for name in beyond if name in STAGES}
+    return StageGraph.from_stages(stage() for stage in known.values())

@@ -20,7 +20,7 @@ class Compile(Stage["Session"]):
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
         "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
-        "compile", "seed", "sinking", "benchmark.threads", "strict",
+        "compile", "seed", "sinking", "benchmark.threads", "strict", "extensions?",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:

@@ -16,7 +16,7 @@ from npucompose.compose.legality import effective_options
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages.benchmark import candidate, compared, in_one_process
 from npucompose.results.measured import Behind, ModeFacts, ModeTime
-from npucompose.schema.experiment import Mode, ModeName
+from npucompose.schema.experiment import Mode
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _problems(checked: Checked, at: int) -> Sequence[str]:
     return ()
 
 
-def in_mode(checked: Checked, mode: ModeName) -> Checked:
+def in_mode(checked: Checked, mode: str) -> Checked:
     """The same experiment in another mode; options that do not act there are no error. ConfigError where it cannot run.
 
     Equal but for the mode, so that nothing but the mode can have won.
@@ -80,9 +80,9 @@ class Modes(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         own = live.experiment.mode.name
-        modes: tuple[ModeName, ...] = (own, *live.experiment.benchmark.against, "eager")
+        modes: tuple[str, ...] = (own, *live.experiment.benchmark.against, "eager")
 
-        def session_in(mode: ModeName) -> Session:
+        def session_in(mode: str) -> Session:
             return live if mode == own else live.with_experiment(in_mode(live.checked, mode))
 
         wanted = {mode: partial(session_in, mode) for mode in modes}

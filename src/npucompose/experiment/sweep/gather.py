@@ -14,12 +14,12 @@ from airflow_free.ledger import FILE_NAME
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.sweep.run import POINTS, Entry, Ledger
+from npucompose.input_safety import read_text
 from npucompose.report import json as report_json
 from npucompose.report.compare import RIGHT, Line, Timed, best, with_front
 from npucompose.report.comparison import Compared
 from npucompose.results.record import Figures, Report
 from npucompose.table.structure import flat
-from npucompose.untrusted import read_text
 
 
 @frozen(kw_only=True)

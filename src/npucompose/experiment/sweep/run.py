@@ -20,7 +20,7 @@ from airflow_free.executors.local import LocalExecutor
 from airflow_free.outcome import Outcome
 from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Queue, SweepEvent, membership
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, visible
 from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.experiment.run import ActiveRun
@@ -29,7 +29,6 @@ from npucompose.report import json as report_json
 from npucompose.results.record import EXIT_STATUS, MEASURED, Figures, Status
 from npucompose.schema import sweep as choices
 from npucompose.table.structure import structure
-from npucompose.visible import visible
 
 POINTS = "points.json"
 RUN_AGAIN = ("failed", "crashed", "timeout", "memory_limit")

@@ -21,13 +21,13 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.graphs.effects import facts, nodes_in
-from npucompose.graphs.scopes import control, orders_streams, stream_labels
+from npucompose.graphs.scopes import control
 from npucompose.replay import gate
 from npucompose.replay.capture import kernels
 from npucompose.replay.capture.kernels import SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.gate import under
-from npucompose.replay.operands import Layout, Traits, bytes_of, flat, mapped, storage_of, traits_of
+from npucompose.replay.operands import Traits, bytes_of, flat, layout_of, mapped, storage_of, traits_of
 from npucompose.replay.plan import Root, Step
 from npucompose.schema.streams import DEFAULT_STREAM
 
@@ -48,10 +48,6 @@ class Issue:
     waiting: dict[str, list[Step]] = field(factory=dict)
     drawn: Step | None = None
     effect: Step | None = None
-
-    @classmethod
-    def of(cls, graph: fx.Graph) -> Issue:
-        return cls(stream_labels(graph) if orders_streams(graph) else None)
 
     @property
     def has_streams(self) -> bool:
@@ -88,7 +84,7 @@ _UNTRIED: Any = object()
 
 @define(kw_only=True, eq=False)
 class Calls:
-    """`of(node, op, args, kwargs)` runs one operator, notes the step of a replay, if any, and gives its value."""
+    """`record(node, op, args, kwargs)` runs one operator, notes the step of a replay, if any, and gives its value."""
 
     ledger: Ledger
     issue: Issue
@@ -111,7 +107,7 @@ class Calls:
     _tried: dict[Any, kernels.OutCall | None] = field(factory=dict)
     """By operator and form of its arguments and results: the call into buffers that gives the same bytes."""
 
-    def of(self, node: fx.Node, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def record(self, node: fx.Node, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The value of `op(*args, **kwargs)`, tensors as `Held`."""
         traits = traits_of(op)
         ordered = traits.in_order(args, kwargs)
@@ -153,9 +149,8 @@ class Calls:
             root = value.root
             if root.kind == "input" and root.index in self.written_inputs:
                 return value.layout.over(value.tensor.untyped_storage().clone())
-            owner = self.given[root.index] if root.kind == "input" else root.tensor
-            assert owner is not None
-            return owner if value.layout == Layout.of(owner) else value.layout.over(owner.untyped_storage())
+            owner = self.given[root.index] if root.kind == "input" else root.contents
+            return owner if value.layout == layout_of(owner) else value.layout.over(owner.untyped_storage())
 
         def given(name: str, value: Any) -> Any:
             return mapped(real if name in written else owned, value)
@@ -204,10 +199,9 @@ class Calls:
     def _count_from_the_storage(self, read: list[Held], results: list[torch.Tensor]) -> None:
         """as_strided names elements of the whole storage, also outside its input: such an input cannot be copied."""
         for root in {id(held.root): held.root for held in read if held.root.kind == "input"}.values():
-            assert root.tensor is not None
-            whole = Layout.of(root.tensor).span()
-            inside = all(Layout.of(tensor).span()[1] <= whole[1] for tensor in results)
-            (self.from_zero if inside and root.tensor.storage_offset() == 0 else self.pinned).add(root.index)
+            whole = layout_of(root.contents).span()
+            inside = all(layout_of(tensor).span()[1] <= whole[1] for tensor in results)
+            (self.from_zero if inside and root.contents.storage_offset() == 0 else self.pinned).add(root.index)
 
     def _in_place(
         self,
@@ -267,12 +261,12 @@ class Calls:
         """What stands in a step for a part of an OutCall."""
         if isinstance(part, kernels.Out):
             held = made[part.index]
-            return self.ledger.slot(held.root, Layout.of(kernels.rows_of(held.tensor)) if part.rows else held.layout)
+            return self.ledger.slot(held.root, layout_of(kernels.rows_of(held.tensor)) if part.rows else held.layout)
         if not isinstance(part, kernels.Arg):
             return part
         value = numbered[part.index]
         return (
-            self.ledger.slot(value.root, Layout.of(value.tensor.view(-1))) if part.flat else self.ledger.operand(value)
+            self.ledger.slot(value.root, layout_of(value.tensor.view(-1))) if part.flat else self.ledger.operand(value)
         )
 
     def _in_the_pool(self, tensor: torch.Tensor) -> Held:

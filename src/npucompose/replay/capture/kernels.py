@@ -17,7 +17,7 @@ import torch
 from attrs import define, field, frozen
 from torch._ops import OpOverload
 
-from npucompose.replay.operands import Layout, bytes_of, copy_of, flat, mapped, same_bytes, traits_of
+from npucompose.replay.operands import bytes_of, copy_of, flat, layout_of, mapped, same_bytes, traits_of
 
 aten = torch.ops.aten
 
@@ -196,7 +196,7 @@ class SingleThreadCheck:
 
     def _made_up(self, value: Any) -> Any:
         copy = _copied(value)
-        if isinstance(copy, torch.Tensor) and copy.is_floating_point() and not Layout.of(copy).overlaps_itself():
+        if isinstance(copy, torch.Tensor) and copy.is_floating_point() and not layout_of(copy).overlaps_itself():
             copy.normal_(generator=self._random)
         return copy
 
@@ -206,7 +206,7 @@ def _copied(value: Any) -> Any:
 
 
 def _form(value: Any) -> Any:
-    return Layout.of(value) if isinstance(value, torch.Tensor) else value
+    return layout_of(value) if isinstance(value, torch.Tensor) else value
 
 
 _BY_ELEMENTS = frozenset(
@@ -239,7 +239,7 @@ class Undo:
     def about_to_write(self, place: torch.Tensor, op: OpOverload, args: Sequence[Any]) -> None:
         """`op(*args)` is going to write `place`. Where a few elements of it are named, these are all that is kept."""
         if not (args and args[0] is place and self._named_elements(place, op, args[1:3])):
-            low, high = Layout.of(place).span()
+            low, high = layout_of(place).span()
             whole = bytes_of(place.untyped_storage())[low:high]
             before = whole.clone()
             self._changes.append(lambda: whole.copy_(before))

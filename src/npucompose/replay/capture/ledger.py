@@ -20,6 +20,7 @@ from npucompose.replay.operands import (
     bytes_of,
     flat,
     is_plain,
+    layout_of,
     mapped,
     relative,
     storage_of,
@@ -62,7 +63,7 @@ class Held:
     @property
     def layout(self) -> Layout:
         if self._layout is None:
-            self._layout = Layout.of(self.tensor)
+            self._layout = layout_of(self.tensor)
         return self._layout
 
     @property
@@ -194,7 +195,7 @@ def _form(value: Any) -> Any:
     if value is None or isinstance(value, int):  # its type stands beside it
         return value
     if isinstance(value, torch.Tensor):
-        return _lying(Layout.of(value), value)
+        return _lying(layout_of(value), value)
     if isinstance(value, (list, tuple)):
         return form_of(value)
     if isinstance(value, dict):
@@ -240,7 +241,7 @@ def number_as_tensor(number: Any, others: Sequence[torch.Tensor]) -> torch.Tenso
 
 @define(eq=False, kw_only=True)
 class Outputs:
-    """`of(node, values)` describes the outputs; steps that fill buffers from registers are added to `steps`."""
+    """`describe(node, values)` describes the outputs; steps that fill buffers from registers are added to `steps`."""
 
     ledger: Ledger
     steps: list[Step]
@@ -252,7 +253,7 @@ class Outputs:
     _copied: dict[int, tuple[Root, int]] = field(factory=dict)
     """By id(root of registers): the buffer for its values, and the byte of them that it begins at."""
 
-    def of(self, node: fx.Node, values: Sequence[Any]) -> list[Output]:
+    def describe(self, node: fx.Node, values: Sequence[Any]) -> list[Output]:
         self._make_buffers(values)
         outputs: list[Output] = []
         for index, value in enumerate(values):
@@ -265,7 +266,7 @@ class Outputs:
             if any(isinstance(leaf, Held) for leaf in flat(value)):
                 raise gate.refused(node, "an output that is a list; AOTAutograd returns a flat tuple.")
             return Literally(value=value)
-        root, layout = value.root, Layout.of(value.tensor)
+        root, layout = value.root, layout_of(value.tensor)
         if value.register is not None:
             if root.kind not in ("fresh", "pool"):
                 raise gate.refused(node, "an output that shares memory with an input in a way only its kernel knows.")
@@ -273,11 +274,9 @@ class Outputs:
         if value.whole_input is not None:
             return SameAsInput(index=value.whole_input)
         if root.kind == "input":
-            assert root.tensor is not None
-            return ViewOfInput(index=root.index, layout=relative(value.tensor, root.tensor))
+            return ViewOfInput(index=root.index, layout=relative(value.tensor, root.contents))
         if root.kind == "attribute":
-            assert root.tensor is not None
-            return Literally(value=root.tensor if Layout.of(root.tensor) == layout else value.tensor)
+            return Literally(value=root.contents if layout_of(root.contents) == layout else value.tensor)
         if root.kind == "constant":
             # A caller may write into what it was given: made anew on every replay, like a constant that a step writes.
             self.pristine.setdefault(id(root), bytes_of(value.tensor.untyped_storage()).clone())
@@ -291,7 +290,7 @@ class Outputs:
         spans: dict[int, list[tuple[int, int]]] = {}
         for value in values:
             if isinstance(value, Held) and value.register is not None:
-                spans.setdefault(id(value.root), []).append(Layout.of(value.tensor).span())
+                spans.setdefault(id(value.root), []).append(layout_of(value.tensor).span())
         for key, found in spans.items():
             low, high = min(low for low, _ in found), max(high for _, high in found)
             # Where one begins within another of wider elements, an offset must be a number of either.
@@ -336,7 +335,7 @@ class Outputs:
                 continue
             source = Root(kind="constant", nbytes=root.nbytes, tensor=bytes_before)
             root.kind, root.tensor = "output", None
-            whole = Layout.of(bytes_before)
+            whole = layout_of(bytes_before)
             step = Step(
                 op=aten.copy_.default,
                 args=(self.ledger.slot(root, whole), self.ledger.slot(source, whole), False),

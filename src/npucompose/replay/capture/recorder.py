@@ -18,6 +18,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from npucompose.errors import CaptureError
+from npucompose.graphs.scopes import orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.calls import Calls, Issue
@@ -26,11 +27,11 @@ from npucompose.replay.capture.ledger import Held, Ledger, Outputs
 from npucompose.replay.gate import NOT_RUN, isolated_capture
 from npucompose.replay.operands import (
     CONTAINERS,
-    Layout,
     alias_of,
     flat,
     is_plain,
     laid_over,
+    layout_of,
     mapped,
     relative,
     sharing,
@@ -85,7 +86,8 @@ def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone 
         gate.check_input(index, value)
     with isolated_capture() as modes:
         seed = torch.get_rng_state()
-        issue, ledger, undo = Issue.of(graph_module.graph), Ledger(), Undo()
+        graph, ledger, undo = graph_module.graph, Ledger(), Undo()
+        issue = Issue(stream_labels(graph) if orders_streams(graph) else None)
         check = SingleThreadCheck(alone) if alone is not None and issue.has_streams else None
         calls = Calls(ledger=ledger, issue=issue, undo=undo, single_thread=check, given=inputs, modes=modes)
         recorder = Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
@@ -101,7 +103,7 @@ def _for_inference(value: Any) -> Any:
     """A result as inference mode gives it: the same memory, without a history to come."""
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return value
-    return Layout.of(value).over(value.untyped_storage())
+    return layout_of(value).over(value.untyped_storage())
 
 
 @define(kw_only=True, eq=False)
@@ -176,7 +178,7 @@ class Recorder:
             return None
         if in_place is not None and target in updates.VIEW_OF_SCATTER:
             return self._write_view(node, target, args, kwargs)
-        return self.calls.of(node, in_place or target, args, kwargs)
+        return self.calls.record(node, in_place or target, args, kwargs)
 
     def _arithmetic(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """getitem and arithmetic on numbers: their values belong to the signature."""
@@ -193,8 +195,8 @@ class Recorder:
     def _write_view(self, node: fx.Node, scatter: OpOverload, args: Any, kwargs: Any) -> Any:
         """`slice_scatter(x, src, …)` in place: `slice(x, …).copy_(src)`; the value is x."""
         whole, source, *rest = args
-        view = self.calls.of(node, updates.VIEW_OF_SCATTER[scatter], [whole, *rest], kwargs)
-        self.calls.of(node, aten.copy_.default, [view, source], {})
+        view = self.calls.record(node, updates.VIEW_OF_SCATTER[scatter], [whole, *rest], kwargs)
+        self.calls.record(node, aten.copy_.default, [view, source], {})
         return whole
 
     def _plan(self, node: fx.Node) -> Plan:
@@ -202,7 +204,7 @@ class Recorder:
         listed = self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         calls = self.calls
         ending = Outputs(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
-        outputs = ending.of(node, listed)
+        outputs = ending.describe(node, listed)
         inserted = ending.written_constants()
         steps = [step for i, step in enumerate(calls.steps) for step in (*inserted.get(i, ()), step)]
         steps += inserted.get(len(calls.steps), ())
@@ -251,11 +253,9 @@ class Recorder:
         if value.whole_input is not None:
             return inputs[value.whole_input]
         if root.kind == "input":
-            assert root.tensor is not None
-            return laid_over(inputs[root.index], relative(tensor, root.tensor))
+            return laid_over(inputs[root.index], relative(tensor, root.contents))
         if root.kind == "attribute":
-            assert root.tensor is not None
-            return root.tensor if Layout.of(root.tensor) == Layout.of(tensor) else tensor
+            return root.contents if layout_of(root.contents) == layout_of(tensor) else tensor
         # Also where the recording makes a constant anew on every replay: what lies here is nobody else's.
         return tensor
 

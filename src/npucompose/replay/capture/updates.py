@@ -199,7 +199,7 @@ class _Call:
         views = auto_functionalize.read_view_information_from_args(names, types, kwargs, bases)
         for name in names:
             view: Any = views[name]
-            made = [_View.of(one) for one in view] if isinstance(view, list) else _View.of(view)
+            made = [_view(one) for one in view] if isinstance(view, list) else _view(view)
             kwargs[name] = made  # type: ignore[assignment]
         return kwargs, list(bases)
 
@@ -301,17 +301,15 @@ class _View:
     """What makes it of the base and the `rest`; None for the base itself."""
     rest: tuple[Any, ...] = ()
 
-    @classmethod
-    def of(cls, info: Any) -> _View | None:
-        if info is None:
-            return None
-        if isinstance(info, auto_functionalize.AsStridedViewInfo):
-            return cls(info.base_index, aten.as_strided.default, (info.size, info.stride, info.storage_offset))
-        if isinstance(info, auto_functionalize.SliceViewInfo):
-            return cls(info.base_index, aten.slice.Tensor, (info.dim, info.start, info.end))
-        if isinstance(info, auto_functionalize.AliasViewInfo):
-            return cls(info.base_index, aten.alias.default)
-        return cls(info.base_index)
+
+def _view(info: Any) -> _View | None:
+    if info is None:
+        return None
+    if isinstance(info, auto_functionalize.AsStridedViewInfo):
+        return _View(info.base_index, aten.as_strided.default, (info.size, info.stride, info.storage_offset))
+    if isinstance(info, auto_functionalize.SliceViewInfo):
+        return _View(info.base_index, aten.slice.Tensor, (info.dim, info.start, info.end))
+    return _View(info.base_index, aten.alias.default if isinstance(info, auto_functionalize.AliasViewInfo) else None)
 
 
 def _is_plain(value: Any) -> bool:

@@ -23,7 +23,7 @@ from npucompose.replay.gate import Refused, isolated_capture, refused
 from npucompose.replay.interface import LowerRequest, WhenFull
 from npucompose.replay.memory.inputs import refusal, same_number, signature
 from npucompose.replay.memory.results import OVERWRITTEN
-from npucompose.replay.operands import Layout, sharing, traits_of
+from npucompose.replay.operands import layout_of, sharing, traits_of
 from npucompose.schema.experiment import Partial
 
 _InferenceMode = torch._C._InferenceMode
@@ -115,7 +115,7 @@ class CudaRecording:
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self._written = [i for i in self._tensors if self._aliases.keys[placeholders[i]] & self._aliases.written]
         shared = sharing(inputs)
-        folded = frozenset(i for i in self._tensors if Layout.of(inputs[i]).overlaps_itself())
+        folded = frozenset(i for i in self._tensors if layout_of(inputs[i]).overlaps_itself())
         by_place = _read_by_place(graph_module.graph, self._aliases)
         self._from_zero = frozenset(i for i in by_place if _is_all_of_its_storage(inputs[i]))
         self._fixed = static | folded | (by_place - self._from_zero)
@@ -177,7 +177,7 @@ class CudaRecording:
             with self._device.on(side):
                 values = self._walk.run(inputs)
             home.wait_stream(side)
-            results = Results.of(self._walk.graph_module, self._aliases, inputs, values)
+            results = Results.from_run(self._walk.graph_module, self._aliases, inputs, values)
         made = [value for value, output in zip(values, results.outputs, strict=True) if isinstance(output, InPiece)]
         for value in made:  # allocated by the stream that ran, read by the caller's
             self._device.used_on(value, home)
@@ -295,7 +295,7 @@ def _read_by_place(graph: fx.Graph, aliases: Aliases) -> frozenset[int]:
 
 
 def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
-    return Layout.of(tensor).span() == (0, tensor.untyped_storage().nbytes())
+    return layout_of(tensor).span() == (0, tensor.untyped_storage().nbytes())
 
 
 class CudaCache(GraphCache):

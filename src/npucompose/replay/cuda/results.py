@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +13,9 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases
 from npucompose.replay.capture.recorder import attribute
-from npucompose.replay.memory.results import is_lazy_copy, use_count
-from npucompose.replay.operands import Layout, laid_over, relative, span_of
-from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.memory.results import ResultBytes, Static, handed_out
+from npucompose.replay.operands import Layout, layout_of, relative
+from npucompose.replay.plan import Elsewhere, Literally, SameAsInput, SameAsOutput, ViewOfInput
 
 ALIGNED = 64
 """A result lies as far from a multiple of it as the value did that it is a copy of: kernels choose by alignment."""
@@ -37,24 +37,23 @@ class InPiece:
     layout: Layout
 
 
-Output = SameAsInput | ViewOfInput | SameAsOutput | Literally | InPiece
+CudaOutput = Elsewhere | InPiece
 
 
 @frozen(kw_only=True, eq=False)
 class Results:
     """How each output of a graph goes out, found on a run of it on real values."""
 
-    outputs: tuple[Output, ...]
+    outputs: tuple[CudaOutput, ...]
     pieces: tuple[Piece, ...]
 
     @classmethod
-    def of(
+    def from_run(
         cls, graph_module: fx.GraphModule, aliases: Aliases, inputs: Sequence[Any], values: Sequence[Any]
     ) -> Results:
         """`values` is what the graph made of `inputs`."""
         finder = _Finder(graph_module=graph_module, aliases=aliases, inputs=inputs)
-        for k in range(len(values)):
-            finder.found.append(finder.output(k, values))
+        finder.found = [finder.output(k, values) for k in range(len(values))]
         pieces = finder.pieces()
         return cls(outputs=tuple(finder.found), pieces=tuple(pieces))
 
@@ -63,16 +62,7 @@ class Results:
         rest = iter(made)
         handed: list[Any] = []
         for output in self.outputs:
-            if isinstance(output, InPiece):
-                handed.append(next(rest))
-            elif isinstance(output, SameAsInput):
-                handed.append(inputs[output.index])
-            elif isinstance(output, ViewOfInput):
-                handed.append(laid_over(inputs[output.index], output.layout))
-            elif isinstance(output, SameAsOutput):
-                handed.append(handed[output.index])
-            else:
-                handed.append(output.value)
+            handed.append(next(rest) if isinstance(output, InPiece) else handed_out(output, inputs, handed))
         return handed
 
 
@@ -83,9 +73,9 @@ class _Finder:
     inputs: Sequence[Any]
     _groups: dict[int, list[tuple[int, torch.Tensor]]] = field(factory=dict)
     """{address of a storage: the (output, value) that lie in it}"""
-    found: list[Output] = field(factory=list)
+    found: list[CudaOutput] = field(init=False)
 
-    def output(self, k: int, values: Sequence[Any]) -> Output:
+    def output(self, k: int, values: Sequence[Any]) -> CudaOutput:
         value = values[k]
         if not isinstance(value, torch.Tensor):
             return Literally(value=value)
@@ -101,7 +91,7 @@ class _Finder:
         if any(_address(value) == _address(held) for held in self._attributes()):
             return Literally(value=value)
         self._groups.setdefault(_address(value) or -1 - k, []).append((k, value))
-        return InPiece(piece=-1, layout=Layout.of(value))
+        return InPiece(piece=-1, layout=layout_of(value))
 
     def _inputs_behind(self, k: int, value: torch.Tensor) -> list[int]:
         """Inputs whose memory the value has, first those that the graph says: inputs may share memory themselves."""
@@ -122,42 +112,13 @@ class _Finder:
         """One for each storage that results lie in; `found` then says where in it."""
         made: list[Piece] = []
         for group in self._groups.values():
-            spans = [Layout.of(value).span() for _, value in group]
+            spans = [layout_of(value).span() for _, value in group]
             begin = min(low for low, _ in spans) // ALIGNED * ALIGNED
             for k, value in group:
-                layout = Layout.of(value)
+                layout = layout_of(value)
                 self.found[k] = InPiece(piece=len(made), layout=layout.moved(-begin // layout.dtype.itemsize))
             made.append(Piece(nbytes=max(high for _, high in spans) - begin, device=group[0][1].device))
         return made
-
-
-@define(eq=False)
-class _Block:
-    """Memory of a piece, and who holds it."""
-
-    storage: torch.UntypedStorage
-    address: int
-    nbytes: int
-    tensors: list[torch.Tensor] = field(factory=list)
-    ours: tuple[int, int] = (0, 0)
-
-    def holders(self) -> tuple[int, int]:
-        """References to the memory, and to the one storage object that Python has for it: `y.untyped_storage()`."""
-        return use_count(self.storage._cdata), sys.getrefcount(self.storage)
-
-    def is_held(self) -> bool:
-        """Memory that its holder resized, moved or copied lazily is not ours any more."""
-        if not self.nbytes:
-            return False
-        if any(map(is_lazy_copy, self.tensors)):
-            return True
-        if (self.storage.data_ptr(), self.storage.nbytes()) != (self.address, self.nbytes):
-            return True
-        (memory, name), (own_memory, own_name) = self.holders(), self.ours
-        return memory > own_memory or name > own_name
-
-    def is_read(self, spans: Sequence[tuple[int, int]]) -> bool:
-        return any(low < self.address + self.nbytes and self.address < high for low, high in spans)
 
 
 class ResultMemory:
@@ -167,63 +128,54 @@ class ResultMemory:
         self._outputs = [output for output in results.outputs if isinstance(output, InPiece)]
         self._at = [k for k, output in enumerate(results.outputs) if isinstance(output, InPiece)]
         with torch.inference_mode(False):
-            self._bytes = [torch.empty(p.nbytes, dtype=torch.uint8, device=p.device) for p in results.pieces]
-            self._blocks = [_Block(b.untyped_storage(), b.data_ptr(), b.numel()) for b in self._bytes]
-            self._plain = [o.layout.over(self._blocks[o.piece].storage) for o in self._outputs]
-        with torch.inference_mode():
-            self._inference = [o.layout.over(self._blocks[o.piece].storage) for o in self._outputs]
-        for output, tensor in zip(self._outputs, self._plain, strict=True):
-            self._blocks[output.piece].tensors.append(tensor)
-        alone = [sum(o.piece == output.piece for o in self._outputs) == 1 for output in self._outputs]
-        self._whole = [one and _is_dense(o.layout) for one, o in zip(alone, self._outputs, strict=True)]
-        """Results that `clone` copies as they lie."""
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
+            self.tensors = [torch.empty(p.nbytes, dtype=torch.uint8, device=p.device) for p in results.pieces]
         """All memory."""
-        return self._bytes
+        self._memory = list(map(ResultBytes, self.tensors))
+        self._statics = [Static(o.piece, o.layout).lay(self._memory[o.piece].storage) for o in self._outputs]
+        self._laid = [[s.tensor for s in self._statics if s.buffer == piece] for piece in range(len(self._memory))]
+        """In each piece."""
+        self._whole = [len(self._laid[o.piece]) == 1 and _is_dense(o.layout) for o in self._outputs]
+        """Results that `clone` copies as they lie."""
 
     def fill(self, values: Sequence[Any]) -> None:
         """Put what a run returned where it belongs."""
-        for k, output, mine in zip(self._at, self._outputs, self._plain, strict=True):
+        for k, output, mine in zip(self._at, self._outputs, self._statics, strict=True):
             value, wanted = values[k], output.layout
-            got = Layout.of(value)
+            got = layout_of(value)
             if (got.dtype, got.shape, got.stride) != (wanted.dtype, wanted.shape, wanted.stride):
                 raise CaptureError(
                     f"cannot capture output {k}: it was {wanted} in the first call of this signature and is {got} now, "
                     "so its form depends on data."
                 )
-            _flat(mine, wanted).copy_(_flat(value, wanted))
+            _flat(mine.tensor, wanted).copy_(_flat(value, wanted))
 
     def count(self) -> None:
         """Take the references that there are now for our own."""
-        for block in self._blocks:
-            block.ours = block.holders()
+        for memory in self._memory:
+            memory.count()
 
     def is_held(self) -> bool:
         """Whether a result of an earlier call, or a view of one, lives on."""
-        return any(block.is_held() for block in self._blocks)
+        return any(memory.is_held(laid) for memory, laid in zip(self._memory, self._laid, strict=True))
 
     def is_read(self, inputs: Sequence[Any]) -> bool:
-        spans = [span_of(value) for value in inputs if isinstance(value, torch.Tensor) and value.numel()]
-        return any(block.is_read(spans) for block in self._blocks)
+        return any(memory.is_read(inputs) for memory in self._memory)
 
     def themselves(self) -> list[torch.Tensor]:
         """The results where they lie, each in a tensor object of the caller's own."""
-        tensors = self._inference if torch.is_inference_mode_enabled() else self._plain
-        return [tensor.detach() for tensor in tensors]
+        return [static.given_out() for static in self._statics]
 
     def copies(self) -> list[torch.Tensor]:
         """The results in new memory, which shares as theirs does."""
         copied: dict[int, torch.UntypedStorage] = {}
         made: list[torch.Tensor] = []
-        for output, tensor, whole in zip(self._outputs, self._plain, self._whole, strict=True):
+        for static, whole in zip(self._statics, self._whole, strict=True):
             if whole:
-                made.append(tensor.clone())
+                made.append(static.tensor.clone())
                 continue
-            if output.piece not in copied:
-                copied[output.piece] = self._bytes[output.piece].clone().untyped_storage()
-            made.append(output.layout.over(copied[output.piece]))
+            if static.buffer not in copied:
+                copied[static.buffer] = self.tensors[static.buffer].clone().untyped_storage()
+            made.append(static.layout.over(copied[static.buffer]))
         return made
 
 
@@ -239,10 +191,7 @@ def _flat(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 def _is_dense(layout: Layout) -> bool:
     """Its elements fill its span, each place once."""
     low, high = layout.span()
-    elements = 1
-    for size in layout.shape:
-        elements *= size
-    filled = high - low == elements * layout.dtype.itemsize
+    filled = high - low == math.prod(layout.shape) * layout.dtype.itemsize
     return filled and not (layout.overlaps_itself() or layout.conj or layout.neg)
 
 

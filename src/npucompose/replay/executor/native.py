@@ -1,6 +1,10 @@
 """Executor: the plan in C++. What pays is held set up or calls BLAS; every other operator goes through the dispatcher.
 
 The plan is the same as for the portable executors and so are the bits. `build.load()` brings the extension.
+
+# Note [The stopwatch]
+The steps of a replay on the clock: for predictions (`streams.cost=measured`) and beside them (trace.json).
+It makes a recording of its own, so that no replay of anybody else's pays for the clock.
 """
 
 from __future__ import annotations
@@ -8,17 +12,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
+from itertools import pairwise
+from statistics import median
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
+from torch import fx
 from torch._ops import OpOverload
 
+from npucompose.errors import CaptureError
+from npucompose.replay.capture import recorder
+from npucompose.replay.executor import build
 from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.inputs import Inputs
-from npucompose.replay.memory.results import Output
-from npucompose.replay.operands import Layout, is_plain
+from npucompose.replay.memory.results import ReplayOutput
+from npucompose.replay.operands import is_plain, layout_of
 from npucompose.replay.plan import Plan, Register, Slot, Step, Threads, Workers, dying_registers, leaves, lent_inputs
+from npucompose.results.streams import StreamTimes, Timeline
+from npucompose.schema.capabilities import Clocked
 
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""
@@ -72,18 +85,17 @@ class Native:
         self._tensors = {id(slot): tensor for slot, tensor in zip(memory.slots, memory.tensors, strict=True)}
         for root in plan.roots:
             if root.kind == "input":
-                assert root.tensor is not None
-                self.recording.set_input(root.index, Layout.of(root.tensor).over(memory.storages[id(root)]))
+                self.recording.set_input(root.index, layout_of(root.contents).over(memory.storages[id(root)]))
         for number, buffer in enumerate(memory.outputs):
             self.recording.set_output(number, [_bytes(memory.storages[id(root)]) for root in buffer.members])
-        dying, kept = (dying_registers(plan.steps), []) if threads is None else threads.dying(plan)
+        dying, lasting = dying_registers(plan.steps, threads)
         lent = lent_inputs(plan.steps)
         self.ways = [self._add(step, () if keeps else dying[i], lent[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
         if threads is not None:
             asked = workers or Workers()
             self.recording.set_streams(
-                threads.turns(), threads.waits, kept, round(asked.spin_us * 1e3), list(asked.cores)
+                threads.turns(), threads.waits, lasting, round(asked.spin_us * 1e3), list(asked.cores)
             )
 
     def facts(self) -> Mapping[str, int]:
@@ -106,7 +118,7 @@ class Native:
         given: Sequence[Any],
         inputs: Inputs,
         memory: Memory,
-        outputs: Sequence[Output],
+        outputs: Sequence[ReplayOutput],
         turns: AbstractContextManager[Any],
     ) -> NativeFront:
         """The output buffers lie in memory of the front from then on."""
@@ -114,7 +126,7 @@ class Native:
             self.recording,
             [inputs.described(i, value) for i, value in enumerate(given)],
             [buffer.nbytes for buffer in memory.outputs],
-            [_output(output) for output in outputs],
+            [output.described for output in outputs],
             inputs.admit_from,
             inputs.give_back,
             turns,
@@ -126,12 +138,13 @@ class Native:
 
     def _add(self, step: Step, dying: Sequence[int], lent: frozenset[int]) -> str:
         tensors = self._tensors
-        filled: dict[int, Any] = {}
-        if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
-            filled = {i: _filled(value, tensors) for i, value in enumerate(step.args) if _has_register(value)}
         args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
-        for i in filled:
-            args[i] = None
+        filled: dict[int, Any] = {}
+        # a register's number, or a list of numbers, tensors and None
+        if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
+            made = [any(isinstance(leaf, Register) for leaf in leaves((value,))) for value in step.args]
+            filled = {i: args[i] for i, is_made in enumerate(made) if is_made}
+            args = [None if is_made else value for value, is_made in zip(args, made, strict=True)]
         results = [
             result.number if isinstance(result, Register) else [r.number for r in result] if result else None
             for result in step.results
@@ -154,7 +167,7 @@ class Native:
             return self._tensors[id(value)]
         if isinstance(value, (list, tuple)):
             return value if is_plain(value) else [self._value(part) for part in value]
-        return value
+        return value.number if isinstance(value, Register) else value
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -162,23 +175,138 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
 
 
-def _has_register(value: Any) -> bool:
-    return any(isinstance(leaf, Register) for leaf in leaves((value,)))
+# -- the steps of a replay on the clock
 
 
-def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
-    """A register's number, or a list of numbers, tensors and None."""
-    if isinstance(value, (list, tuple)):
-        return [_filled(part, tensors) for part in value]
-    return value.number if isinstance(value, Register) else tensors[id(value)] if isinstance(value, Slot) else value
+ROUNDS, MOST_ROUNDS, LONG_ENOUGH_NS = 5, 200, 100e6
+"""So many replays at least and at most, and between them as many as fit into this time."""
 
 
-def _output(output: Output) -> tuple[Any, ...]:
-    if output.static is not None:
-        static = output.static
-        return ("clone" if output.clone else "buffer", static.buffer, static.tensor, static.inference)
-    if output.same_as_input is not None:
-        return ("input", output.same_as_input)
-    if output.same_as_output is not None:
-        return ("output", output.same_as_output)
-    return ("made", output.make)
+SYNCHRONISATIONS = 201
+
+
+Spans = list[tuple[int, int]]
+"""When each step began and ended, in nanoseconds since the replay began."""
+
+
+class Stopwatch:
+    """`Stopwatch(module, inputs, workers)` records; `rounds()` replays. Without `workers` all runs on one thread.
+
+    Raises CaptureError for what the native replayer cannot run, and where there is none.
+    """
+
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], workers: Workers | None = None) -> None:
+        self._inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        self._given = list(inputs)
+        self.plan = recorder.record(module, self._inputs)
+        self.threads = Threads.from_plan(self.plan, workers.count) if workers is not None else None
+        self._memory = Memory.from_plan(self.plan, threads=self.threads)
+        try:
+            self._native = Native(build.load(), self.plan, self._memory, threads=self.threads, workers=workers)
+        except (build.Unavailable, Refused) as error:
+            raise CaptureError(str(error)) from error
+        for index, value in enumerate(self._inputs):
+            if isinstance(value, torch.Tensor) and value.numel():
+                self._native.move(index, value)
+        self._written = [root.index for root in self.plan.roots if root.kind == "input" and root.written]
+
+    def rounds(self) -> list[Spans]:
+        """Every replay begins with the inputs as they were given, and with threads that are awake."""
+        with torch.random.fork_rng(devices=[]):
+            (first,) = self._native.recording.spans(1)
+            count = min(MOST_ROUNDS, max(ROUNDS, round(LONG_ENOUGH_NS / max(_makespan(first), 1))))
+            return [self._round() for _ in range(count)]
+
+    def _round(self) -> Spans:
+        for index in self._written:
+            self._inputs[index].copy_(self._given[index])
+        return self._native.recording.spans(2)[1]
+
+
+def _makespan(spans: Spans) -> int:
+    return max((end for _, end in spans), default=0)
+
+
+def clocked(module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
+    """The kernels of a graph as the native replayer runs them; None for a graph that it cannot run."""
+    try:
+        watch = Stopwatch(module, inputs)
+    except CaptureError:
+        return None
+    alone = _kernel_us(watch.plan.steps, build.load().alone(watch.rounds))
+    together = alone if torch.get_num_threads() == 1 else _kernel_us(watch.plan.steps, watch.rounds())
+    stream_us, event_us = synchronisation_us()
+    return Clocked(kernel_us=alone, together_us=together, stream_us=stream_us, event_us=event_us)
+
+
+@cache
+def synchronisation_us() -> tuple[float, float]:
+    """(until the first step of another thread begins, from an event to who waits for it) on threads that are awake."""
+    spin_ns = round(Workers().spin_us * 1e3)
+    stream_ns, event_ns = build.load().synchronisation_ns(SYNCHRONISATIONS, spin_ns, [])
+    return stream_ns / 1e3, event_ns / 1e3
+
+
+def _kernel_us(steps: Sequence[Step], rounds: Sequence[Spans]) -> dict[str, float]:
+    """{FX node: the median of its times}. What a recording adds by itself counts for the kernel before it.
+
+    The clock is looked at between two steps as well as within one: the gap is what it takes.
+    """
+    gaps = [after[0] - before[1] for spans in rounds for before, after in pairwise(spans)]
+    clock_ns = median(gaps) if gaps else 0.0
+    found: dict[str, float] = {}
+    name = ""
+    for number, step in enumerate(steps):
+        name = step.name or name
+        took = median(spans[number][1] - spans[number][0] for spans in rounds)
+        found[name] = found.get(name, 0.0) + max(took - clock_ns, 0.0) / 1e3
+    return found
+
+
+class OnThreads(Protocol):
+    """A recording whose streams may run on several threads."""
+
+    threads: Threads | None
+    workers: Workers
+
+
+def measured(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any]) -> StreamTimes | None:
+    """How the streams of a recording run; None where they run on one thread, or cannot be timed.
+
+    `inputs` may be made up: they have to lie as the recording's do.
+    """
+    if captured.threads is None:
+        return None
+    try:
+        watch, row = Stopwatch(module, inputs, captured.workers), Stopwatch(module, inputs)
+    except CaptureError:
+        return None
+    side_by_side, in_a_row = watch.rounds(), row.rounds()
+    spans = sorted(side_by_side, key=_makespan)[len(side_by_side) // 2]
+    assert watch.threads is not None
+    return StreamTimes(
+        timeline=_timeline(watch.plan.steps, watch.threads, spans),
+        plan_us=_makespan(spans) / 1e3,
+        serial_us=median(map(_makespan, in_a_row)) / 1e3,
+    )
+
+
+def _timeline(steps: Sequence[Step], threads: Threads, spans: Spans) -> Timeline:
+    names = _names(steps)
+    return Timeline(
+        source="measured",
+        nodes=tuple(names),
+        streams=tuple(step.stream for step in steps),
+        start_us=tuple(begin / 1e3 for begin, _ in spans),
+        end_us=tuple(end / 1e3 for _, end in spans),
+        events=tuple((names[first], names[then]) for then, firsts in enumerate(threads.waits) for first in firsts),
+    )
+
+
+def _names(steps: Sequence[Step]) -> list[str]:
+    """The FX node of each step; a second step of one node, and what is of no node, carry the operator and a number."""
+    names: dict[str, None] = {}
+    for number, step in enumerate(steps):
+        is_first = step.name and step.name not in names
+        names[step.name if is_first else f"{step.name} {step.op} {number}".strip()] = None
+    return list(names)

@@ -24,8 +24,8 @@ from torch._ops import OpOverload
 from npucompose.replay import gate
 from npucompose.replay.memory.arena import forks_so_far
 from npucompose.replay.memory.inputs import Inputs
-from npucompose.replay.memory.results import HeldOutputs, Output
-from npucompose.replay.operands import Layout, mapped, traits_of
+from npucompose.replay.memory.results import HeldOutputs, ReplayOutput
+from npucompose.replay.operands import layout_of, mapped, traits_of
 from npucompose.replay.plan import Register, Slot, Step, dying_registers, leaves, lent_inputs
 
 
@@ -68,7 +68,7 @@ def lending(op: OpOverload, lent: Lent, inputs: frozenset[int]) -> Callable[...,
 def _operand(value: Any, lent: Lent, owners: Sequence[torch.Tensor], writes: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    layout, memory = Layout.of(value), value.untyped_storage()
+    layout, memory = layout_of(value), value.untyped_storage()
     if memory._cdata in lent.results:
         return layout.over(lent.results[memory._cdata])
     if writes:
@@ -80,7 +80,7 @@ def _operand(value: Any, lent: Lent, owners: Sequence[torch.Tensor], writes: boo
         if before + low < 0 or before + high > storage.nbytes() or before % layout.dtype.itemsize:
             continue
         there = layout.moved(before // layout.dtype.itemsize)
-        return owner if there == Layout.of(owner) else there.over(storage)
+        return owner if there == layout_of(owner) else there.over(storage)
     return layout.over(memory.clone())
 
 
@@ -112,7 +112,7 @@ class StraightLine:
         self.lends = not all(traits_of(step.op).may_be_tried for step in steps)
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
-        dying = dying_registers(steps)
+        dying, _ = dying_registers(steps)
         lent = lent_inputs(steps)
         lines = [line for i, step in enumerate(steps) for line in self._lines(i, step, dying[i], lent[i])]
         self.source = "\n    ".join(("def run():", *(lines or ["pass"])))
@@ -323,7 +323,7 @@ class PythonFront:
         self,
         inputs: Inputs,
         executor: TorchScript | StraightLine,
-        outputs: Sequence[Output],
+        outputs: Sequence[ReplayOutput],
         held: HeldOutputs,
         turns: AbstractContextManager[Any],
     ) -> None:

@@ -15,12 +15,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
-from npucompose.replay.captured_graph import CapturedGraph, ExecutorName
-from npucompose.replay.executor.timing import PlanTrial
-from npucompose.replay.front.keeping import Admission, KeptPlans
+from npucompose.replay.captured_graph import CapturedGraph, PlanCache
+from npucompose.replay.executor.trial import ExecutorName, PlanTrial
 from npucompose.replay.front.segments import Segmented, nodes_of, prepared
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, is_watched, note, watchers
+from npucompose.replay.interface import (
+    Admission,
+    LowerRequest,
+    Recording,
+    SeenCall,
+    WhenFull,
+    WhenNew,
+    is_watched,
+    note,
+    watchers,
+)
 from npucompose.replay.memory.arena import Arena, fork_safe_lock
 from npucompose.replay.memory.inputs import signature
 from npucompose.replay.plan import Workers
@@ -76,7 +85,7 @@ class GraphCache:
         """What happens where a node turns out, while it is recorded, to be none that a recording can hold."""
         self.segmented: Segmented | None = None
         """What calls that no recording fits become once that has happened: the graph, cut at that node."""
-        self.trial = trial or PlanTrial.of(request.graph_module)
+        self.trial = trial or PlanTrial.from_graph(request.graph_module)
         """Judges the streams of the recordings; None where no plan was left to a trial."""
         self.arena: Arena = request.memory if isinstance(request.memory, Arena) else Arena()
         """What all recordings on this device compute in between lies here: they replay one at a time."""
@@ -87,7 +96,7 @@ class GraphCache:
         self._kept: list[_Kept] = []
         """The one used last stands last."""
         self._by_glance: dict[Hashable, list[_Kept]] = {}
-        self._plans = KeptPlans()
+        self._plans = PlanCache()
         """Of recordings that others replaced."""
         self._steady: Recording | None = None
         """The recording that the last call met and the next one is expected to meet: it is asked first."""
@@ -103,8 +112,9 @@ class GraphCache:
 
     @property
     def captured(self) -> list[Recording]:
-        """The recordings; the one used last stands last."""
-        return [kept.recording for kept in self._kept]
+        """All recordings, the one used last stands last; after them those of the parts where the graph is cut."""
+        parts = () if self.segmented is None else self.segmented.captured
+        return [*(kept.recording for kept in self._kept), *parts]
 
     @property
     def statistics(self) -> CallStatistics:
@@ -311,10 +321,6 @@ class GraphCache:
             partial=self.partial,
             trial=None if self.trial is None else PlanTrial(self.trial.asked),
         )
-
-    def recordings(self) -> list[Recording]:
-        """All that were made and are kept, of the parts too where the graph is cut."""
-        return [*self.captured, *(self.segmented.captured if self.segmented is not None else ())]
 
     def partition(self) -> Partition:
         """How the graph is cut; a graph that is not has one segment."""

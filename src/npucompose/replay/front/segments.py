@@ -10,12 +10,12 @@ A cut is a point in time: what stands before it is done when it is reached, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import is_planned
@@ -66,7 +66,7 @@ def parts_of(graph_module: fx.GraphModule, outside: Iterable[fx.Node]) -> tuple[
         part = writer.part(read_later)
         dying = tuple(node for node in (*part.inputs, *part.outputs) if node not in read_later and node.op != "output")
         read_later.update(part.inputs)
-        parts.append(evolve(part, dying=() if writer is writers[-1] else dying))
+        parts.append(attrs.evolve(part, dying=() if writer is writers[-1] else dying))
     return tuple(part for part in reversed(parts) if part.outputs or not _is_idle(part))
 
 
@@ -74,7 +74,7 @@ def _is_idle(part: Part) -> bool:
     return all(node.op in ("placeholder", "get_attr", "output") for node in part.module.graph.nodes)
 
 
-def _runs(graph: fx.Graph, outside: frozenset[fx.Node]) -> Iterator[_Run]:
+def _runs(graph: fx.Graph, outside: frozenset[fx.Node]) -> list[_Run]:
     """Neighbours that run as they are stand together; between them only what starts a kernel is worth a recording."""
     found: list[_Run] = []
     home: dict[fx.Node, _Run] = {}
@@ -101,17 +101,14 @@ def _runs(graph: fx.Graph, outside: frozenset[fx.Node]) -> Iterator[_Run]:
     return _joined(found)
 
 
-def _joined(runs: Iterable[_Run]) -> Iterator[_Run]:
-    waiting: _Run | None = None
+def _joined(runs: Iterable[_Run]) -> list[_Run]:
+    joined: list[_Run] = []
     for run in runs:
-        if waiting is not None and not waiting.recorded and not run.recorded:
-            waiting.nodes += run.nodes
-            continue
-        if waiting is not None:
-            yield waiting
-        waiting = run
-    if waiting is not None:
-        yield waiting
+        if joined and not (joined[-1].recorded or run.recorded):
+            joined[-1].nodes += run.nodes
+        else:
+            joined.append(run)
+    return joined
 
 
 def _starts_a_kernel(node: fx.Node, outside: frozenset[fx.Node]) -> bool:
@@ -163,7 +160,7 @@ class _Writer:
                 return self._returning(node)
             if control(node) is not None:
                 self._control(node)
-            elif not self._is_view(node):
+            elif not _is_view(node, self.outside):
                 self._value(node)
         outputs = tuple(node for node in self.run.nodes if node in read_later)
         self._close()
@@ -186,10 +183,9 @@ class _Writer:
         if node in self.env:
             return self.env[node]
         mine = node in self.own
-        argument = None if mine else _in_place_on(node)
-        if argument is not None:
+        if not mine and (argument := _in_place_on(node)) is not None:
             return self._value(argument)
-        if mine or node.op == "get_attr" or self._is_view(node):
+        if mine or node.op == "get_attr" or _is_view(node, self.outside):
             return self._copy(node)
         with self.graph.inserting_before(self._anchor):
             made = self.graph.placeholder(node.name)
@@ -204,17 +200,13 @@ class _Writer:
         made = self.env[node] = self.graph.node_copy(node, self._value)
         return made
 
-    def _is_view(self, node: fx.Node) -> bool:
-        return _is_view(node, self.outside)
-
     # -- stream plans
 
     def _control(self, node: fx.Node) -> None:
         """Scopes that a cut goes through are closed before it and opened behind it; what runs as it is has none."""
-        kind = control(node)
         if not self.run.recorded:
             return
-        if kind == "wait":
+        if control(node) == "wait":
             awaited = [self.env[one] for one in nodes_in(node.args[0]) if one in self.env and one in self.own]
             if awaited:
                 self.env[node] = self.graph.call_function(node.target, (awaited,))  # type: ignore[arg-type]
@@ -239,7 +231,8 @@ class PartCache(Protocol):
 
     def __call__(self, inputs: list[Any]) -> list[Any]: ...
 
-    def recordings(self) -> Sequence[Recording]: ...
+    @property
+    def captured(self) -> Sequence[Recording]: ...
 
     def partition(self) -> Partition: ...
 
@@ -249,14 +242,13 @@ Make = Callable[[LowerRequest], PartCache]
 
 def prepared(request: LowerRequest) -> LowerRequest:
     """The request with a graph in which operators that AOTAutograd made functional write in place again."""
-    module = request.graph_module
-    if not any(is_functional_call(node) for node in module.graph.nodes):
-        return request
-    return attrs.evolve(request, graph_module=_written_in_place(module))
+    return attrs.evolve(request, graph_module=_written_in_place(request.graph_module))
 
 
 def _written_in_place(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy: what the passes left is kept as it is, for those who look at it."""
+    """A copy, where there is such an operator: what the passes left stays as it is, for those who look at it."""
+    if not any(map(is_functional_call, module.graph.nodes)):
+        return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     copy = fx.GraphModule(module, graph)
@@ -266,7 +258,7 @@ def _written_in_place(module: fx.GraphModule) -> fx.GraphModule:
 
 def planned(module: fx.GraphModule, device: str) -> Partition:
     """How a graph will be cut, as far as it tells by itself."""
-    whole = _written_in_place(module) if any(map(is_functional_call, module.graph.nodes)) else module
+    whole = _written_in_place(module)
     refused = dict(refused_by_recordings(whole.graph, device))
     if not refused:
         return Partition()
@@ -337,15 +329,12 @@ class Segmented:
     @property
     def captured(self) -> Sequence[Recording]:
         """The recordings of all parts."""
-        return [recording for cache in self.caches for recording in cache.recordings()]
+        return [recording for cache in self.caches for recording in cache.captured]
 
     @property
     def statistics(self) -> CallStatistics:
         """How the calls of the recorded parts ran."""
         return sum((cache.statistics for cache in self.caches), CallStatistics())
-
-    def recordings(self) -> Sequence[Recording]:
-        return self.captured
 
     def partition(self) -> Partition:
         inner = [cache.partition() for cache in self.caches]

@@ -247,14 +247,14 @@ class Memory:
     """What keeps the output buffers alive until a front brings memory of its own (`given_up`)."""
 
     @classmethod
-    def of(
+    def from_plan(
         cls, plan: Plan, *, reuse: bool = True, threads: Threads | None = None, arena: Arena | None = None
     ) -> Memory:
         """Without `reuse` every value has memory of its own: what was computed once stays, for measurements.
 
         Who gives an `arena` that others use too takes turns with them; without it there are no others.
         """
-        lives = Lifetimes.of(plan, threads)
+        lives = Lifetimes.from_plan(plan, threads)
         groups = (
             groups_of(plan, lives.is_last)
             if reuse
@@ -326,8 +326,6 @@ def _apart(pooled: list[list[Root]]) -> tuple[list[list[Root]], Placement]:
 
 
 def _storage_of(root: Root) -> torch.UntypedStorage:
-    assert root.tensor is not None, f"a root of kind {root.kind} has no memory"
-    if root.kind in ("attribute", "input"):
-        # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
-        return alias_of(root.tensor).untyped_storage()
-    return root.tensor.untyped_storage()
+    # Of this plan's execution alone: executors move inputs, and there may be two of one plan.
+    own = root.kind in ("attribute", "input")
+    return (alias_of(root.contents) if own else root.contents).untyped_storage()

@@ -18,7 +18,7 @@ from attrs import define
 from npucompose.errors import SignatureError
 from npucompose.replay import gate
 from npucompose.replay.memory.placement import ALIGNMENT
-from npucompose.replay.operands import Layout, laid_over, over, span_of
+from npucompose.replay.operands import Layout, laid_over, layout_of, over, span_of
 from npucompose.replay.plan import Slot
 
 _address = torch.Tensor.data_ptr
@@ -85,7 +85,7 @@ class Inputs:
         self._places = places
         self._tensor_at = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self._all_tensors = len(self._tensor_at) == len(inputs)
-        self._forms = {i: _Form.of(inputs[i]) for i in self._tensor_at}
+        self._forms = {i: _form(inputs[i]) for i in self._tensor_at}
         self._numbers = [(i, value) for i, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
         self._in_place = [i for i in self._tensor_at if inputs[i].numel()]
         self._addresses = [inputs[i].data_ptr() for i in self._in_place]
@@ -159,7 +159,7 @@ class Inputs:
     def _same_forms(self, inputs: Sequence[Any]) -> bool:
         for i, form in self._forms.items():
             value = inputs[i]
-            if not isinstance(value, torch.Tensor) or gate.why_not(value) or _Form.of(value) != form:
+            if not isinstance(value, torch.Tensor) or gate.why_not(value) or _form(value) != form:
                 return False
         self._guard = _layout_guard([inputs[i] for i in self._tensor_at])
         return True
@@ -212,7 +212,7 @@ class Inputs:
         private = Private.like(tensor)
         self._private[i] = private
         self._places.move(i, private.tensor)
-        form = Layout.of(tensor)
+        form = layout_of(tensor)
         expanded = any(step == 0 and size > 1 for size, step in zip(form.shape, form.stride, strict=True))
         self._copies.append((i, private.tensor, form.collapsed() if expanded else None))
 
@@ -230,13 +230,10 @@ class Inputs:
         return True
 
 
-class _Form(tuple[Any, ...]):
+def _form(t: torch.Tensor) -> tuple[Any, ...]:
     """All of a tensor but its address and its values."""
-
-    @classmethod
-    def of(cls, t: torch.Tensor) -> _Form:
-        # A size-1 dimension's stride is noise, but kernels may pick their layout by it: it counts.
-        return cls((t.dtype, t.device, t.layout, tuple(t.shape), tuple(t.stride()), t.is_conj(), t.is_neg()))
+    # A size-1 dimension's stride is noise, but kernels may pick their layout by it: it counts.
+    return t.dtype, t.device, t.layout, t.shape, t.stride(), t.is_conj(), t.is_neg()
 
 
 def signature(inputs: Sequence[Any], fixed: frozenset[int] = frozenset()) -> tuple[str, ...]:
@@ -278,7 +275,7 @@ def _slots_of_inputs(inputs: Sequence[Any], slots: Sequence[Slot]) -> dict[int, 
         if slot.root.kind == "input":
             given = inputs[slot.root.index]
             begin = given.storage_offset() * given.element_size() // slot.layout.dtype.itemsize
-            whole = slot.layout == Layout.of(given)
+            whole = slot.layout == layout_of(given)
             found[slot.root.index].append((number, None if whole else slot.layout.moved(-begin)))
     return found
 
@@ -294,7 +291,7 @@ def _described(value: Any, with_address: bool) -> str:
         return f"a tensor that {why}"
     at = f" at {value.data_ptr():#x}" if with_address else ""
     lazy = ("conj " if value.is_conj() else "") + ("neg " if value.is_neg() else "")
-    return f"{lazy}{Layout.of(value)}@{value.device}{at}"
+    return f"{lazy}{layout_of(value)}@{value.device}{at}"
 
 
 def _is_there(tensor: torch.Tensor, nbytes: int) -> bool:
@@ -344,7 +341,7 @@ class Private:
     @classmethod
     def like(cls, tensor: torch.Tensor) -> Private:
         """The address keeps its remainder by 64: a kernel that looks at alignment sees what it would see in eager."""
-        layout = Layout.of(tensor).moved(-tensor.storage_offset())
+        layout = layout_of(tensor).moved(-tensor.storage_offset())
         nbytes = layout.span()[1]
         owner = torch.zeros(nbytes + 2 * ALIGNMENT, dtype=torch.uint8)
         storage = over(owner.data_ptr() + (tensor.data_ptr() - owner.data_ptr()) % ALIGNMENT, nbytes)

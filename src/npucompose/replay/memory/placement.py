@@ -196,7 +196,7 @@ class Lifetimes:
     """By id(root): the steps that touch it; filled where there are threads."""
 
     @classmethod
-    def of(cls, plan: Plan, threads: Threads | None) -> Lifetimes:
+    def from_plan(cls, plan: Plan, threads: Threads | None) -> Lifetimes:
         uses: dict[int, list[int]] = {}
         if threads is not None:
             for position, step in enumerate(plan.steps):

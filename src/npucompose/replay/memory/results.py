@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from attrs import define, field, frozen
 
 from npucompose.replay.memory.arena import Memory, zeros
 from npucompose.replay.operands import Layout, laid_over, over, span_of
-from npucompose.replay.plan import Buffer, Literally, Plan, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.plan import Buffer, Elsewhere, Output, Plan, SameAsInput, SameAsOutput, ViewOfInput
 
 SPARES = 2
 """Pieces of memory that are kept for each output buffer beside the one in use: it may come back."""
@@ -50,31 +51,47 @@ class Static:
 
 
 @define(eq=False)
-class _Piece:
-    """`nbytes` of memory that callers are given results in."""
+class ResultBytes:
+    """Bytes that callers are given results in, and whether one of them holds any."""
 
     whole: torch.Tensor
-    """All of it. While there is a tensor, torch holds its Python object as well, and `names` does not change."""
-    storage: torch.UntypedStorage
-    address: int
-    ours: int = 0
-    """References to the storage that are ours, as long as no result of a call is laid over it."""
-    names: int = 0
-    """References to the one object that Python has for the storage: `y.untyped_storage()` gives it to a holder."""
+    """All of it. While there is a tensor, torch holds its Python object as well, and the count of that stays."""
+    nbytes: int = field(init=False)
+    storage: torch.UntypedStorage = field(init=False)
+    address: int = field(init=False)
+    ours: tuple[int, int] = field(init=False)
+    """References that are ours: to the memory, and to the one object that Python has for it: `y.untyped_storage()`."""
 
-    @classmethod
-    def of(cls, nbytes: int) -> _Piece:
-        whole = zeros(nbytes)
-        piece = cls(whole, whole.untyped_storage(), whole.data_ptr())
-        del whole
-        piece.ours, piece.names = use_count(piece.storage._cdata), sys.getrefcount(piece.storage)
-        return piece
+    def __attrs_post_init__(self) -> None:
+        self.nbytes, self.storage, self.address = (
+            self.whole.numel(),
+            self.whole.untyped_storage(),
+            self.whole.data_ptr(),
+        )
+        self.count()
 
-    def is_free(self, nbytes: int, ours: int = 0) -> bool:
-        """`ours` more references are our own. A storage that its holder resized, moved or copied lazily is his."""
-        untouched = self.storage.data_ptr() == self.address and self.storage.nbytes() == nbytes
-        nameless = sys.getrefcount(self.storage) <= self.names
-        return untouched and nameless and use_count(self.storage._cdata) <= self.ours + ours
+    def count(self) -> None:
+        """Take the references that there are now for our own."""
+        self.ours = self._references()
+
+    def _references(self) -> tuple[int, int]:
+        return use_count(self.storage._cdata), sys.getrefcount(self.storage)
+
+    def is_held(self, results: Sequence[torch.Tensor] = (), ours: int = 0) -> bool:
+        """`ours` more references are our own. Memory that a holder resized, moved or copied lazily is his."""
+        if not self.nbytes:
+            return False
+        if any(map(is_lazy_copy, results)):
+            return True
+        if (self.storage.data_ptr(), self.storage.nbytes()) != (self.address, self.nbytes):
+            return True
+        (memory, name), (our_memory, our_name) = self._references(), self.ours
+        return memory > our_memory + ours or name > our_name
+
+    def is_read(self, inputs: Sequence[Any]) -> bool:
+        """Whether one of these tensors lies in it."""
+        spans = (span_of(value) for value in inputs if isinstance(value, torch.Tensor))
+        return any(low < self.address + self.nbytes and self.address < high for low, high in spans)
 
 
 @define(eq=False)
@@ -84,36 +101,28 @@ class _Buffer:
     move: Callable[[int], torch.UntypedStorage]
     known: torch.UntypedStorage = field(init=False)
     """The result's memory as the steps of the plan know it."""
-    piece: _Piece = field(init=False)
-    spares: list[_Piece] = field(factory=list)
+    memory: ResultBytes = field(init=False)
+    spares: list[ResultBytes] = field(factory=list)
     lent: bool = False
     """To a handle whose next call overwrites what it gave."""
 
     def __attrs_post_init__(self) -> None:
-        self._take(_Piece.of(self.nbytes))
+        self._take(ResultBytes(zeros(self.nbytes)))
 
     def is_held(self) -> bool:
-        if not self.nbytes:
-            return False
-        lazily = any(is_lazy_copy(result.tensor) for result in self.results)
-        return lazily or not self.piece.is_free(self.nbytes, 2 * len(self.results))
-
-    def is_read(self, inputs: Sequence[Any]) -> bool:
-        begin, end = self.piece.address, self.piece.address + self.nbytes
-        spans = (span_of(value) for value in inputs if isinstance(value, torch.Tensor))
-        return any(low < end and begin < high for low, high in spans)
+        return self.memory.is_held([result.tensor for result in self.results], 2 * len(self.results))
 
     def leave(self) -> None:
-        left = self.piece
-        free = next((spare for spare in self.spares if spare.is_free(self.nbytes)), None)
-        self._take(free or _Piece.of(self.nbytes))
+        left = self.memory
+        free = next((spare for spare in self.spares if not spare.is_held()), None)
+        self._take(free or ResultBytes(zeros(self.nbytes)))
         self.spares = [*(spare for spare in self.spares if spare is not free), left][-SPARES:]
 
-    def _take(self, piece: _Piece) -> None:
-        self.piece = piece
+    def _take(self, memory: ResultBytes) -> None:
+        self.memory = memory
         for result in self.results:
-            result.lay(piece.storage)
-        self.known = self.move(piece.address)
+            result.lay(memory.storage)
+        self.known = self.move(memory.address)
 
 
 class HeldOutputs:
@@ -138,7 +147,7 @@ class HeldOutputs:
     def leave_held(self, inputs: Sequence[Any], reuse: bool) -> None:
         for buffer in self._buffers:
             if buffer.is_held():
-                if not (reuse and buffer.lent) or buffer.is_read(inputs):
+                if not (reuse and buffer.lent) or buffer.memory.is_read(inputs):
                     buffer.leave()
                 elif not self._warned:
                     self._warned = True
@@ -147,7 +156,7 @@ class HeldOutputs:
 
     def storages(self) -> dict[int, torch.UntypedStorage]:
         """{storage that the plan's steps know a result by: the one that callers are given results over}."""
-        return {buffer.known._cdata: buffer.piece.storage for buffer in self._buffers}
+        return {buffer.known._cdata: buffer.memory.storage for buffer in self._buffers}
 
 
 def _mover(
@@ -167,51 +176,48 @@ def _mover(
     return move
 
 
-Maker = Callable[[Sequence[Any], list[Any]], Any]
-
-
 @frozen(kw_only=True, eq=False)
-class Output:
-    """One output of a replay: `make(inputs, the outputs before it)`. The other fields say the same as data."""
+class ReplayOutput:
+    """One output: `make(inputs, the outputs before it)`, and what the native replayer has to know of it."""
 
-    make: Maker
+    make: Callable[[Sequence[Any], list[Any]], Any]
+    described: tuple[Any, ...]
     static: Static | None = None
-    """In an output buffer: that memory, or with `clone` a copy of it, goes out in a tensor of the caller's own."""
-    clone: bool = False
-    same_as_input: int | None = None
-    same_as_output: int | None = None
+    """In an output buffer: that memory goes out in a tensor of the caller's own, or a copy of it."""
 
 
-def outputs_of(plan: Plan, memory: Memory, clone: bool) -> list[Output]:
-    made: list[Output] = []
-    for output in plan.outputs:
-        if isinstance(output, Buffer):
-            root = output.slot.root
-            static = Static(memory.buffer_of(root), output.slot.layout).lay(memory.storages[id(root)])
-            made.append(_from_buffer(static, clone))
-        elif isinstance(output, SameAsInput):
-            i = output.index
-            made.append(Output(make=lambda inputs, _, i=i: inputs[i], same_as_input=i))
-        elif isinstance(output, SameAsOutput):
-            i = output.index
-            made.append(Output(make=lambda _, outputs, i=i: outputs[i], same_as_output=i))
-        elif isinstance(output, ViewOfInput):
-            made.append(Output(make=_view_of_input(output)))
-        else:
-            made.append(Output(make=_literally(output)))
-    return made
+def outputs_of(plan: Plan, memory: Memory, clone: bool) -> list[ReplayOutput]:
+    """With `clone` every result in a buffer is a copy."""
+    return [_output(output, memory, clone) for output in plan.outputs]
 
 
-def _from_buffer(static: Static, clone: bool) -> Output:
-    if clone:
-        return Output(make=lambda _inputs, _outputs: static.tensor.clone(), static=static, clone=True)
-    # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.
-    return Output(make=lambda _inputs, _outputs: static.given_out(), static=static)
+def _output(output: Output, memory: Memory, clone: bool) -> ReplayOutput:
+    if not isinstance(output, Buffer):
+        make = partial(handed_out, output)
+        if isinstance(output, (SameAsInput, SameAsOutput)):
+            kind = "input" if isinstance(output, SameAsInput) else "output"
+            return ReplayOutput(make=make, described=(kind, output.index))
+        return ReplayOutput(make=make, described=("made", make))
+    root = output.slot.root
+    static = Static(memory.buffer_of(root), output.slot.layout).lay(memory.storages[id(root)])
+
+    def copied(_inputs: Sequence[Any], _earlier: list[Any]) -> torch.Tensor:
+        return static.tensor.clone()
+
+    def given_out(_inputs: Sequence[Any], _earlier: list[Any]) -> torch.Tensor:
+        # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.
+        return static.given_out()
+
+    described = ("clone" if clone else "buffer", static.buffer, static.tensor, static.inference)
+    return ReplayOutput(make=copied if clone else given_out, static=static, described=described)
 
 
-def _view_of_input(output: ViewOfInput) -> Maker:
-    return lambda inputs, _outputs: laid_over(inputs[output.index], output.layout)
-
-
-def _literally(output: Literally) -> Maker:
-    return lambda _inputs, _outputs: output.value
+def handed_out(output: Elsewhere, inputs: Sequence[Any], earlier: Sequence[Any]) -> Any:
+    """An output that lies in no buffer of ours; `earlier` are the outputs before it."""
+    if isinstance(output, SameAsInput):
+        return inputs[output.index]
+    if isinstance(output, SameAsOutput):
+        return earlier[output.index]
+    if isinstance(output, ViewOfInput):
+        return laid_over(inputs[output.index], output.layout)
+    return output.value

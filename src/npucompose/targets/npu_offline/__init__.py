@@ -74,8 +74,6 @@ class NpuOfflineTarget(TorchairTarget):
         install(wheel.locate(), self.soc)
 
     def prepare(self, mode: str) -> None:
-        if not self.support(mode).compiles:
-            self.load_platform(mode)  # a model's own code may name torch.npu
         super().prepare(mode)
         if self.support(mode).ge:
             from npucompose.targets.npu_offline.simulator.ge_session import place_ge_graphs

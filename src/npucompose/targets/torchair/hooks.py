@@ -25,9 +25,8 @@ from npucompose.passes.metadata import same_form
 from npucompose.passes.replace import PATTERNS, Replace
 from npucompose.passes.replace.rewrite import facts_of
 from npucompose.results.graphs import PassRecord
-from npucompose.table.modes import ACLGRAPH, NPUGRAPH_EX
-from npucompose.targets.torchair.config import MODES, package
-from npucompose.targets.torchair.workarounds import separate_overlaps
+from npucompose.targets.torchair.config import package, torchair_mode
+from npucompose.targets.torchair.refusals import separate_overlaps
 
 if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline, Records
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 
 WAY = "register_replacement"
-FUSION = {True: "npugraph_ex.pattern_fusion_pass", False: "experimental_config.pattern_fusion_pass"}
-"""{mode=npugraph_ex: the option that lets TorchAir apply what is registered}."""
 _REGISTERED: set[tuple[str, str, int]] = set()
 _open: Handed | None = None
 """Whose graph is being compiled; see Note [Patterns stay registered]."""
@@ -106,17 +103,17 @@ def hand_over(backend: Backend) -> Handed | None:
     if not pre.passes or pre.check:
         return None
     label, last = pre.passes[-1]
-    if not isinstance(last, Replace) or last.via != "auto" or not backend.options[FUSION[backend.mode == NPUGRAPH_EX]]:
+    can = torchair_mode(backend)
+    if not isinstance(last, Replace) or last.via != "auto" or not backend.options[can.fusion_option]:
         return None
     wanted = [PATTERNS.get(name)() for name in last.patterns]
     if any(pattern.scalars for pattern in wanted) and not numbers_arrive():
         return None
-    name = MODES[backend.mode].package
-    register = getattr(package(name), "register_replacement", None)
+    register = getattr(package(can.package), "register_replacement", None)
     if register is None:
         return None
     for pattern in wanted:
-        _registered(name, register, pattern)
+        _registered(can.package, register, pattern)
     backend.pre = evolve(pre, passes=pre.passes[:-1])
     return Handed(label=label, replace=last)
 
@@ -173,7 +170,7 @@ class PassHooks:
     """
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend, self._can = backend, torchair_mode(backend)
         self._handed = hand_over(backend)
         self._pre = backend.pre.as_torchair_hook(self._tell, backend.constants)
         self._post = backend.post.as_torchair_hook(self._tell, backend.constants)
@@ -182,10 +179,8 @@ class PassHooks:
     @property
     def _writes_over_operands(self) -> bool:
         """Whether TorchAir's in-place pass comes after this."""
-        options = self._backend.options
-        if self._backend.mode == NPUGRAPH_EX:
-            return bool(options["npugraph_ex.inplace_pass"])
-        return self._backend.mode == ACLGRAPH and not options["debug.aclgraph.disable_reinplace_inplaceable_ops_pass"]
+        option, left_out = self._can.without_in_place or ("", False)
+        return bool(option) and bool(self._backend.options[option]) != left_out
 
     def before(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
         self._open = self._backend.begin(graph_module)
@@ -195,12 +190,11 @@ class PassHooks:
         begin_patterns(self._handed, len(graph_module.graph.nodes))
 
     def after(self, graph_module: Any, example_inputs: Any, config: Any) -> None:
-        compilation, self._open = self._open, None
+        compilation = self._open
         assert compilation is not None
         if self._handed is not None:
             compilation.passes = (*compilation.passes, self._handed.end(len(graph_module.graph.nodes)))
         begun = perf_counter()
-        self._open = compilation
         self._run(self._post, graph_module, example_inputs, config)
         self._open = None
         if self._writes_over_operands and (record := separate_overlaps(graph_module)) is not None:
