@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
-from npucompose.models.nested import opened
+from npucompose.models.inputs import opened
 from npucompose.results.measured import EXACT, Cause, Numerics, Share, Tolerance, tolerance_of
 
 if TYPE_CHECKING:
