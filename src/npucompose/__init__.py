@@ -1,4 +1,4 @@
-"""npucompose: YAML in, a proven compiled graph out. Importing it loads no torch; the first use does."""
+"""npucompose: YAML in, a verified compiled graph out. Importing it loads no torch; the first use does."""
 
 from __future__ import annotations
 

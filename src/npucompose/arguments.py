@@ -32,7 +32,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def command_line(asked: str | None) -> argparse.ArgumentParser:
     """Every command; only the one that is asked for brings its arguments: `doctor` loads no table of `list`."""
-    parser = ArgumentParser(prog="npucompose", description="YAML in, a proven compiled graph out.")
+    parser = ArgumentParser(prog="npucompose", description="YAML in, a verified compiled graph out.")
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (declare, about) in COMMANDS.items():

@@ -108,6 +108,8 @@ WHY_NOT: Mapping[str, str] = {
 
 
 class CannRecipes(Dialect):
+    """Runners of cann-recipes-infer: `exe_mode` and the switches beside it."""
+
     name: ClassVar[str] = "cann-recipes-infer"
     files: ClassVar[str] = "cann-recipes-infer (exe_mode)"
     keys: ClassVar[tuple[str, ...]] = ("exe_mode",)
@@ -193,6 +195,8 @@ class VllmAscendWithTorchair(Dialect):
 
 
 class OmniInfer(Dialect):
+    """`graph_model_compile_config`."""
+
     name: ClassVar[str] = "omni-infer"
     files: ClassVar[str] = ""
     keys: ClassVar[tuple[str, ...]] = ("graph_model_compile_config",)
@@ -228,6 +232,8 @@ class OmniInfer(Dialect):
 
 
 class VllmAscend(ExportingDialect):
+    """`ascend_compilation_config` and `cudagraph_mode`; it can be written, too."""
+
     name: ClassVar[str] = "vllm-ascend"
     files: ClassVar[str] = "vllm-ascend and omni-infer (additional_config)"
     keys: ClassVar[tuple[str, ...]] = ("ascend_compilation_config", "cudagraph_mode")

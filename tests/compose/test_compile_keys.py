@@ -13,7 +13,7 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
-from npucompose.models.binding import bind
+from npucompose.models.inputs import bind
 
 JOINT = "compiler.experimental_config.aot_config_enable_joint_graph=true"
 OFFLINE = ("target=npu_offline", "mode=max-autotune")

@@ -219,7 +219,7 @@ def test_a_replay_that_changes_its_graph_by_a_bit_is_wrong(factory: str) -> None
     assert (found.passed, found.cause) == (False, "replay")
     assert found.replay is not None
     assert not found.replay.bitwise
-    assert "allowed is nothing" in found.problems[0]
+    assert "tolerance 0" in found.problems[0]
 
 
 def test_a_replay_that_leaves_another_state_is_wrong() -> None:

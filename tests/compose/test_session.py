@@ -18,7 +18,7 @@ from npucompose.compose.comparison import compared, every_step
 from npucompose.compose.session import Session
 from npucompose.compose.state import Steadiness
 from npucompose.errors import ConfigError, SignatureError
-from npucompose.models.binding import bind
+from npucompose.models.inputs import bind
 from npucompose.results.measured import EXACT
 from npucompose.schema.experiment import Mode
 from npucompose.targets.base import ModeSupport

@@ -1,4 +1,4 @@
-"""The loop of a sweep, a search's trials and what a report gathers, with a crew that runs nothing."""
+"""The loop of a sweep, a search's trials and what a report gathers, with an executor that runs nothing."""
 
 from __future__ import annotations
 

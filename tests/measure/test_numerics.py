@@ -42,7 +42,7 @@ def test_a_rounding_error_passes_but_not_bit_for_bit() -> None:
 def test_exact_lets_no_rounding_error_pass() -> None:
     found = compare(torch.tensor([1.0]), torch.tensor([1.0 + 2**-23]), exact=True)
     assert not found.passed
-    assert found.problems == ("result: tensor float32[1] differs by up to 1.19e-07, allowed is nothing",)
+    assert found.problems == ("result: tensor float32[1] differs by up to 1.19e-07, tolerance 0",)
 
 
 def test_the_sign_of_zero_is_a_difference_of_bits_and_of_nothing_else() -> None:
@@ -168,7 +168,7 @@ def test_numbers_of_python_are_compared_as_the_widest_of_their_kind() -> None:
         (3, 5, 2.0, "result: 3 against 5"),
         ("a", "b", None, "result: 'a' against 'b'"),
         (torch.ones(2), torch.zeros(2), 1.0,
-         "result: tensor float32[2] differs by up to 1, allowed is 1e-05 + 0.0001 * |reference|"),
+         "result: tensor float32[2] differs by up to 1, tolerance 1e-05 + 0.0001 * |reference|"),
         (torch.ones(2), torch.ones(2).to_sparse(), None,
          "result: a tensor float32[2] against a tensor float32[2], another layout"),
         (torch.ones(2), torch.ones(3), None, "result: a tensor float32[2] against a tensor float32[3]"),

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from npucompose.errors import ConfigError
-from npucompose.models.binding import Bound, bind, signature_of
-from npucompose.models.nested import mapped, tensors_of
+from npucompose.models.inputs import Bound, bind, mapped, signature_of, tensors_of
 
 
 def affine(x: Any, scale: Any = None, shift: Any = None) -> tuple[Any, ...]:

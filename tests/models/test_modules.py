@@ -13,11 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 from npucompose.errors import ConfigError
-from npucompose.models import MODELS, Built, gpt, layers, small
+from npucompose.models import MODELS, Built, decoders, layers, small
 from npucompose.models.attention_decode import AttentionDecode
 from npucompose.models.base import generator, inference, seeded
-from npucompose.models.mla_prolog import MlaProlog
-from npucompose.models.moe_shared_expert import MoeSharedExpert
+from npucompose.models.decoders import MlaProlog, MoeSharedExpert
 from npucompose_extensions.paddle import Paddle
 
 HIDDEN, HEADS = 12, 3
@@ -138,7 +137,7 @@ def test_a_block_adds_attention_and_network_to_what_comes_in() -> None:
 
 
 def test_a_prompt_goes_through_every_block_and_the_norm() -> None:
-    net = made(lambda: gpt.GptPrefill(hidden=HIDDEN, layers=3, heads=HEADS, ffn=20, tokens=4).network())
+    net = made(lambda: decoders.GptPrefill(hidden=HIDDEN, layers=3, heads=HEADS, ffn=20, tokens=4).network())
     assert len(net.blocks) == 3
     net.norm.weight.data = values(HIDDEN)
     x = values(2, 4, HIDDEN)
@@ -150,7 +149,8 @@ def test_a_prompt_goes_through_every_block_and_the_norm() -> None:
 
 def test_a_token_gets_its_place_and_sees_no_later_one() -> None:
     net, other = (
-        made(lambda: gpt.GptDecode(hidden=HIDDEN, layers=2, heads=HEADS, ffn=20, cache=6).network()) for _ in range(2)
+        made(lambda: decoders.GptDecode(hidden=HIDDEN, layers=2, heads=HEADS, ffn=20, cache=6).network())
+        for _ in range(2)
     )
     assert net.where.num_embeddings == 6
     net.norm.weight.data = other.norm.weight.data = values(HIDDEN)

@@ -11,8 +11,7 @@ import torch
 
 from npucompose.errors import ConfigError, MissingExtra
 from npucompose.models import MODELS, Built
-from npucompose.models.binding import Bound, bind, signature_of
-from npucompose.models.nested import mapped, opened, tensors_of
+from npucompose.models.inputs import Bound, bind, mapped, opened, signature_of, tensors_of
 from npucompose.models.python import Python, _described, _permuted, _reordered, _takes_seed
 from npucompose_extensions.pretrained.minilm import MiniLm, _without_progress_bar
 

@@ -242,7 +242,7 @@ def test_references_stand_for_arguments_and_what_is_known_of_them() -> None:
         [1, 1], [4], [], [-1, 1, 4, 4]
     ]  # fmt: skip
     assert builder.made == []
-    both = builder.of(Call(op="aten.max.dim", args=("$x", 1), kwargs={"keepdim": True}, result=1), names)
+    both = builder.called(Call(op="aten.max.dim", args=("$x", 1), kwargs={"keepdim": True}, result=1), names)
     assert (both.target, both.args[1], both.meta["val"].dtype) == (operator.getitem, 1, torch.int64)
     assert builder.made == [both.args[0], both]
     assert builder.made[0].kwargs == {"keepdim": True}
@@ -399,7 +399,7 @@ def test_a_refusal_says_each_thing_once(message: str, told: str) -> None:
     seen: list[Any] = []
     counts, rejected = walk(module.graph, rules(REJECTING % message), CAN, seen.append)
     assert rejected == [told]
-    assert [(type(one).__name__, one.node.name, one.told) for one in seen] == [("Rejected", "relu", told)]
+    assert [(type(one).__name__, one.node.name, one.message) for one in seen] == [("Rejected", "relu", told)]
     assert counts["r"]["matches"] == 0
     node(module.graph, "relu").meta.clear()
     node(module.graph, "relu").meta["val"] = torch.empty(3)

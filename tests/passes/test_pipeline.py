@@ -68,6 +68,7 @@ def test_every_pass_leaves_a_record_and_the_code_is_made_once() -> None:
         "moves",
         "folds",
         "max_abs_err",
+        "graph",
     }
     assert set(facts_of(records[0])) == told
     assert module.code.count("aten.abs") == 1

@@ -10,8 +10,17 @@ import torch
 from torch import fx
 
 from npucompose.passes.replace import Pattern
-from npucompose.passes.replace.patterns import AddRmsNorm, RmsNorm, RotaryMul, SwiGlu
-from npucompose.passes.replace.rewrite import _fits, _Whole, facts_of, replace_all, searches
+from npucompose.passes.replace.rewrite import (
+    AddRmsNormPattern,
+    RmsNormPattern,
+    RotaryMulPattern,
+    SwiGluPattern,
+    _fits,
+    _OrderedGraph,
+    facts_of,
+    replace_all,
+    searches,
+)
 from tests.sample_graphs import aten, names, node, traced
 
 X, Y = torch.ones(2, 8), torch.zeros(2, 8)
@@ -93,7 +102,7 @@ def test_a_number_stands_for_itself_wherever_it_is_found() -> None:
 
 def test_what_replaces_stands_between_what_was_there() -> None:
     module = traced(lambda x: (x.exp().neg(), x.abs()), X)
-    whole = _Whole.of(module.graph)
+    whole = _OrderedGraph.from_graph(module.graph)
     assert [whole.order[made] for made in module.graph.nodes] == [0.0, 1.0, 2.0, 3.0, 4.0]
     neg = node(module.graph, "neg")
     with module.graph.inserting_before(neg):
@@ -162,7 +171,7 @@ def test_a_tensor_that_comes_after_the_first_result_leaves_the_place_alone() -> 
 
 
 def test_facts_are_those_of_the_patterns_that_were_found() -> None:
-    outcome = facts_of({"scaled": 2, "swiglu": 0}, [Scaled(), SwiGlu()], errors={"scaled": 0.125}, way="own")
+    outcome = facts_of({"scaled": 2, "swiglu": 0}, [Scaled(), SwiGluPattern()], errors={"scaled": 0.125}, way="own")
     assert (outcome.matches, outcome.exact, outcome.rtol, outcome.atol) == (2, False, 0.5, 0.25)
     (fact,) = outcome.rules
     assert (fact.rule, fact.kind, fact.op, fact.matches, fact.rtol, fact.atol, fact.max_abs_err, fact.way) == (
@@ -179,26 +188,26 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 HALF = torch.float16
 FITS: list[tuple[Pattern, list[torch.Tensor], dict[str, float], bool]] = [
-    (RmsNorm(), [empty(2, 8), empty(8)], {}, True),
-    (RmsNorm(), [empty(8), empty(8)], {}, False),
-    (RmsNorm(), [empty(2, 8), empty(1, 8)], {}, False),
-    (RmsNorm(), [empty(2, 8), empty(1)], {}, False),
-    (RmsNorm(), [empty(8, 2), empty(8)], {}, False),
-    (RmsNorm(), [empty(2, 8), empty(8, dtype=HALF)], {}, False),
-    (AddRmsNorm(), [empty(2, 8), empty(2, 8), empty(8)], {}, True),
-    (AddRmsNorm(), [empty(2, 8), empty(1, 8), empty(8)], {}, False),
-    (AddRmsNorm(), [empty(2, 8), empty(2, 8, dtype=HALF), empty(8)], {}, False),
-    (AddRmsNorm(), [empty(2, 8), empty(2, 8), empty(1)], {}, False),
-    (SwiGlu(), [empty(2, 8), empty(2, 8)], {}, True),
-    (SwiGlu(), [empty(8), empty(8)], {}, False),
-    (SwiGlu(), [empty(2, 8), empty(2, 1)], {}, False),
-    (SwiGlu(), [empty(2, 8), empty(2, 8, dtype=HALF)], {}, False),
-    (RotaryMul(), [empty(1, 2, 3, 8), empty(1, 1, 3, 8), empty(1, 1, 3, 8)], {"half": 4}, True),
-    (RotaryMul(), [empty(1, 2, 3, 8), empty(1, 1, 3, 8), empty(1, 1, 3, 8)], {"half": 3}, False),
-    (RotaryMul(), [empty(2, 3, 8), empty(1, 3, 8), empty(1, 3, 8)], {"half": 4}, False),
-    (RotaryMul(), [empty(1, 2, 3, 8), empty(1, 1, 3, 8), empty(1, 1, 1, 8)], {"half": 4}, False),
-    (RotaryMul(), [empty(1, 2, 3, 8), empty(1, 1, 3, 1), empty(1, 1, 3, 1)], {"half": 4}, False),
-    (RotaryMul(), [empty(1, 2, 3, 8), *2 * (empty(1, 1, 3, 8, dtype=HALF),)], {"half": 4}, False),
+    (RmsNormPattern(), [empty(2, 8), empty(8)], {}, True),
+    (RmsNormPattern(), [empty(8), empty(8)], {}, False),
+    (RmsNormPattern(), [empty(2, 8), empty(1, 8)], {}, False),
+    (RmsNormPattern(), [empty(2, 8), empty(1)], {}, False),
+    (RmsNormPattern(), [empty(8, 2), empty(8)], {}, False),
+    (RmsNormPattern(), [empty(2, 8), empty(8, dtype=HALF)], {}, False),
+    (AddRmsNormPattern(), [empty(2, 8), empty(2, 8), empty(8)], {}, True),
+    (AddRmsNormPattern(), [empty(2, 8), empty(1, 8), empty(8)], {}, False),
+    (AddRmsNormPattern(), [empty(2, 8), empty(2, 8, dtype=HALF), empty(8)], {}, False),
+    (AddRmsNormPattern(), [empty(2, 8), empty(2, 8), empty(1)], {}, False),
+    (SwiGluPattern(), [empty(2, 8), empty(2, 8)], {}, True),
+    (SwiGluPattern(), [empty(8), empty(8)], {}, False),
+    (SwiGluPattern(), [empty(2, 8), empty(2, 1)], {}, False),
+    (SwiGluPattern(), [empty(2, 8), empty(2, 8, dtype=HALF)], {}, False),
+    (RotaryMulPattern(), [empty(1, 2, 3, 8), empty(1, 1, 3, 8), empty(1, 1, 3, 8)], {"half": 4}, True),
+    (RotaryMulPattern(), [empty(1, 2, 3, 8), empty(1, 1, 3, 8), empty(1, 1, 3, 8)], {"half": 3}, False),
+    (RotaryMulPattern(), [empty(2, 3, 8), empty(1, 3, 8), empty(1, 3, 8)], {"half": 4}, False),
+    (RotaryMulPattern(), [empty(1, 2, 3, 8), empty(1, 1, 3, 8), empty(1, 1, 1, 8)], {"half": 4}, False),
+    (RotaryMulPattern(), [empty(1, 2, 3, 8), empty(1, 1, 3, 1), empty(1, 1, 3, 1)], {"half": 4}, False),
+    (RotaryMulPattern(), [empty(1, 2, 3, 8), *2 * (empty(1, 1, 3, 8, dtype=HALF),)], {"half": 4}, False),
     (Scaled(), [], {}, True),
 ]
 

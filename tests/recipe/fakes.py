@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
+from npucompose import recipe
 from npucompose.graphs import printed
 from npucompose.recipe.genuine import Package, attributes
 from npucompose.vendor.option_specs import Leaf
@@ -148,3 +150,9 @@ def executed(script: str, fake: FakeTorchair, model: Any, inputs: dict[str, Any]
     finally:
         torch.compile = genuine_compile
     return told
+
+
+def events_source() -> str:
+    """What a script for npugraph_ex carries to have events, with the imports that stand above it there."""
+    text = (Path(recipe.__file__).parent / "templates" / "events.py.jinja").read_text(encoding="utf-8")
+    return "import torch\nfrom torch.fx.node import has_side_effect\n" + text[text.index("AIR = ") :]

@@ -15,7 +15,7 @@ from torch import fx
 from npucompose.errors import ConfigError
 from npucompose.graphs import printed
 from npucompose.passes.base import Pass
-from npucompose.recipe import carried, carried_events
+from npucompose.recipe import carried
 from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
 from npucompose.recipe.freeze import (
     FrozenGraph,
@@ -31,6 +31,7 @@ from npucompose.recipe.freeze import (
 )
 from npucompose.recipe.python_text import literal
 from npucompose.schema.capabilities import Capabilities
+from tests.recipe.fakes import events_source
 from tests.sample_graphs import CAN, mm_abs_sub, names, node, traced
 
 aten = torch.ops.aten
@@ -187,9 +188,8 @@ def test_edits_that_leave_no_graph_are_refused() -> None:
 
 def test_events_are_defined_once_and_stay_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process without npucompose: under a name of their own, for air has its events here already."""
-    source = carried_events.__loader__.get_source(carried_events.__name__)  # type: ignore[union-attr]
     names: dict[str, Any] = {}
-    exec(compile(source.replace("air", "air_alone"), "carried_events.py", "exec"), names)
+    exec(events_source().replace("air", "air_alone"), names)
     events = torch.ops.air_alone
     assert not hasattr(events, "record")
     names["define_events"]()

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
@@ -24,7 +23,7 @@ from npucompose.errors import ConfigError
 from npucompose.graphs import printed
 from npucompose.passes.base import Pass
 from npucompose.passes.simplify import Cse
-from npucompose.recipe import carried, carried_events, eject
+from npucompose.recipe import carried, eject
 from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
 from npucompose.recipe.ejected import CARRIED, options_of
 from npucompose.recipe.freeze import freeze, freezing_session
@@ -35,13 +34,13 @@ from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.versions import genuine_tree
 from npucompose.version import __version__
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
-from tests.recipe.fakes import executed, installed
+from tests.recipe.fakes import events_source, executed, installed
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
 CARRIED_TEXT = inspect.getsource(carried).partition("def graph_fingerprint")[2].rstrip()
 EVENTS = """
 import sys, torch
-exec(compile(open(sys.argv[1]).read(), "carried_events.py", "exec"))
+exec(sys.argv[1])
 assert not hasattr(torch.ops.air, "record")
 define_events(), define_events()
 graph = torch.fx.Graph()
@@ -138,9 +137,9 @@ def test_a_script_imports_torch_and_torchair_only(scripts: dict[str, str]) -> No
 def test_a_script_for_npugraph_ex_defines_the_events_that_its_code_generator_looks_for(
     scripts: dict[str, str],
 ) -> None:
-    source = Path(carried_events.__file__)
-    assert source.read_text().partition("AIR = ")[2].rstrip() in scripts["branches"]
-    subprocess.run([sys.executable, "-c", EVENTS, str(source)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    source = events_source()
+    assert source.partition("AIR = ")[2].rstrip() in scripts["branches"]
+    subprocess.run([sys.executable, "-c", EVENTS, source], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def test_another_graph_is_refused_by_the_script(scripts: dict[str, str]) -> None:
@@ -343,7 +342,7 @@ def test_decompositions_have_no_line_in_a_script() -> None:
         eject("model=add", "target=npu_offline", "mode=max-autotune", "target.decompose=[aten.addmm]")
 
 
-REFUSED = {CompileKeywords: {"training"}}
+REFUSED: dict[type[Any], set[str]] = {CompileKeywords: {"training"}, Experiment: {"extensions"}}
 """Fields that no script says; `test_what_a_script_cannot_say_is_refused` has them."""
 
 

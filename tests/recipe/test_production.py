@@ -17,7 +17,7 @@ import torch
 from npucompose import api
 from npucompose.input_safety import plain_yaml
 from npucompose.recipe import Imported, eject, import_file
-from npucompose.recipe.dialects import _flat
+from npucompose.recipe.dialects import flattened
 from npucompose.recipe.genuine import attributes
 from npucompose.schema.experiment import Experiment
 from tests.recipe.fakes import FakeConfig
@@ -98,7 +98,7 @@ def test_what_has_no_place_in_yaml_is_a_line(case: Production, folder: Path) -> 
 def names_of(case: Production) -> Iterator[str]:
     """Every keyword of a call that compiles and every option that is set or is a key, whoever sets it."""
     if case.suffix != ".py":
-        yield from (path.rpartition(".")[2] for path in _flat(plain_yaml(case.text, case.name)))
+        yield from (path.rpartition(".")[2] for path in flattened(plain_yaml(case.text, case.name)))
         return
     options = {p.rpartition(".")[2] for package in ("torchair", "npugraph_ex") for p in attributes(package)}
     for node in ast.walk(ast.parse(case.text)):

@@ -38,10 +38,10 @@ def told(facts: Facts) -> Iterator[str]:
         yield f"backend of {of(backend.config)}"
     for one in facts.compiles:
         yield f"line {one.node.lineno} compiles {of(one.config)}, dynamic={one.dynamic}, fullgraph={one.fullgraph}"
-    for mark in facts.marks:
-        yield f"mark {mark.argument}: {'static' if mark.dims is None else f'dynamic {mark.dims}'}"
-    for gears in facts.gears:
-        yield f"gears {gears.argument}: {dict(gears.gears)}"
+    for argument, dims in facts.marks:
+        yield f"mark {argument}: {'static' if dims is None else f'dynamic {dims}'}"
+    for argument, gears in facts.gears:
+        yield f"gears {argument}: {dict(gears)}"
     for name, level in facts.levels.items():
         yield f"level of '{name}': {level}"
     for artifact in facts.artifacts:

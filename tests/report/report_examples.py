@@ -161,7 +161,7 @@ WRONG = evolve(
         bitwise=False,
         passed=False,
         compared=9,
-        problems=("step 1, [0]: tensor float32[4] differs by up to 0.25, allowed is 1e-05 + 0.0001 * |reference|",),
+        problems=("step 1, [0]: tensor float32[4] differs by up to 0.25, tolerance 1e-05 + 0.0001 * |reference|",),
     ),
 )
 

@@ -225,14 +225,6 @@ def test_options_are_those_at_or_below_a_path() -> None:
     assert listing.options("debug.graph_dump.type")[0]["default"] == LEAVES["debug.graph_dump.type"].default
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "shared"),
-    [((), (), 0), (("a",), ("a",), 1), (("a", "b"), ("a", "c"), 1), (("a",), ("b",), 0), (("a",), ("a", "b"), 1)],
-)
-def test_names_that_both_begin_with(left: tuple[str, ...], right: tuple[str, ...], shared: int) -> None:
-    assert listing._shared(left, right) == shared
-
-
 def test_the_yaml_of_a_subtree_and_of_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     text = listing.yaml_of("debug.graph_dump", "2.6.0")
     asked = "--under debug.graph_dump --torch-npu 2.6.0"

@@ -245,7 +245,7 @@ def test_a_rule_that_does_nothing_is_refused() -> None:
 
 def test_the_call_of_a_filled_operator_has_all_that_was_said() -> None:
     rule = FillArgs(op=OP, to="aten.abs.default", args=("$x", 1), kwargs={"k": 2}, result=1)
-    assert rule.call == Call(op="aten.abs.default", args=("$x", 1), kwargs={"k": 2}, result=1)
+    assert rule.calls == (Call(op="aten.abs.default", args=("$x", 1), kwargs={"k": 2}, result=1),)
 
 
 RULES: list[Any] = [

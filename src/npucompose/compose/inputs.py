@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
-from npucompose.models.nested import tensors_of
+from npucompose.models.inputs import tensors_of
 from npucompose.schema.experiment import WORDS, Call, Change, Shapes, dimension_of
 from npucompose.schema.streams import fits
 

@@ -173,7 +173,7 @@ DEVICE_OF: Mapping[str, str] = {
     "triton": "cuda", "cutlass": "cuda", "cuda": "cuda", "rocm": "another GPU", "xpu": "another GPU",
     "mtia": "another device", "halide": "another compiler",
 }  # fmt: skip
-"""{group of Inductor's options: where it acts}; all others act on the CPU, and on a GPU for what runs on the host."""
+"""{group of Inductor's options: the device it needs}; all others act on the CPU, on a GPU for what the host runs."""
 FREEZING = ("freezing", "frozen_weights", "cpp.weight_prepack")
 
 
@@ -186,17 +186,17 @@ def _inductor(asked: Asked, found: Findings) -> None:
 
 
 def _why_not_inductor(path: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
-    mode, target = asked.mode, asked.target.name
+    mode, can = asked.mode, asked.target.capabilities(asked.mode.name)
     if not mode.compiles:
         return f"is not acting: {mode.name} compiles nothing", NEVER
     if not mode.fuses:
         where = listed(modes_that("fuses"))
         return f"does not act in mode={mode.name}, which does not use Inductor; it acts in: {where}", STRICT
     if not asked.can("fuses"):
-        return f"has no meaning on target={target}, whose compiler is not Inductor", STRICTEST
+        return f"has no meaning on target={can.target}, whose compiler is not Inductor", STRICTEST
     elsewhere = DEVICE_OF.get(path.partition(".")[0])
-    if elsewhere not in (None, target):
-        return f"has no meaning on target={target}; it acts on {elsewhere}", STRICTEST
+    if elsewhere not in (None, can.device.partition(":")[0]):
+        return f"has no meaning on target={can.target}; it acts on {elsewhere}", STRICTEST
     if path in FREEZING and asked.experiment.compile.training:
         return "is not acting: weights that are trained cannot be constants", STRICTEST
     if path == "frozen_weights" and not asked.experiment.inductor.settings().get("freezing"):

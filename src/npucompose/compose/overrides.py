@@ -133,7 +133,7 @@ def _no_place(node: Any, keys: Keys, parts: list[str], value: Any, walked: list[
 
 
 def _unknown_key(part: str, keys: list[str], walked: list[str], text: str) -> str:
-    if walked[:1] == ["extensions"] or (part == "extensions" and not walked):
+    if walked == ["extensions"] or (part == "extensions" and not walked):
         return unknown(SECTIONS.kind, text.partition("=")[0].split(".")[1], SECTIONS.names(), text)
     at = f" of {'.'.join(walked)}" if walked else ""
     if not keys:

@@ -22,7 +22,7 @@ from npucompose.compose.training import step as training_step
 from npucompose.compose.training import with_loss
 from npucompose.errors import CaptureError, ConfigError, unknown
 from npucompose.models.base import Built
-from npucompose.models.binding import Bound, bind
+from npucompose.models.inputs import Bound, bind
 from npucompose.replay.front.detached import DetachedHandle, detach_call, modules_of
 from npucompose.results.graphs import PassRecord
 from npucompose.results.measured import Overwrites, Tolerance

@@ -10,7 +10,7 @@ from attrs import evolve
 from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.inputs import is_static, unmarked, varied
 from npucompose.errors import NpuComposeError
-from npucompose.models.nested import tensors_of
+from npucompose.models.inputs import tensors_of
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
 from npucompose.sinking import Change, Question, diagnose, not_compiled

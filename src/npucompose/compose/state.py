@@ -23,7 +23,7 @@ from torch import nn
 
 from npucompose.errors import listed
 from npucompose.measure.numerics import compare
-from npucompose.models.nested import mapped
+from npucompose.models.inputs import mapped
 from npucompose.replay.operands import same_bytes
 from npucompose.results.measured import Numerics
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
-from npucompose.models.binding import Bound, bind, signature_of
+from npucompose.models.inputs import Bound, bind, signature_of
 
 
 class WithLoss(nn.Module):

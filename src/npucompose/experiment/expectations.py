@@ -18,6 +18,7 @@ from npucompose.report.words import part_words
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
+from npucompose.table.modes import MODES, modes_that
 
 EVIDENCE_KEPT = 5
 """Sentences of evidence for one expectation; the report holds the rest in its own fields."""
@@ -59,10 +60,10 @@ def _why_not(name: str, mode: str, pipeline: str, stages: Sequence[str]) -> str 
     stage = JUDGED_BY[name]
     if stage not in stages:
         return f"it needs the stage {stage}, and pipeline={pipeline} runs {listed(stages)}"
-    if mode == "eager" and name not in OF_EAGER:
-        return "mode=eager compiles nothing and is the baseline itself"
-    if mode != "max-autotune" and name in OF_GE:
-        return f"GE builds a graph in mode=max-autotune only, not in mode={mode}"
+    if not MODES.get(mode).compiles and name not in OF_EAGER:
+        return f"mode={mode} compiles nothing and is the baseline itself"
+    if not MODES.get(mode).ge and name in OF_GE:
+        return f"GE builds a graph in mode={listed(modes_that('ge'))} only, not in mode={mode}"
     return None
 
 
@@ -212,7 +213,8 @@ def _bitwise(report: Report) -> Found:
     if found.bitwise:
         return Found(True, (f"{found.compared} values compared",))
     inexact = [f"max. absolute error {found.max_abs_err}"] if found.max_abs_err is not None else []
-    why = "mode=max-autotune fuses" if report.experiment["mode"]["name"] == "max-autotune" else ""
+    mode = MODES.get(report.experiment["mode"]["name"])
+    why = f"mode={mode.name} fuses" if mode.fuses else ""
     inexact += [words for words in (part_words(found),) if words]
     return Found(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
 

@@ -63,7 +63,7 @@ def _expressions(value: Any) -> list[Any]:
     return []
 
 
-class Line(NamedTuple):
+class NodeLine(NamedTuple):
     """What stands in one node of a graph. A tuple: a snapshot makes thousands of them, and a capture waits for it."""
 
     node: fx.Node
@@ -79,7 +79,7 @@ class Line(NamedTuple):
     """What a get_attr stands for, by content: a constant's bytes, a submodule's fingerprint."""
 
     @classmethod
-    def of(cls, node: fx.Node, stream: str | None = None, content: str = "") -> Line:
+    def from_node(cls, node: fx.Node, stream: str | None = None, content: str = "") -> NodeLine:
         value = node.meta.get("val")
         return cls(node, node.name, node.op, node.target, node.args, node.kwargs, value, stream, content)
 
@@ -92,14 +92,14 @@ class Snapshot:
     A graph with symbols is described at once: what torch learns of a symbol later on changes how it is written.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[NodeLine, ...]
     symbols: tuple[str, ...]
 
     @classmethod
     def from_graph(cls, graph: fx.Graph) -> Snapshot:
         labels = stream_labels(graph)
         lines = tuple(
-            Line.of(node, labels.get(node), _constant(graph, node) if node.op == "get_attr" else "")
+            NodeLine.from_node(node, labels.get(node), _constant(graph, node) if node.op == "get_attr" else "")
             for node in graph.nodes
         )
         taken = cls(lines=lines, symbols=symbols(graph))
@@ -161,10 +161,10 @@ def _constant(graph: fx.Graph, node: fx.Node) -> str:
 
 def node_text(node: fx.Node) -> str:
     """`mm: f32[2, 2] = aten.mm.default(x, x)`."""
-    return _listed(Line.of(node), str)
+    return _listed(NodeLine.from_node(node), str)
 
 
-def _listed(line: Line, name: Callable[[fx.Node], str]) -> str:
+def _listed(line: NodeLine, name: Callable[[fx.Node], str]) -> str:
     arguments = [_text(arg, name) for arg in line.args]
     arguments += [f"{key}={_text(value, name)}" for key, value in line.kwargs.items()]
     value = value_text(line.value)
@@ -189,10 +189,8 @@ def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
         return "{" + ", ".join(f"{key}: {_text(item, name)}" for key, item in value.items()) + "}"
     if isinstance(value, slice):
         return f"slice({', '.join(_text(part, name) for part in (value.start, value.stop, value.step))})"
-    if isinstance(value, torch.dtype):
+    if isinstance(value, (torch.dtype, torch._ops.OpOverload)):
         return str(value).removeprefix("torch.")
-    if isinstance(value, torch._ops.OpOverload):
-        return str(value)
     return repr(value)
 
 

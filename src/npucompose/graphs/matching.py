@@ -203,7 +203,7 @@ def holds(when: When, arguments: Arguments, can: Capabilities) -> bool:
         (when.dtype, _has_dtype),
         (when.rank, _has_rank),
         (when.shape, _has_shape),
-        (when.layout, _has_layout),
+        (when.layout, has_layout),
     )
     return all(
         check(value_of(part_of(arguments, name)), what) for wanted, check in checks for name, what in wanted.items()
@@ -249,7 +249,8 @@ def _has_shape(found: Any, wanted: Any) -> bool:
     )
 
 
-def _has_layout(found: Any, wanted: Any) -> bool:
+def has_layout(found: Any, wanted: Any) -> bool:
+    """Whether a tensor lies in memory as the name in FORMATS says."""
     if not isinstance(found, torch.Tensor) or (wanted == "channels_last" and found.dim() != 4):
         return False
     return found.is_contiguous(memory_format=FORMATS[wanted])

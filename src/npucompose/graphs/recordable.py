@@ -40,22 +40,19 @@ def outside_of(node: fx.Node, reason: str) -> Outside:
     return Outside(node=node.name, operator=name_of(node), reason=reason, source=model_line(node))
 
 
-def refused_by_recordings(graph: fx.Graph, device: str) -> Iterator[tuple[fx.Node, str]]:
-    """The nodes that no recording on `device` can hold, in order, each with the reason."""
-    for node in graph.nodes:
-        reason = why_not(node, device)
-        if reason is not None:
-            yield node, reason
+def refused_by_recordings(graph: fx.Graph, device: str | None) -> Iterator[tuple[fx.Node, str]]:
+    """The nodes that no recording on `device` (None: any) can hold, in order, each with the reason."""
+    reasons = ((node, why_not(node, device)) for node in graph.nodes)
+    yield from ((node, reason) for node, reason in reasons if reason is not None)
 
 
 def refused_by_torchair(graph: fx.Graph) -> Iterator[Outside]:
     """The nodes that TorchAir refuses, in every mode: it converts or captures the whole graph.
 
     Of its own accord it takes apart what AOTAutograd made functional, and two higher-order operators about random
-    numbers have converters; tests try the rows of this on the genuine package.
+    numbers have converters; tests try the rows of this on the vendor's own package.
     """
-    for node in graph.nodes:
-        reason = why_not(node, None)
+    for node, reason in refused_by_recordings(graph, None):
         if reason in _REFUSED_BY_TORCHAIR and name_in_torch(node) not in _TAKEN_BY_TORCHAIR:
             yield outside_of(node, reason)
 
@@ -69,13 +66,12 @@ def why_not(node: fx.Node, device: str | None) -> str | None:
     if node.op in ("placeholder", "get_attr", "output"):
         return None
     target = node.target
-    if node.op != "call_function" or isinstance(target, HigherOrderOperator):
-        return HIGHER_ORDER if node.op == "call_function" else NO_OPERATOR
+    if isinstance(target, HigherOrderOperator):
+        return HIGHER_ORDER
     if isinstance(target, OpOverload):
         return _of_operator(node, target) or (_elsewhere(node, device) if device is not None else None)
-    if target is operator.getitem or _is_arithmetic(node):
-        return None
-    return NO_OPERATOR
+    is_number = node.op == "call_function" and (target is operator.getitem or _is_arithmetic(node))
+    return None if is_number else NO_OPERATOR
 
 
 def is_unsafe(op: OpOverload) -> bool:
@@ -135,10 +131,5 @@ def _elsewhere(node: fx.Node, device: str) -> str | None:
 
 def _is_arithmetic(node: fx.Node) -> bool:
     target: Any = node.target
-    if getattr(target, "__module__", "") not in _HOST_MODULES and not _is_symbolic(target):
-        return is_host(node)
-    return True
-
-
-def _is_symbolic(target: Any) -> bool:
-    return str(getattr(target, "__name__", "")).lstrip("_").startswith("sym_")
+    symbolic = str(getattr(target, "__name__", "")).lstrip("_").startswith("sym_")
+    return symbolic or getattr(target, "__module__", "") in _HOST_MODULES or is_host(node)

@@ -65,16 +65,16 @@ def is_planned(graph: fx.Graph) -> bool:
 
 def orders_streams(graph: fx.Graph) -> bool:
     """Whether a stream scope, a record or a wait stands in the graph; scopes that say something else do not count."""
-    kinds = ((node, control(node)) for node in graph.nodes)
     return any(
-        kind in ("record", "wait") or (kind == "scope_enter" and Scope.from_node(node).stream is not None)
-        for node, kind in kinds
+        control(node) in ("record", "wait")
+        or (control(node) == "scope_enter" and Scope.from_node(node).stream is not None)
+        for node in graph.nodes
     )
 
 
 @frozen(kw_only=True)
 class Scope:
-    """What scope_enter was told: `Scope(keys=("_user_stream_label",), values=("stream1",))`."""
+    """What scope_enter was given: `Scope(keys=("_user_stream_label",), values=("stream1",))`."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
-from npucompose.models.nested import opened
+from npucompose.models.inputs import opened
 from npucompose.results.measured import EXACT, Cause, Numerics, Share, Tolerance, tolerance_of
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     elif within:
         problem = f"{_kind(a)} has equal values with other bits (the sign of zero or a NaN's payload)"
     else:
-        problem = f"{_kind(a)} differs by up to {error:.3g}, allowed is {_allowed_words(allowed)}"
+        problem = f"{_kind(a)} differs by up to {error:.3g}, tolerance {_tolerance_words(allowed)}"
     return _Leaf(
         bitwise=False,
         passed=passed,
@@ -188,8 +188,8 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     )
 
 
-def _allowed_words(tolerance: Tolerance) -> str:
-    return "nothing" if tolerance == EXACT else f"{tolerance.atol:g} + {tolerance.rtol:g} * |reference|"
+def _tolerance_words(tolerance: Tolerance) -> str:
+    return "0" if tolerance == EXACT else f"{tolerance.atol:g} + {tolerance.rtol:g} * |reference|"
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:

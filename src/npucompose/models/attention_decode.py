@@ -45,20 +45,19 @@ class AttentionDecode(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
 
         from npucompose import ops
 
         ops.define()
 
-        class AttentionDecode(nn.Module):
+        class AttentionDecodeModule(torch.nn.Module):
             """The attention of one new token over a key and value cache, then the output projection."""
 
             def __init__(self, op: str, layout: str, heads: int, kv_heads: int, head_dim: int) -> None:
                 super().__init__()
                 self.op, self.layout, self.heads, self.kv_heads = op, layout, heads, kv_heads
                 self.scale = head_dim**-0.5
-                self.o_proj = nn.Linear(heads * head_dim, heads * head_dim, bias=False)
+                self.o_proj = torch.nn.Linear(heads * head_dim, heads * head_dim, bias=False)
 
             def forward(
                 self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, actual_seq_lengths_kv: list[int]
@@ -88,7 +87,7 @@ class AttentionDecode(Network):
                 # For one token BNSD, BSND and BSH are the same memory.
                 return self.o_proj(attended.reshape(attended.shape[0], 1, -1))
 
-        return AttentionDecode(self.op, self.layout, self.heads, self.kv_heads, self.head_dim).to(
+        return AttentionDecodeModule(self.op, self.layout, self.heads, self.kv_heads, self.head_dim).to(
             getattr(torch, self.dtype)
         )
 

@@ -14,10 +14,10 @@ from npucompose.schema.experiment import Call
 from npucompose.table.options import option
 
 if TYPE_CHECKING:
-    from torch import Generator, nn
+    from torch import Generator, Tensor, nn
 
 Inputs = Mapping[str, Any]
-"""{parameter name of forward: tensor, number, list of ints, text, None, …}, in any order (`binding.bind`)."""
+"""{parameter name of forward: tensor, number, list of ints, text, None, …}, in any order (`inputs.bind`)."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -100,6 +100,13 @@ def generator(seed: int, step: int) -> Generator:
     import torch
 
     return torch.Generator().manual_seed((seed * 1_000_003 + step + 1) % 2**63)
+
+
+def normal(chance: Generator, *shape: int) -> Tensor:
+    """Normal numbers out of a step's source."""
+    import torch
+
+    return torch.randn(shape, generator=chance)
 
 
 def inference(module: nn.Module) -> nn.Module:

@@ -10,8 +10,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
-from npucompose.models.binding import bind
-from npucompose.models.nested import mapped
+from npucompose.models.inputs import bind, mapped
 from npucompose.registry import UserFunction, working_directory_importable
 from npucompose.table.options import option
 

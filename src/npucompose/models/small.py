@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
-from npucompose.models.base import Inputs, Network
-from npucompose.schema.options import option
+from npucompose.models.base import Inputs, Network, normal
+from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import Generator, nn
@@ -25,18 +25,15 @@ class Add(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
 
-        class Add(nn.Module):
+        class AddModule(torch.nn.Module):
             def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 return x + y
 
-        return Add()
+        return AddModule()
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        import torch
-
-        return {name: torch.randn(self.size, self.size, generator=chance) for name in ("x", "y")}
+        return {name: normal(chance, self.size, self.size) for name in ("x", "y")}
 
 
 @frozen(kw_only=True)
@@ -48,21 +45,18 @@ class MmAbsSub(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
 
-        class MmAbsSub(nn.Module):
+        class MmAbsSubModule(torch.nn.Module):
             """`mm(x, x)` needs nothing of `abs(x) - x`, so the two can run on two streams; the sum joins them."""
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 product = torch.mm(x, x)
                 return product + torch.sub(torch.abs(x), x)
 
-        return MmAbsSub()
+        return MmAbsSubModule()
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        import torch
-
-        return {"x": torch.randn(self.size, self.size, generator=chance)}
+        return {"x": normal(chance, self.size, self.size)}
 
 
 @frozen(kw_only=True)
@@ -81,28 +75,24 @@ class LinearScalar(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
-        from torch.nn import functional
 
-        class LinearScalar(nn.Module):
+        class LinearScalarModule(torch.nn.Module):
             """One input of each kind: a parameter, a buffer, a tensor and a number of Python."""
 
             shift: torch.Tensor
 
             def __init__(self, features: int) -> None:
                 super().__init__()
-                self.weight = nn.Parameter(torch.randn(features, features) / features**0.5)
+                self.weight = torch.nn.Parameter(torch.randn(features, features) / features**0.5)
                 self.register_buffer("shift", torch.randn(features))
 
             def forward(self, x: torch.Tensor, times: int) -> torch.Tensor:
-                return functional.linear(x, self.weight) * times + self.shift
+                return torch.nn.functional.linear(x, self.weight) * times + self.shift
 
-        return LinearScalar(self.features)
+        return LinearScalarModule(self.features)
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        import torch
-
-        x = torch.randn(self.batch, self.features, generator=chance)
+        x = normal(chance, self.batch, self.features)
         return {"x": x, "times": self.times + step * self.vary}
 
 
@@ -117,25 +107,21 @@ class Mlp(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
-        from torch.nn import functional
 
-        class Mlp(nn.Module):
+        class MlpModule(torch.nn.Module):
             def __init__(self, hidden: int, layers: int) -> None:
                 super().__init__()
-                self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
+                self.layers = torch.nn.ModuleList(torch.nn.Linear(hidden, hidden) for _ in range(layers))
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 for layer in self.layers[:-1]:
-                    x = functional.gelu(layer(x))
+                    x = torch.nn.functional.gelu(layer(x))
                 return self.layers[-1](x)
 
-        return Mlp(self.hidden, self.layers)
+        return MlpModule(self.hidden, self.layers)
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        import torch
-
-        return {"x": torch.randn(self.batch, self.hidden, generator=chance)}
+        return {"x": normal(chance, self.batch, self.hidden)}
 
 
 @frozen(kw_only=True)
@@ -147,16 +133,15 @@ class TinyOps(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
 
-        class TinyOps(nn.Module):
+        class TinyOpsModule(torch.nn.Module):
             """`count` operators, in turn mm, add, relu, mul; each four work on the next of the sizes 8, 16, 32, 64."""
 
             def __init__(self, count: int) -> None:
                 super().__init__()
                 self.count = count
-                self.weights = nn.ParameterList(torch.randn(n, n) / n**0.5 for n in SIZES)
-                self.biases = nn.ParameterList(torch.randn(n, n) for n in SIZES)
+                self.weights = torch.nn.ParameterList(torch.randn(n, n) / n**0.5 for n in SIZES)
+                self.biases = torch.nn.ParameterList(torch.randn(n, n) for n in SIZES)
 
             def forward(
                 self, x8: torch.Tensor, x16: torch.Tensor, x32: torch.Tensor, x64: torch.Tensor
@@ -174,12 +159,10 @@ class TinyOps(Network):
                     return x + self.biases[which]
                 return torch.relu(x) if kind == 2 else x * 0.9
 
-        return TinyOps(self.count)
+        return TinyOpsModule(self.count)
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        import torch
-
-        return {f"x{n}": torch.randn(n, n, generator=chance) for n in SIZES}
+        return {f"x{n}": normal(chance, n, n) for n in SIZES}
 
 
 @frozen(kw_only=True)
@@ -192,15 +175,14 @@ class ParallelBranches(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
 
-        class ParallelBranches(nn.Module):
+        class ParallelBranchesModule(torch.nn.Module):
             """Two chains of matrix products that need nothing of each other, and their sum."""
 
             def __init__(self, size: int, depth: int) -> None:
                 super().__init__()
-                self.left = nn.ParameterList(torch.randn(size, size) / size**0.5 for _ in range(depth))
-                self.right = nn.ParameterList(torch.randn(size, size) / size**0.5 for _ in range(depth))
+                self.left = torch.nn.ParameterList(torch.randn(size, size) / size**0.5 for _ in range(depth))
+                self.right = torch.nn.ParameterList(torch.randn(size, size) / size**0.5 for _ in range(depth))
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 left = right = x
@@ -210,12 +192,10 @@ class ParallelBranches(Network):
                     right = torch.mm(right, weight)
                 return left + right
 
-        return ParallelBranches(self.size, self.depth)
+        return ParallelBranchesModule(self.size, self.depth)
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        import torch
-
-        return {"x": torch.randn(self.size, self.size, generator=chance)}
+        return {"x": normal(chance, self.size, self.size)}
 
 
 @frozen(kw_only=True)
@@ -230,25 +210,23 @@ class ConvNhwc(Network):
 
     def network(self) -> nn.Module:
         import torch
-        from torch import nn
-        from torch.nn import functional
 
-        class ConvNhwc(nn.Module):
+        class ConvNhwcModule(torch.nn.Module):
             """Convolution, pooling, convolution, mean over the image, linear; channels last throughout."""
 
             def __init__(self, channels: int, classes: int) -> None:
                 super().__init__()
-                self.stem = nn.Conv2d(3, channels, 3, stride=2, padding=1)
-                self.body = nn.Conv2d(channels, 2 * channels, 3, padding=1)
-                self.head = nn.Linear(2 * channels, classes)
+                self.stem = torch.nn.Conv2d(3, channels, 3, stride=2, padding=1)
+                self.body = torch.nn.Conv2d(channels, 2 * channels, 3, padding=1)
+                self.head = torch.nn.Linear(2 * channels, classes)
                 self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                x = functional.max_pool2d(torch.relu(self.stem(x)), 2)
-                x = functional.avg_pool2d(torch.relu(self.body(x)), 2)
+                x = torch.nn.functional.max_pool2d(torch.relu(self.stem(x)), 2)
+                x = torch.nn.functional.avg_pool2d(torch.relu(self.body(x)), 2)
                 return self.head(x.mean((2, 3)))
 
-        return ConvNhwc(self.channels, self.classes)
+        return ConvNhwcModule(self.channels, self.classes)
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
         import torch

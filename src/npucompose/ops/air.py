@@ -12,26 +12,19 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
+from npucompose.ops.definitions import define_missing
+
 SCHEMAS = {
     "scope_enter": "scope_enter(str[] keys, str[] values, bool need_execute=False) -> None",
     "scope_exit": "scope_exit(bool need_execute=False) -> None",
     "record": "record(*, Device? device=None) -> Tensor",
     "wait": "wait(Tensor[] x) -> ()",
 }
-_LIBRARIES: list[torch.library.Library] = []
 
 
 def define() -> None:
     """Define those of the four operators that nobody has defined, and keep all four through dead-code elimination."""
-    missing = [name for name in SCHEMAS if not hasattr(torch.ops.air, name)]
-    if missing:
-        library = torch.library.Library("air", "FRAGMENT")
-        _LIBRARIES.append(library)  # a library's operators live as long as the object
-        for name in missing:
-            library.define(SCHEMAS[name])
-            # One kernel for every device, meta and fake tensors: the operators without tensor arguments are dispatched
-            # by no device at all, which this key covers too.
-            library.impl(name, _KERNELS[name], "CompositeExplicitAutograd")
+    define_missing("air", SCHEMAS, {name: (kernel, None) for name, kernel in _KERNELS.items()})
     for name in SCHEMAS:
         # Shipped TorchAir marks scope_enter, scope_exit and wait only, so dead-code elimination removes a record that
         # no wait names. Here a record is kept: a plan's text shall not depend on which passes ran before.

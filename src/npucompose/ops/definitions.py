@@ -24,14 +24,21 @@ class UnsupportedArgument(NpuComposeError, ValueError):
 
 
 def define_missing(
-    namespace: str, schemas: Mapping[str, str], kernels: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]]
+    namespace: str,
+    schemas: Mapping[str, str],
+    kernels: Mapping[str, tuple[Callable[..., Any], Callable[..., Any] | None]],
 ) -> None:
-    """`torch.ops.<namespace>.<name>` for each name of `kernels`, {name: (kernel, meta)}; what is there stays."""
+    """`torch.ops.<namespace>.<name>` for each name of `kernels`, {name: (kernel, meta)}; what is there stays.
+
+    Without a meta function the kernel is run for meta and fake tensors too.
+    """
     for name, (kernel, meta) in kernels.items():
         if hasattr(getattr(torch.ops, namespace), name):
             continue
         library = torch.library.Library(namespace, "FRAGMENT")
         _LIBRARIES.append(library)  # a library's operators live as long as the object
         library.define(schemas[name])
+        # This key covers every device, and operators without tensor arguments, which are dispatched by no device.
         library.impl(name, kernel, "CompositeExplicitAutograd")
-        library.impl(name, meta, "Meta")
+        if meta is not None:
+            library.impl(name, meta, "Meta")

@@ -1,9 +1,12 @@
-"""What a pass is; the pass that is a user's own function. Knows no device and no configuration file."""
+"""What a pass is, and a pattern of the pass `replace`; the pass that is a user's own function.
+
+Knows no device and no configuration file.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import field, frozen
@@ -39,6 +42,18 @@ class Outcome:
     """Of the pass `fold_parameters`."""
     moves: MoveFacts | None = None
     """Of the pass `cancel_moves`: what was taken out."""
+
+    @classmethod
+    def from_rules(cls, rules: Sequence[RuleFacts], *, exact: bool, checks_ranges: bool = False) -> Outcome:
+        """What several rules or patterns did together."""
+        return cls(
+            matches=sum(rule.matches for rule in rules),
+            exact=exact,
+            rtol=max((rule.rtol for rule in rules), default=0.0),
+            atol=max((rule.atol for rule in rules), default=0.0),
+            checks_ranges=checks_ranges,
+            rules=tuple(rules),
+        )
 
 
 @frozen(kw_only=True, eq=False)
@@ -115,6 +130,39 @@ class Pass(ABC):
         The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
         the pipeline's business. Raise to refuse: the pipeline adds the pass's name.
         """
+
+
+class Pattern(ABC):
+    """Two functions of the same arguments: `find` as a model writes it, `replace` with the operator that does it all.
+
+    Both are traced on `inputs()`; tensors come first, then `scalars` by name, whose example values must be found
+    nowhere else in the pattern: they stand for any number. Several results come back in the same order from both.
+    """
+
+    name: ClassVar[str]
+    rtol: ClassVar[float] = 1e-5
+    atol: ClassVar[float] = 1e-5
+    """How far the replaced results may be off; for half types the table of tolerances counts where it allows more."""
+    scalars: ClassVar[Mapping[str, float]] = {}
+
+    @abstractmethod
+    def inputs(self) -> Sequence[torch.Tensor]:
+        """Example tensors; only their ranks matter."""
+
+    @abstractmethod
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        """The ways in which models write it: functions, each with the dtype of the tensors it is traced on.
+
+        A dtype is only seen where a function casts: it then finds that dtype and no other.
+        """
+
+    @abstractmethod
+    def replace(self, *arguments: Any) -> Any:
+        """The same with fused operators."""
+
+    def fits(self, values: Sequence[torch.Tensor], numbers: Mapping[str, float]) -> bool:
+        """Whether what was found for the tensors (fake values) and the scalars may be replaced: shapes, dtypes."""
+        return True
 
 
 @frozen(kw_only=True)

@@ -6,6 +6,7 @@ document post_grad_custom_pass.md); `PassPipeline.as_torchair_hook()` is that ca
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,15 +56,12 @@ def build(passes: Mapping[str, Choice], experiment: Mapping[str, Any]) -> tuple[
 def order_problems(passes: Sequence[Labelled]) -> list[str]:
     """What contradicts the passes' own `after` and `before`; all of stage pre run before those of stage post."""
     run = sorted(passes, key=lambda labelled: labelled[1].stage == "post")
-    problems: list[str] = []
-    for index, (early_label, early) in enumerate(run):
-        for late_label, late in run[index + 1 :]:
-            if late.name in early.after or early.name in late.before:
-                problems.append(
-                    f"pass '{early_label}' (stage {early.stage}) runs before '{late_label}' (stage {late.stage}), "
-                    f"but it must stand after it @ passes"
-                )
-    return problems
+    return [
+        f"pass '{early_label}' (stage {early.stage}) runs before '{late_label}' (stage {late.stage}), "
+        f"but it must stand after it @ passes"
+        for (early_label, early), (late_label, late) in itertools.combinations(run, 2)
+        if late.name in early.after or early.name in late.before
+    ]
 
 
 @frozen(kw_only=True)
@@ -116,9 +114,10 @@ class PassPipeline:
         return records
 
     def _run(self, label: str, a_pass: Pass, request: Request) -> PassRecord:
+        from npucompose.passes.proof import copied
+
         graph = request.graph_module.graph
-        before = len(graph.nodes)
-        kept = self._kept(graph)
+        nodes_before, before = len(graph.nodes), copied(graph) if self.check else None
         start = time.perf_counter()
         doing = "failed"
         try:
@@ -138,7 +137,7 @@ class PassPipeline:
             name=label,
             stage=a_pass.stage,
             matches=outcome.matches,
-            nodes_before=before,
+            nodes_before=nodes_before,
             nodes_after=len(graph.nodes),
             seconds=seconds,
             exact=outcome.exact,
@@ -147,51 +146,39 @@ class PassPipeline:
             rules=outcome.rules,
             moves=outcome.moves,
             folds=outcome.folds,
-            max_abs_err=self._proven(label, a_pass, kept, graph, outcome, request.constants),
+            max_abs_err=None if before is None else _proven(label, a_pass, before, graph, outcome, request.constants),
         )
-
-    def _kept(self, graph: fx.Graph) -> fx.GraphModule | None:
-        from npucompose.passes.proof import copied
-
-        return copied(graph) if self.check else None
-
-    def _proven(
-        self,
-        label: str,
-        a_pass: Pass,
-        before: fx.GraphModule | None,
-        graph: fx.Graph,
-        outcome: Outcome,
-        constants: Constants,
-    ) -> float | None:
-        """The largest difference that the pass made; PassError where that is more than it promises."""
-        from npucompose.passes.proof import Promise, copied, prove
-
-        if before is None:
-            return None
-        promise = Promise(exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol, may_refuse=outcome.checks_ranges)
-        folded = outcome.folds.parameters if outcome.folds is not None else ()
-        proof = prove(before, copied(graph), promise, {name: constants[name].value for name in folded})
-        if proof.broken is not None:
-            raise PassError(
-                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) does not keep what it promises: "
-                f"{proof.broken} (check=per_pass)."
-            )
-        return proof.max_abs_err
 
     def as_torchair_hook(
         self,
-        tell: Callable[[Records], None] | None = None,
+        report: Callable[[Records], None] | None = None,
         constants: Callable[[fx.GraphModule], Constants] = lambda _: {},
     ) -> Callable[[Any, Any, Any], None]:
-        """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `tell` gets the records of each run.
+        """f(gm, example_inputs, config) -> None, as TorchAir's hooks want it; `report` gets the records of each run.
 
         `constants` says what of a graph's inputs is a parameter or a buffer.
         """
 
         def hook(graph_module: fx.GraphModule, example_inputs: Any, config: Any) -> None:
             records = self(graph_module, example_inputs, config, constants(graph_module))
-            if tell is not None:
-                tell(records)
+            if report is not None:
+                report(records)
 
         return hook
+
+
+def _proven(
+    label: str, a_pass: Pass, before: fx.GraphModule, graph: fx.Graph, outcome: Outcome, constants: Constants
+) -> float:
+    """The largest difference that the pass made; PassError where that is more than it promises."""
+    from npucompose.passes.proof import Promise, copied, prove
+
+    promise = Promise(exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol, may_refuse=outcome.checks_ranges)
+    folded = outcome.folds.parameters if outcome.folds is not None else ()
+    proof = prove(before, copied(graph), promise, {name: constants[name].value for name in folded})
+    if proof.broken is not None:
+        raise PassError(
+            f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) does not keep what it promises: "
+            f"{proof.broken} (check=per_pass)."
+        )
+    return proof.max_abs_err

@@ -71,56 +71,47 @@ def prove(
 
     Passes run while torch traces, where every new tensor would be a fake one: that is put away meanwhile.
     """
-    with _disable_current_modes():
-        return _proven(before, after, promise, given or {})
-
-
-def _proven(before: fx.GraphModule, then: fx.GraphModule, promise: Promise, given: Mapping[str, torch.Tensor]) -> Proof:
-    declared = Tolerance(promise.rtol, promise.atol)
     worst, taken = 0.0, 0
-    settled = [given.get(str(node.target)) for node in before.graph.nodes if node.op == "placeholder"]
-    for kind, made in _kinds(before):
-        inputs = [value if known is None else known for value, known in zip(made, settled, strict=True)]
-        old = _run(before, inputs)
-        if isinstance(old, Exception):
-            continue
-        taken += 1
-        new = _run(then, inputs)
-        if isinstance(new, Exception):
-            if promise.may_refuse and kind == EDGE and DOES_NOT_FIT in str(new):
+    settled = [(given or {}).get(str(node.target)) for node in before.graph.nodes if node.op == "placeholder"]
+    with _disable_current_modes():
+        for kind, made in _kinds(before):
+            inputs = [value if known is None else known for value, known in zip(made, settled, strict=True)]
+            old = _run(before, inputs)
+            if isinstance(old, Exception):
                 continue
-            words = f"on {kind} the graph raises, which it did not before: {type(new).__name__}: {new}"
-            return Proof(inputs=taken, max_abs_err=worst, broken=words.partition("\n")[0])
-        # Compiled code is guarded on its inputs' strides: what comes out for others is only asked for its values.
-        found = _differences(old, new, promise.exact, declared, strides=kind != STRIDES)
-        if kind not in (EDGE, NARROW_EDGE):  # a last bit of 3e38 says nothing
-            worst = max(worst, found.max_abs_err)
-        if found.broken is not None:
-            return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} {found.broken}")
+            taken += 1
+            new = _run(after, inputs)
+            if isinstance(new, Exception):
+                if promise.may_refuse and kind == EDGE and DOES_NOT_FIT in str(new):
+                    continue
+                raised = f"the graph raises, which it did not before: {type(new).__name__}: {new}"
+                error, broken = 0.0, raised.partition("\n")[0]
+            else:
+                # Compiled code is guarded on its inputs' strides: what comes out for others is asked for its values.
+                error, broken = _differences(old, new, promise, strides=kind != STRIDES)
+            if kind not in (EDGE, NARROW_EDGE):  # a last bit of 3e38 says nothing
+                worst = max(worst, error)
+            if broken is not None:
+                return Proof(inputs=taken, max_abs_err=worst, broken=f"on {kind} {broken}")
     return Proof(inputs=taken, max_abs_err=worst)
 
 
-@frozen
-class _Ran:
-    """What a run left behind."""
-
-    outputs: tuple[Any, ...]
-    inputs: tuple[Any, ...]
+Ran = tuple[list[Any], list[Any]]
+"""The outputs of a run, and its inputs as it left them."""
 
 
-def _run(module: fx.GraphModule, inputs: Sequence[Any]) -> _Ran | Exception:
+def _run(module: fx.GraphModule, inputs: Sequence[Any]) -> Ran | Exception:
     """The exception where the graph does not take these inputs."""
     given = [_fresh(value) for value in inputs]
     state = torch.get_rng_state()
     try:
         torch.default_generator.manual_seed(0)
         with torch.no_grad():
-            outputs = fx.Interpreter(module).run(*given)
+            return list(leaves_in(fx.Interpreter(module).run(*given))), given
     except Exception as error:  # noqa: BLE001  an operator may refuse an input with any exception
         return error
     finally:
         torch.set_rng_state(state)
-    return _Ran(tuple(leaves_in(outputs)), tuple(given))
 
 
 def _fresh(value: Any) -> Any:
@@ -208,32 +199,31 @@ def _turned(value: Any) -> Any:
     return value.permute(order).contiguous().permute(order)
 
 
-def _differences(old: _Ran, new: _Ran, exact: bool, declared: Tolerance, strides: bool) -> Proof:
-    if len(old.outputs) != len(new.outputs):
-        return Proof(inputs=0, max_abs_err=0.0, broken=f"{len(new.outputs)} outputs instead of {len(old.outputs)}")
-    pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(old.outputs, new.outputs, strict=True))]
-    pairs += [(f"input {n} afterwards", a, b) for n, (a, b) in enumerate(zip(old.inputs, new.inputs, strict=True))]
+def _differences(old: Ran, new: Ran, promise: Promise, *, strides: bool) -> tuple[float, str | None]:
+    """(largest absolute difference, what is not allowed about it)."""
+    if len(old[0]) != len(new[0]):
+        return 0.0, f"{len(new[0])} outputs instead of {len(old[0])}"
+    pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(old[0], new[0], strict=True))]
+    pairs += [(f"input {n} afterwards", a, b) for n, (a, b) in enumerate(zip(old[1], new[1], strict=True))]
     worst = 0.0
     for where, a, b in pairs:
-        error, broken = _difference(a, b, exact, declared, strides)
+        error, broken = _difference(a, b, promise, strides)
         worst = max(worst, error)
         if broken is not None:
-            return Proof(inputs=0, max_abs_err=worst, broken=f"{where} {broken}")
-    shared = _shared(new) - _shared(old)
-    told = f"{' and '.join(sorted(shared)[0])} share memory, which they did not" if shared else None
-    return Proof(inputs=0, max_abs_err=worst, broken=told)
+            return worst, f"{where} {broken}"
+    shared = sorted(_shared(new) - _shared(old))
+    return worst, f"{' and '.join(shared[0])} share memory, which they did not" if shared else None
 
 
-def _difference(a: Any, b: Any, exact: bool, declared: Tolerance, strides: bool) -> tuple[float, str | None]:
-    """(largest absolute difference, what is not allowed about it)."""
+def _difference(a: Any, b: Any, promise: Promise, strides: bool) -> tuple[float, str | None]:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return 0.0, None if type(a) is type(b) and a == b else f"is {b!r} instead of {a!r}"
     for what, mine, other in (
         ("dtype", a.dtype, b.dtype),
         ("shape", tuple(a.shape), tuple(b.shape)),
-        ("strides", _strides(a), _strides(b)),
+        ("strides", *((_strides(a), _strides(b)) if strides else ((), ()))),
     ):
-        if mine != other and (strides or what != "strides"):
+        if mine != other:
             return 0.0, f"has {what} {other} instead of {mine}"
     same = (a == b) | ((a != a) & (b != b))
     if a.is_floating_point():
@@ -241,16 +231,15 @@ def _difference(a: Any, b: Any, exact: bool, declared: Tolerance, strides: bool)
     if bool(same.all()):
         return 0.0, None
     x, y = a.double() if not a.is_complex() else a, b.double() if not b.is_complex() else b
-    distance = torch.where(same, 0.0, (x - y).abs())
-    error = float(distance.max())
-    allowed = EXACT if exact else tolerance_of(str(a.dtype)).widened(declared)
-    within = (distance <= allowed.atol + allowed.rtol * x.abs()) & torch.isfinite(y.abs())
-    if not exact and bool((within | same).all()):
+    error = float(torch.where(same, 0.0, (x - y).abs()).max())
+    declared = Tolerance(promise.rtol, promise.atol)
+    allowed = EXACT if promise.exact else tolerance_of(str(a.dtype)).widened(declared)
+    within = ((x - y).abs() <= allowed.atol + allowed.rtol * x.abs()) & torch.isfinite(y.abs())
+    if not promise.exact and bool((within | same).all()):
         return error, None
-    promise = "every bit is promised" if exact else f"allowed is {allowed.atol:g} + {allowed.rtol:g} * |value|"
-    if error == 0.0:
-        return error, f"differs in the sign of a zero; {promise}"
-    return error, f"differs by up to {error:.3g}; {promise}"
+    words = "every bit is promised" if promise.exact else f"allowed is {allowed.atol:g} + {allowed.rtol:g} * |value|"
+    by = "in the sign of a zero" if error == 0.0 else f"by up to {error:.3g}"
+    return error, f"differs {by}; {words}"
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -260,10 +249,11 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
 
 
-def _shared(ran: _Ran) -> set[tuple[str, str]]:
+def _shared(ran: Ran) -> set[tuple[str, str]]:
     """Pairs of inputs and outputs that are one memory."""
-    named = [(f"input {n}", value) for n, value in enumerate(ran.inputs)]
-    named += [(f"output {n}", value) for n, value in enumerate(ran.outputs)]
+    outputs, inputs = ran
+    named = [(f"input {n}", value) for n, value in enumerate(inputs)]
+    named += [(f"output {n}", value) for n, value in enumerate(outputs)]
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
     places = [(name, value.untyped_storage().data_ptr()) for name, value in tensors]
     return {(a, b) for n, (a, at) in enumerate(places) for b, other in places[n + 1 :] if at == other}

@@ -21,9 +21,7 @@ from npucompose.recipe.values import (
     Config,
     Const,
     Dotted,
-    GearsCall,
     Items,
-    MarkCall,
     Pool,
     Unknown,
     Value,
@@ -128,7 +126,7 @@ def _set_dim_gears(reader: Analysis, package: Any, e: ast.Call, args: Args, keyw
                 e, "torch makes a size of 1 a constant: YAML takes two or more gears of at least 2, without it"
             )
         if all(len(sizes) > 1 for sizes in kept.values()):
-            reader.facts.gears.append(GearsCall(argument=name, gears=kept))
+            reader.facts.gears.append((name, kept))
     return Const(value=None)
 
 
@@ -326,7 +324,7 @@ def _mark(reader: Analysis, e: ast.Call, args: Args, dims: tuple[int, ...] | Non
     elif not name:
         reader.unread(e, "it is not known which input this is")
     else:
-        reader.facts.marks.append(MarkCall(argument=name, dims=dims))
+        reader.facts.marks.append((name, dims))
 
 
 def _first(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import attrs
 from attrs import define, field, frozen
@@ -21,6 +21,7 @@ from npucompose.recipe.genuine import Package, Unread, set_option
 from npucompose.recipe.values import Compile, Config, Facts
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
+from npucompose.table.structure import flat
 from npucompose.vendor.option_specs import shown
 
 NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
@@ -120,9 +121,14 @@ class ExportingDialect(Dialect):
 DIALECTS: Registry[type[Dialect]] = Registry(kind="dialect", base=Dialect, group="npucompose.dialects")
 
 
+def flattened(data: Mapping[Any, Any]) -> dict[str, Any]:
+    """{dotted key: value}; vLLM's command line writes additional-config."""
+    return flat({str(key).replace("additional-config", "additional_config"): value for key, value in data.items()})
+
+
 def read(data: Any, name: str) -> Settings:
     """The facts of a file's data; ConfigError where it is none of the known dialects."""
-    settings = Settings(flat=_flat(data) if isinstance(data, Mapping) else {})
+    settings = Settings(flat=flattened(data) if isinstance(data, Mapping) else {})
     dialects = sorted(DIALECTS.every().values(), key=lambda dialect: -dialect.priority)
     for dialect in dialects:
         if any(f".{key}." in f".{path}." for key in dialect.keys for path in settings.flat):
@@ -142,12 +148,3 @@ def export(
         raise ConfigError(unknown("project", to, tuple(exporting), "--to"))
     composed = compose(overrides, config_dirs=config_dirs, config_name=config_name)
     return exporting[to]().export(check(composed).experiment)
-
-
-def _flat(data: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        path = f"{at}.{key}" if at else str(key).replace("additional-config", "additional_config")
-        inner = isinstance(value, Mapping) and value
-        found |= _flat(cast("Mapping[str, Any]", value), path) if inner else {path: value}
-    return found

@@ -121,19 +121,19 @@ def _refuse(experiment: Experiment) -> None:
         problems.append(f"shapes.gears cannot be ejected for mode={mode}: only GE takes gears. Remove it.")
     if experiment.target.options.get("decompose"):
         problems.append("target.decompose cannot be ejected: no line of a script is known for it. Remove it.")
-    for where, value in (("", experiment), ("shapes.", experiment.shapes), ("compile.", experiment.compile)):
+    defaults = Experiment(mode=experiment.mode)
+    for where, value, default in (
+        ("", experiment, defaults),
+        ("shapes.", experiment.shapes, defaults.shapes),
+        ("compile.", experiment.compile, defaults.compile),
+    ):
         problems += [
             f"{where}{field.name} cannot be ejected: no line of a script is known for it. Remove it."
             for field in attrs.fields(type(value))
-            if field.name not in CARRIED[type(value)] and getattr(value, field.name) != _default(field)
+            if field.name not in CARRIED[type(value)] and getattr(value, field.name) != getattr(default, field.name)
         ]
     if problems:
         raise ConfigError(*problems)
-
-
-def _default(field: attrs.Attribute[Any]) -> Any:
-    factory = getattr(field.default, "factory", None)
-    return factory() if factory is not None else field.default
 
 
 def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tuple[FrozenGraph, ...]]:
@@ -205,8 +205,7 @@ def text(parts: Parts) -> str:
         graphs=graphs,
         passes={stage: _pass(stage, found) for stage, found in parts.graphs.items()},
         orders_streams=orders_streams,
-        carried=_pasted("carried", "def graph_fingerprint"),
-        carried_events=_pasted("carried_events", "AIR = "),
+        carried=_carried(),
         filter_source=Code(filter_source()),
         marks=list(map(_marked, parts.marks)),
         gears=[call("torchair.inference.set_dim_gears", item("inputs", n), sizes) for n, sizes in gears.items()],
@@ -249,10 +248,10 @@ def _log_calls(experiment: Experiment) -> Iterator[Code]:
         yield call("torch._logging.set_logs", **dict.fromkeys(experiment.logs.artifacts, True))
 
 
-def _pasted(module: str, begin: str) -> Code:
-    """The functions of a module that scripts carry, as they are tested."""
-    source = files("npucompose.recipe").joinpath(f"{module}.py").read_text("utf-8")
-    return Code(source[source.index(begin) :].rstrip())
+def _carried() -> Code:
+    """The functions that scripts carry, as they are tested."""
+    source = files("npucompose.recipe").joinpath("carried.py").read_text("utf-8")
+    return Code(source[source.index("def graph_fingerprint") :].rstrip())
 
 
 def _graph(graph: FrozenGraph, flat: bool) -> dict[str, Any]:

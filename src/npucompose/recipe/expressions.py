@@ -32,13 +32,13 @@ from npucompose.recipe.values import (
     Unknown,
     Value,
     from_environment,
+    inside,
     items_of,
     module,
     plain,
     size,
     spread,
     unknown_in,
-    where_of,
     with_keywords,
 )
 
@@ -180,8 +180,7 @@ class Expressions(Analysis, ABC):
         if isinstance(base, Dotted):
             return module(f"{base.name}.{e.attr}")
         if isinstance(base, (Config, At)):
-            config, path = where_of(base, e.attr)
-            return At(config=config, path=path)
+            return inside(base, e.attr)
         if isinstance(base, Object):
             found = base.attributes.get(e.attr)
             if isinstance(found, Def) and is_property(found.node):
@@ -358,8 +357,7 @@ def _setattr(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> V
 def _getattr(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     name = plain(args[1]) if len(args) > 1 else None
     if isinstance(name, str) and isinstance(args[0], (Config, At)):
-        config, path = where_of(args[0], name)
-        return At(config=config, path=path)
+        return inside(args[0], name)
     return Unknown(why="getattr() is known only when the script runs")
 
 

@@ -207,10 +207,8 @@ def _literal(value: Any) -> Code:
     """A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
     if isinstance(value, fx.Node):
         return item("edit", value.name)
-    if isinstance(value, tuple):
-        return literal(tuple(map(_literal, value)))
-    if isinstance(value, list):
-        return literal(list(map(_literal, value)))
+    if isinstance(value, (tuple, list)):
+        return literal((tuple if isinstance(value, tuple) else list)(map(_literal, value)))
     if isinstance(value, Mapping):
         return literal({key: _literal(part) for key, part in value.items()})
     if isinstance(value, slice):

@@ -144,17 +144,10 @@ def filter_source() -> str:
 
 def is_node_filter(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a script's function is that one, whatever its comments say."""
-    return function.name == node_filter.__name__ and _meaning(function) == _ours()
+    return function.name == node_filter.__name__ and _meaning(function) == _meaning(ast.parse(filter_source()).body[0])
 
 
-@cache
-def _ours() -> str:
-    (function,) = ast.parse(filter_source()).body
-    assert isinstance(function, ast.FunctionDef)
-    return _meaning(function)
-
-
-def _meaning(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _meaning(function: Any) -> str:
     """Signature and body without the docstring."""
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     return "\n".join(ast.dump(part) for part in (function.args, *body))

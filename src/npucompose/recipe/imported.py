@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
 from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import read
-from npucompose.recipe.values import Compile, Config, Facts, TooLong
+from npucompose.recipe.values import Compile, Facts, TooLong
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.table.modes import GE
 from npucompose.table.structure import structure
+from npucompose.targets import TARGETS
+from npucompose.targets.optional import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
 from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known
@@ -68,7 +70,7 @@ def import_settings(text: str, *, name: str = "the file") -> Imported:
     if found.eager:
         notes = (*found.notes, "nothing is compiled: mode=eager")
         return Imported(tree={"mode": {"name": "eager"}}, unread=tuple(found.facts.unread), notes=notes)
-    joined = _joined(_Said.of(found.facts, None), None, found.facts)
+    joined = _joined(found.facts)
     return attrs.evolve(joined, notes=(*joined.notes, *found.notes))
 
 
@@ -100,7 +102,7 @@ def import_script(source: str, *, name: str = "the script", torch_npu_version: s
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
             'torch.compile(backend="npugraph_ex" | "npu") and cache_compile of either.'
         )
-    return _joined(_Said.of(facts, version), recipe, facts)
+    return _joined(facts, recipe, version)
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
@@ -110,80 +112,55 @@ def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
     return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")
 
 
-@frozen(kw_only=True)
-class _Said:
-    """The facts of one compilation, in our words."""
-
-    mode: str
-    options: CompilerOptions
-    dynamic: bool | None
-    fullgraph: bool
-    cached: bool
-    hooks: Mapping[str, ast.AST]
-    unread: tuple[Unread, ...]
-
-    @classmethod
-    def of(cls, facts: Facts, version: str | None) -> _Said:
-        compiled, config = _chosen(facts)
-        unread = [
-            Unread(line=other.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {_listed(other)}")
-            for other in facts.configs
-            if other is not config and other.values
-        ]
-        unread += [
-            Unread(line=other.node.lineno, code=_called(other), why="only one of several compilations can be told")
-            for other in facts.compiles
-            if compiled is not None
-            and (other.config, other.dynamic, other.fullgraph, other.cached)
-            != (config, compiled.dynamic, compiled.fullgraph, compiled.cached)
-        ]
-        values = config.options
-        if config.package == "torchair" and config.mode == "npugraph_ex":
-            values, lost = translated(values)
-            unread += [Unread(line=config.line, code="mode='npugraph_ex'", why=text) for text in lost]
-        return cls(
-            mode=config.mode,
-            options=CompilerOptions(values=values, torch_npu_version=version),
-            dynamic=compiled.dynamic if compiled is not None else None,
-            fullgraph=compiled.fullgraph if compiled is not None else False,
-            cached=compiled is not None and compiled.cached,
-            hooks=config.hooks,
-            unread=tuple(unread),
-        )
-
-
-def _listed(config: Config) -> str:
-    return ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
-
-
-def _called(compiled: Compile) -> str:
-    name = "cache_compile" if compiled.cached else "torch.compile"
-    return f"{name}(…, dynamic={compiled.dynamic}, fullgraph={compiled.fullgraph})"
-
-
-def _chosen(facts: Facts) -> tuple[Compile | None, Config]:
-    """The first compilation, or the first backend, or the first configuration."""
+def _chosen(facts: Facts) -> Compile:
+    """The first compilation; where there is none, one with the first backend or the first configuration."""
     if facts.compiles:
-        return facts.compiles[0], facts.compiles[0].config
-    return None, (facts.backends[0].config if facts.backends else facts.configs[0])
+        return facts.compiles[0]
+    config = facts.backends[0].config if facts.backends else facts.configs[0]
+    return Compile(config=config, dynamic=None, fullgraph=False, node=dialects.NO_CALL)
 
 
-def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Imported:
+def _others(facts: Facts, chosen: Compile) -> Iterator[Unread]:
+    """The configurations and compilations of which an experiment cannot be one, too."""
+    for config in facts.configs:
+        if config is not chosen.config and config.values:
+            values = ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
+            yield Unread(line=config.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {values}")
+    for other in facts.compiles:
+        if (other.config, *_keywords(other)) != (chosen.config, *_keywords(chosen)):
+            name = "cache_compile" if other.cached else "torch.compile"
+            code = f"{name}(…, dynamic={other.dynamic}, fullgraph={other.fullgraph})"
+            yield Unread(line=other.node.lineno, code=code, why="only one of several compilations can be told")
+
+
+def _keywords(compiled: Compile) -> tuple[bool | None, bool, bool]:
+    return compiled.dynamic, compiled.fullgraph, compiled.cached
+
+
+def _joined(facts: Facts, recipe: Mapping[str, Any] | None = None, version: str | None = None) -> Imported:
     """The code counts; the recipe in the header says what code cannot, and how the same was written."""
+    said = _chosen(facts)
+    config, mode = said.config, said.config.mode
+    values, lost = config.options, list[str]()
+    if config.package == "torchair" and mode == "npugraph_ex":
+        values, lost = translated(values)
+    options = CompilerOptions(values=values, torch_npu_version=version)
     wrote = dict(recipe or {})
     notes: list[str] = []
-    tree: dict[str, Any] = {"mode": {"name": said.mode}}
-    if recipe is not None and (wrote.get("mode") or {}).get("name") != said.mode:
-        notes.append(f"mode is {said.mode} in the code and not what the recipe in its header says: the code counts")
+    tree: dict[str, Any] = {"mode": {"name": mode}}
+    if recipe is not None and (wrote.get("mode") or {}).get("name") != mode:
+        notes.append(f"mode is {mode} in the code and not what the recipe in its header says: the code counts")
     tree |= _shapes(said, wrote, facts, notes)
-    tree |= _options(said, wrote, notes)
+    tree |= _options(options, wrote, notes)
     tree["compile"] = {"fullgraph": said.fullgraph, **({"cache": True} if said.cached else {})}
     logs = {"artifacts": list(facts.artifacts), "levels": dict(facts.levels)}
     if any(logs.values()):
         tree["logs"] = logs
     tree |= {name: wrote[name] for name in ("streams", "adapt", "target", "model", "seed", "strict") if name in wrote}
-    hooks = sorted(said.hooks)
-    unread = [*facts.unread, *said.unread, *_collectives(said.mode, tree, facts)]
+    hooks = sorted(config.hooks)
+    unread = [*facts.unread, *_others(facts, said)]
+    unread += [Unread(line=config.line, code="mode='npugraph_ex'", why=text) for text in lost]
+    unread += _collectives(mode, tree, facts)
     notes += _in_models(facts)
     if tree["shapes"].get("gears") and said.dynamic is not True:
         del tree["shapes"]["gears"]
@@ -194,13 +171,13 @@ def _joined(said: _Said, recipe: Mapping[str, Any] | None, facts: Facts) -> Impo
             f"passes {', '.join(map(str, wrote['passes']))} are taken from the recipe; their frozen edits are not read"
         )
     else:
-        unread += [_hook(stage, said.hooks[stage]) for stage in hooks]
+        unread += [_hook(stage, config.hooks[stage]) for stage in hooks]
         if wrote.get("passes"):
             notes.append("the recipe names passes and the code sets no hook: the code counts, and there are none")
-    idle = [*illegal_in_mode(said.options, said.mode).values()]
-    if tree["shapes"].get("gears") and said.mode != GE:
-        idle.append(f"gears do not act in mode={said.mode}; they act in: {GE}.")
-    notes += [*idle, *waiting(said.options, said.mode).values()]
+    idle = [*illegal_in_mode(options, mode).values()]
+    if tree["shapes"].get("gears") and mode != GE:
+        idle.append(f"gears do not act in mode={mode}; they act in: {GE}.")
+    notes += [*idle, *waiting(options, mode).values()]
     if "strict" not in tree and idle:
         tree["strict"] = "off"
         notes.append("strict is off: the script sets options that do not act in its mode")
@@ -213,7 +190,8 @@ def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
     certain = [line for line, _, doubt in facts.hcom if not doubt]
     if mode == GE and certain:
         there = tree.get("target") or {}
-        kept = there if there.get("name") in ("npu", "npu_offline") else {"name": "npu"}
+        compiles = "name" in there and issubclass(TARGETS.get(there["name"]), VendorCompiled)
+        kept = there if compiles else {"name": "npu"}
         tree["target"] = {**kept, "patch_for_hcom": True}
         return []
     why = f"it does not act in mode={mode}; it acts in: {GE}"
@@ -236,15 +214,13 @@ def _hook(stage: str, node: ast.AST) -> Unread:
     return Unread(line=getattr(node, "lineno", 0), code=code[:100], why=f"{why} with stage {stage}")
 
 
-def _shapes(said: _Said, wrote: Mapping[str, Any], facts: Facts, notes: list[str]) -> dict[str, Any]:
-    static = list(dict.fromkeys(m.argument for m in facts.marks if m.dims is None))
+def _shapes(said: Compile, wrote: Mapping[str, Any], facts: Facts, notes: list[str]) -> dict[str, Any]:
+    static = list(dict.fromkeys(argument for argument, dims in facts.marks if dims is None))
     dynamic: dict[str, list[int]] = {}
-    for mark in facts.marks:
-        if mark.dims is not None:
-            dynamic.setdefault(mark.argument, []).extend(
-                d for d in mark.dims if d not in dynamic.get(mark.argument, [])
-            )
-    gears = {f"{call.argument}.{dim}": list(sizes) for call in facts.gears for dim, sizes in call.gears.items()}
+    for argument, dims in facts.marks:
+        if dims is not None:
+            dynamic[argument] = list(dict.fromkeys((*dynamic.get(argument, ()), *dims)))
+    gears = {f"{argument}.{dim}": list(sizes) for argument, found in facts.gears for dim, sizes in found.items()}
     shapes: dict[str, Any] = {
         "name": {True: "dynamic", False: "static", None: "auto"}[said.dynamic],
         "dynamic": said.dynamic,
@@ -256,8 +232,8 @@ def _shapes(said: _Said, wrote: Mapping[str, Any], facts: Facts, notes: list[str
     if there is None:
         return {"shapes": shapes}
     structure(Shapes, there, "shapes")  # before its patterns and sizes are compared with what the code says
-    marked = _covers(there.get("mark_static") or [], static) and _covers(there.get("mark_dynamic") or {}, dynamic)
-    if there.get("dynamic") == said.dynamic and marked and dict(there.get("gears") or {}) == gears:
+    same = _covers(there.get("mark_static") or [], static) and _covers(there.get("mark_dynamic") or {}, dynamic)
+    if there.get("dynamic") == said.dynamic and same and dict(there.get("gears") or {}) == gears:
         return {"shapes": dict(there)}
     notes.append("the shape policy in the code is not what the recipe in its header says: the code counts")
     return {"shapes": shapes}
@@ -271,17 +247,16 @@ def _covers(patterns: Sequence[str] | Mapping[str, Any], names: Sequence[str] | 
     )
 
 
-def _options(said: _Said, wrote: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _options(asked: CompilerOptions, wrote: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     sink = (wrote.get("tiling") or {}).get("schedule") == "sink"
     if wrote:
         there = _written(wrote.get("compiler") or {})
-        if (there.with_values({TILING_SINK: True}) if sink else there) == said.options:
+        if (there.with_values({TILING_SINK: True}) if sink else there) == asked:
             return {name: wrote[name] for name in ("tiling", "compiler") if name in wrote}
         notes.append("the compiler options in the code are not those of the recipe in its header: the code counts")
-    asks = bool(said.options[TILING_SINK])
-    options = said.options.with_values({TILING_SINK: False}) if asks else said.options
-    tree = options.as_tree(changed_only=True)
-    return {"tiling": {"schedule": "sink" if asks else "host"}, **({"compiler": tree} if tree else {})}
+    sinks = bool(asked[TILING_SINK])
+    tree = asked.with_values({TILING_SINK: False}).as_tree(changed_only=True)
+    return {"tiling": {"schedule": "sink" if sinks else "host"}, **({"compiler": tree} if tree else {})}
 
 
 def _written(tree: Mapping[str, Any]) -> CompilerOptions:

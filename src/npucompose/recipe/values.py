@@ -156,22 +156,6 @@ Held: TypeAlias = "Items | Rounds | Object | Def"
 Value: TypeAlias = "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Filter | Logger | Held"
 
 
-@frozen(kw_only=True)
-class MarkCall:
-    """mark_static (dims is None) or mark_dynamic of one argument."""
-
-    argument: str
-    dims: tuple[int, ...] | None
-
-
-@frozen(kw_only=True)
-class GearsCall:
-    """torchair.inference.set_dim_gears of one argument."""
-
-    argument: str
-    gears: Mapping[int, tuple[int, ...]]
-
-
 @frozen(kw_only=True, eq=False)
 class Compile:
     """One torch.compile or cache_compile; a keyword that was not given has that function's own default."""
@@ -215,9 +199,11 @@ def with_keywords(keywords: Mapping[str, Value]) -> dict[str, Value]:
     return named if "**" not in keywords else {**spread(keywords["**"]), **named}
 
 
-def where_of(base: Config | At, name: str) -> tuple[Config, str]:
-    """(configuration, attribute path) of `base.name`."""
-    return (base, name) if isinstance(base, Config) else (base.config, f"{base.path}.{name}")
+def inside(base: Config | At, name: str) -> At:
+    """`base.name`"""
+    return (
+        At(config=base, path=name) if isinstance(base, Config) else At(config=base.config, path=f"{base.path}.{name}")
+    )
 
 
 def items_of(pairs: Iterable[tuple[Value | None, Value]]) -> dict[str, Value]:
@@ -293,8 +279,10 @@ class Facts:
     configs: list[Config] = field(factory=list)
     backends: list[Backend] = field(factory=list)
     compiles: list[Compile] = field(factory=list)
-    marks: list[MarkCall] = field(factory=list)
-    gears: list[GearsCall] = field(factory=list)
+    marks: list[tuple[str, tuple[int, ...] | None]] = field(factory=list)
+    """(argument, dimensions) of each mark_dynamic; None for the dimensions of a mark_static."""
+    gears: list[tuple[str, Mapping[int, tuple[int, ...]]]] = field(factory=list)
+    """(argument, {dimension: sizes}) of each torchair.inference.set_dim_gears."""
     levels: dict[str, str] = field(factory=dict)
     artifacts: list[str] = field(factory=list)
     hcom: list[tuple[int, str, str]] = field(factory=list)
@@ -348,7 +336,8 @@ class Analysis:
         return text
 
     def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
-        config, path = where_of(base, name)
+        place = inside(base, name)
+        config, path = place.config, place.path
         if path in HOOKS:
             config.hooks[HOOKS[path]] = s
             return

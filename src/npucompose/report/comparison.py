@@ -10,7 +10,7 @@ runs. With the page's own script the table can be sorted, and any two runs can b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
@@ -75,28 +75,61 @@ class Difference:
 
 def facts(report: Report) -> tuple[Fact, ...]:
     """Everything of a run that is compared, part for part."""
+    environment = flat(facts_of(report.environment)) if report.environment is not None else {}
+    parts: dict[str, Iterable[tuple[str, Any]]] = {
+        "in effect": ((one.option, f"{written(one.effective)}: {one.why}") for one in report.effective),
+        "graph": _graphs(report),
+        "environment": environment.items(),
+        "result": _result(report),
+    }
+    options = flat(report.experiment).items()
     return (
-        *_configuration(report), *_in_effect(report), *_graphs(report), *_environment(report), *_result(report)
-    )  # fmt: skip
+        *(
+            Fact(part="configuration", name=name, text=written(value), said_by=origin(report.provenance, name))
+            for name, value in options
+        ),
+        *(Fact(part=part, name=name, text=written(v)) for part, values in parts.items() for name, v in values),
+    )
+
+
+def _graphs(report: Report) -> Iterator[tuple[str, Any]]:
+    for graph in report.graphs:
+        yield from ((f"{graph.id}.{name}", value) for name, value in facts_of(graph).items())
+    for one in report.passes:
+        yield f"{one.graph or ''}.{one.name}.matches".lstrip("."), one.matches
+    if report.streams is not None:
+        yield "streams", report.streams.streams
+        yield "events", report.streams.events
+    if report.sinking is not None:
+        yield "sinking.path", report.sinking.path
+        yield from ((f"sinking.{name}", verdict.value) for name, verdict in report.sinking.verdicts().items())
+
+
+def _result(report: Report) -> Iterator[tuple[str, Any]]:
+    yield "status", report.status
+    if report.error:
+        yield "error", report.error
+    if report.numerics is not None:
+        yield from (
+            (f"numerics.{name}", getattr(report.numerics, name)) for name in ("bitwise", "passed", "max_abs_err")
+        )
+    line = Line(name="", status=report.status, figures=Figures.from_report(report))
+    yield from ((name, shown(line, name)) for name in MEASURED)
 
 
 def differences(one: Report, other: Report) -> tuple[Difference, ...]:
     """What is not the same in two runs; a name that only one of them has is absent (empty) in the other."""
     a, b = ({(fact.part, fact.name): fact for fact in facts(report)} for report in (one, other))
     parts = tuple(dict.fromkeys(part for part, _ in (*a, *b)))
-    names = sorted(dict.fromkeys((*a, *b)), key=lambda key: parts.index(key[0]))
-    found = ((key, a.get(key), b.get(key)) for key in names)
-    return tuple(_difference(key, x, y) for key, x, y in found if _text(x) != _text(y))
-
-
-def _difference(key: tuple[str, str], x: Fact | None, y: Fact | None) -> Difference:
-    one, other = beside_each_other(_text(x), _text(y))
-    said_by = (x.said_by if x is not None else "", y.said_by if y is not None else "")
-    return Difference(part=key[0], name=key[1], one=one, other=other, said_by=said_by)
-
-
-def _text(fact: Fact | None) -> str:
-    return fact.text if fact is not None else ""
+    found: list[Difference] = []
+    for part, name in sorted(dict.fromkeys((*a, *b)), key=lambda key: parts.index(key[0])):
+        absent = Fact(part=part, name=name, text="")
+        x, y = a.get((part, name), absent), b.get((part, name), absent)
+        if x.text != y.text:
+            text, other_text = beside_each_other(x.text, y.text)
+            said_by = (x.said_by, y.said_by)
+            found.append(Difference(part=part, name=name, one=text, other=other_text, said_by=said_by))
+    return tuple(found)
 
 
 def beside_each_other(one: str, other: str) -> tuple[str, str]:
@@ -111,49 +144,6 @@ def beside_each_other(one: str, other: str) -> tuple[str, str]:
 def _window(text: str, start: int) -> str:
     before, after = ("…" if start else ""), ("…" if start + CUT < len(text) else "")
     return f"{before}{text[start : start + CUT]}{after}"
-
-
-def _configuration(report: Report) -> Iterator[Fact]:
-    for name, value in flat(report.experiment).items():
-        yield Fact(part="configuration", name=name, text=written(value), said_by=origin(report.provenance, name))
-
-
-def _in_effect(report: Report) -> Iterator[Fact]:
-    for one in report.effective:
-        yield Fact(part="in effect", name=one.option, text=f"{written(one.effective)}: {one.why}")
-
-
-def _graphs(report: Report) -> Iterator[Fact]:
-    for graph in report.graphs:
-        for name, value in facts_of(graph).items():
-            yield Fact(part="graph", name=f"{graph.id}.{name}", text=written(value))
-    for one in report.passes:
-        yield Fact(part="graph", name=f"{one.graph or ''}.{one.name}.matches".lstrip("."), text=str(one.matches))
-    if report.streams is not None:
-        yield Fact(part="graph", name="streams", text=str(report.streams.streams))
-        yield Fact(part="graph", name="events", text=str(report.streams.events))
-    if report.sinking is not None:
-        yield Fact(part="graph", name="sinking.path", text=written(report.sinking.path))
-        for name, verdict in report.sinking.verdicts().items():
-            yield Fact(part="graph", name=f"sinking.{name}", text=verdict.value)
-
-
-def _environment(report: Report) -> Iterator[Fact]:
-    values = flat(facts_of(report.environment)) if report.environment is not None else {}
-    for name, value in values.items():
-        yield Fact(part="environment", name=name, text=written(value))
-
-
-def _result(report: Report) -> Iterator[Fact]:
-    yield Fact(part="result", name="status", text=report.status)
-    if report.error:
-        yield Fact(part="result", name="error", text=report.error)
-    if report.numerics is not None:
-        for name in ("bitwise", "passed", "max_abs_err"):
-            yield Fact(part="result", name=f"numerics.{name}", text=written(getattr(report.numerics, name)))
-    line = Line(name="", status=report.status, figures=Figures.from_report(report))
-    for name in MEASURED:
-        yield Fact(part="result", name=name, text=shown(line, name))
 
 
 def difference_text(found: Sequence[Difference]) -> Text:

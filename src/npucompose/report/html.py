@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def environment() -> Any:
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     made.filters.update(number=number, value=value_words_cut)  # pyright: ignore[reportUnknownMemberType]
-    made.globals.update(as_count=as_count, digest=digest)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(as_bytes=as_bytes, as_count=as_count, as_time=as_time, digest=digest)  # pyright: ignore[reportUnknownMemberType]
     return made
 
 
@@ -120,7 +119,7 @@ def render(report: Report, timelines: Timelines = ()) -> str:
         report=report,
         status_words=status_words(report),
         log_words=log_words(report),
-        tiles=list(_tiles(report, figures)),
+        figures=figures,
         numerics_notes=numerics_notes(report),
         titles=TITLES,
         path_words=path_words,
@@ -134,39 +133,6 @@ def render(report: Report, timelines: Timelines = ()) -> str:
 
 def title_of(figures: Figures) -> str:
     return " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
-
-
-def _tiles(report: Report, figures: Figures) -> Iterator[tuple[str, str]]:
-    if figures.p50_us is not None:
-        yield "median latency", as_time(figures.p50_us)
-    if figures.speedup is not None:
-        yield "times as fast as eager", f"{figures.speedup:.2f}×"
-    if report.numerics is not None:
-        same = "bit for bit" if report.numerics.bitwise else "in tolerance" if report.numerics.passed else "no"
-        yield f"equals {report.numerics.reference}", same
-    if report.graphs:
-        kind = "dynamic" if any(g.fx == "dynamic" for g in report.graphs) else "static"
-        yield "FX graph", kind if len(report.graphs) == 1 else f"{len(report.graphs)} × {kind}"
-    if report.sinking is not None:
-        path = f"GE build, path {report.sinking.path}" if report.sinking.path is not None else "GE build"
-        yield path, report.sinking.ge_build
-    if report.streams is not None:
-        yield as_count(report.streams.events, "event"), as_count(report.streams.streams, "stream")
-    yield from _memory(report)
-    if figures.peak_rss_bytes is not None:
-        yield "process peak", as_bytes(figures.peak_rss_bytes)
-    if report.memory is not None and report.memory.device_peak_bytes is not None:
-        yield "device peak", as_bytes(report.memory.device_peak_bytes)
-    if figures.compile_s is not None:
-        yield "compile", as_time(figures.compile_s * 1e6)
-
-
-def _memory(report: Report) -> Iterator[tuple[str, str]]:
-    apart, taken = (report.memory.pool_bytes, report.memory.taken_bytes) if report.memory else (None, None)
-    if report.memory is not None and apart is not None and taken is not None:
-        label = f"shared pool, {as_bytes(apart)} apart" if taken < apart else "pool"
-        without = report.memory.unplanned_bytes
-        yield f"{label}, {as_bytes(without)} without reuse" if without else label, as_bytes(taken)
 
 
 def _measured(report: Report) -> dict[str, Any]:

@@ -222,40 +222,26 @@ def yaml_of(under: str = "", version: str | None = None) -> str:
     table = _table(version)
     of_version = f" in torch_npu {known(version)}" if version else ""
     asked = (f" --under {under}" if under else "") + (f" --torch-npu {version}" if version else "")
+    trees = under or "torchair's CompilerConfig and, under npugraph_ex, of npugraph_ex's"
     head = [
-        f"# Every option of {_trees(under)}{of_version}, at its default: override what you need.",
+        f"# Every option of {trees}{of_version}, at its default: override what you need.",
         f"# Written by `npucompose list options --yaml{asked}`; do not edit by hand.",
         "# Whose option tree is meant; null is the torch_npu that is found here, or 2.13.0 where none is.",
         f"{VERSION}: {json.dumps(known(version) if version else None)}",
     ]
     lines: list[str] = []
-    open_groups: tuple[str, ...] = ()
+    opened: dict[str, str] = {}
     for leaf in table.values():
         if leaf.set_by != "compiler" or not _is_under(leaf.path, under):
             continue
         *groups, name = leaf.path.split(".")
-        shared = _shared(open_groups, groups)
-        lines += [f"{'  ' * depth}{groups[depth]}:" for depth in range(shared, len(groups))]
+        heads = {".".join(groups[: n + 1]): f"{'  ' * n}{group}:" for n, group in enumerate(groups)}
+        lines += [head for path, head in heads.items() if path not in opened]
+        opened |= heads
         indent = "  " * len(groups)
-        lines += [f"{indent}# {_comment(leaf)}", f"{indent}{name}: {json.dumps(leaf.default)}"]
-        open_groups = tuple(groups)
+        doc = f"{leaf.doc[0].upper()}{leaf.doc[1:]}. Takes {leaf.allowed()}. Acts in {', '.join(leaf.modes)}."
+        lines += [f"{indent}# {doc}", f"{indent}{name}: {json.dumps(leaf.default)}"]
     return "\n".join([*head, *lines]) + "\n"
-
-
-def _trees(under: str) -> str:
-    return under or "torchair's CompilerConfig and, under npugraph_ex, of npugraph_ex's"
-
-
-def _comment(leaf: Leaf) -> str:
-    return f"{leaf.doc[0].upper()}{leaf.doc[1:]}. Takes {leaf.allowed()}. Acts in {', '.join(leaf.modes)}."
-
-
-def _shared(left: Sequence[str], right: Sequence[str]) -> int:
-    """How many names both begin with: 1 for (debug, aclgraph) and (debug, data_dump)."""
-    for depth, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return depth
-    return min(len(left), len(right))
 
 
 def _is_under(path: str, under: str) -> bool:

@@ -3,7 +3,7 @@
     gpt_decode · target=cpu · mode=reduce-overhead · shapes=static             ok
       graphs    1 static graph · 134 -> 182 nodes
       numerics  equals eager bit for bit · 9 values compared
-      latency   p50 eager 990.1 µs · detached replay 517.0 µs · 1.91x as fast
+      latency   p50 eager 990.1 µs · replay without guards 517.0 µs · 1.91x as fast
 
 The rows are templates/terminal.txt. No speed is printed beside results that are not those of the reference.
 """

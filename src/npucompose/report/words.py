@@ -40,7 +40,7 @@ CAUSE_WORDS: Mapping[Cause | None, str] = {
     None: "wrong results",
 }
 WAYS: Mapping[Candidate | None, str] = {
-    "replay": "detached replay",
+    "replay": "replay without guards",
     "compiled": "through torch.compile",
     "eager": "as it is",
     None: "",

@@ -7,6 +7,7 @@ arguments by their name in the operator's schema. Knows no graph and loads no to
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 
@@ -135,6 +136,16 @@ class Rule:
     def __attrs_post_init__(self) -> None:
         _check_operator(self.op)
 
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """What may be called instead."""
+        return ()
+
+    @property
+    def named_arguments(self) -> tuple[str, ...]:
+        """Arguments of the operator that are named beside `when` and the calls."""
+        return ()
+
 
 @frozen(kw_only=True)
 class Rewriting(Rule):
@@ -158,11 +169,11 @@ class FillArgs(Rewriting):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.call  # noqa: B018  raises for a reference that is none
+        self.calls  # noqa: B018  raises for a reference that is none
 
     @property
-    def call(self) -> Call:
-        return Call(op=self.to, args=self.args, kwargs=self.kwargs, result=self.result)
+    def calls(self) -> tuple[Call, ...]:
+        return (Call(op=self.to, args=self.args, kwargs=self.kwargs, result=self.result),)
 
 
 @frozen(kw_only=True)
@@ -177,6 +188,10 @@ class CastAround(Rewriting):
         super().__attrs_post_init__()
         if not self.inputs:
             raise ValueError("'inputs' must name at least one argument")
+
+    @property
+    def named_arguments(self) -> tuple[str, ...]:
+        return self.inputs
 
 
 @frozen(kw_only=True)
@@ -195,6 +210,10 @@ class LayoutAround(Rewriting):
         if not self.inputs:
             raise ValueError("'inputs' must name at least one argument")
 
+    @property
+    def named_arguments(self) -> tuple[str, ...]:
+        return (*self.inputs, *self.set)
+
 
 @frozen(kw_only=True)
 class Compose(Rewriting):
@@ -209,6 +228,10 @@ class Compose(Rewriting):
         if not self.steps:
             raise ValueError("'steps' must hold at least one call")
 
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return self.steps
+
 
 @frozen(kw_only=True)
 class Dispatch(Rewriting):
@@ -217,6 +240,14 @@ class Dispatch(Rewriting):
     kind: ClassVar[str] = "dispatch"
     by: str = option(doc="the argument that decides")
     cases: Mapping[str, Call] = option(doc="{value, as text: call}")
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(self.cases.values())
+
+    @property
+    def named_arguments(self) -> tuple[str, ...]:
+        return (self.by,)
 
 
 @frozen(kw_only=True)
@@ -228,6 +259,11 @@ class Reject(Rule):
 
     kind: ClassVar[str] = "reject"
     message: str = option(doc="what is not possible, and what is")
+
+    @property
+    def named_arguments(self) -> tuple[str, ...]:
+        fields = [name for _, name, _, _ in string.Formatter().parse(self.message) if name]
+        return tuple(name for name in fields if name not in ("op", "node", "source"))
 
 
 KINDS: Mapping[str, type[Rule]] = {

@@ -19,9 +19,7 @@ class Section:
 
 
 S = TypeVar("S", bound=Section)
-SECTIONS: Registry[type[Section]] = Registry(
-    kind="section of an installed package", base=Section, group="npucompose.options"
-)
+SECTIONS: Registry[type[Section]] = Registry(kind="section", base=Section, group="npucompose.options")
 
 
 @frozen

@@ -99,6 +99,9 @@ class Target(ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    without_device: ClassVar[str | None] = None
+    """The target that compiles the same on a machine that has no such device; None where there is none."""
+
     runs_plain: ClassVar[bool] = False
     """Whether a graph can be called as the passes left it, in a mode that neither records nor fuses."""
 
@@ -174,7 +177,7 @@ class Target(ABC):
 
 def placed_on(built: Built, device: Any) -> Built:
     """The model and its inputs on a device that torch knows."""
-    from npucompose.models.nested import mapped
+    from npucompose.models.inputs import mapped
 
     def moved(step: int) -> Inputs:
         return mapped(dict(built.inputs(step)), lambda tensor: tensor.to(device))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import fx, nn
 
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
     from npucompose.results.effective import Effective
     from npucompose.results.graphs import Partition
     from npucompose.results.sinking import NpuFacts

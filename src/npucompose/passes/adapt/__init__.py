@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from attrs import field, frozen
@@ -89,7 +89,12 @@ def _adaptation(one: Applied | Rejected, graph: str) -> Adaptation:
     from npucompose.passes.adapt.engine import Rejected
 
     rule, node = one.rule, one.node
-    told = Adaptation(
+    if isinstance(one, Rejected):
+        more: dict[str, Any] = {"rejected": one.message}
+    else:
+        contract, after = one.rule.contract, tuple(node_text(made) for made in one.made)
+        more = {"after": after, **attrs.asdict(contract)}
+    return Adaptation(
         graph=graph,
         rule=rule.name,
         kind=rule.kind,
@@ -97,14 +102,5 @@ def _adaptation(one: Applied | Rejected, graph: str) -> Adaptation:
         node=node.name,
         source=source_line(node),
         before=node_text(node),
-    )
-    if isinstance(one, Rejected):
-        return attrs.evolve(told, rejected=one.told)
-    contract = one.rule.contract
-    return attrs.evolve(
-        told,
-        after=tuple(node_text(made) for made in one.made),
-        rtol=contract.rtol,
-        atol=contract.atol,
-        range_check=contract.range_check,
+        **more,
     )

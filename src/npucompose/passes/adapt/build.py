@@ -1,9 +1,10 @@
-"""New nodes in the place of an old one, as each kind of rule puts them there: meta data kept, fake values computed for
-the new nodes alone."""
+"""New nodes in the place of an old one, as each kind of rule puts them there: with its meta data, fake values computed
+for the new nodes only."""
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,13 +37,13 @@ def case_of(found: Any) -> str:
 
 
 class Builder:
-    """Makes nodes before `node`. `made` lists them in order; the counts say what was put in."""
+    """Makes nodes before `node`. `made` lists them in order; `counts` says what was put in."""
 
     def __init__(self, graph: fx.Graph, node: fx.Node, trail: frozenset[str], asserts: bool) -> None:
         self.graph, self.node = graph, node
         self.meta = {**inherited(node), TRAIL: trail}
         self.made: list[fx.Node] = []
-        self.permutes = self.casts = self.checked = self.unchecked = 0
+        self.counts: Counter[str] = Counter()
         self.asserts = asserts
         self.fake = fake_mode_of(node)
 
@@ -56,12 +57,12 @@ class Builder:
         return made
 
     def cast(self, tensor: fx.Node, dtype: torch.dtype) -> fx.Node:
-        self.casts += 1
+        self.counts["casts"] += 1
         return self.call(aten._to_copy.default, tensor, dtype=dtype)
 
     def permute(self, tensor: fx.Node, perm: Sequence[int]) -> fx.Node:
         """Permuted, and laid down in the new order: what a device's Transpose does."""
-        self.permutes += 1
+        self.counts["permutes"] += 1
         return self.call(
             aten.clone.default,
             self.call(aten.permute.default, tensor, list(perm)),
@@ -71,16 +72,16 @@ class Builder:
     def check_range(self, tensor: fx.Node, cast: fx.Node, rule: str) -> None:
         """The run ends where a value that was finite, or any integer, does not survive the cast."""
         narrow = cast.meta["val"].dtype
-        self.checked += 1
+        self.counts["checked"] += 1
         message = f"adapt rule '{rule}': {DOES_NOT_FIT} {str(narrow).removeprefix('torch.')}"
         if narrow.is_floating_point or narrow.is_complex:
-            kept = self.call(aten.eq.Tensor, self.call(aten.isinf.default, tensor), self.call(aten.isinf.default, cast))
+            same = self.call(aten.eq.Tensor, self.call(aten.isinf.default, tensor), self.call(aten.isinf.default, cast))
         else:
             back = self.call(aten._to_copy.default, cast, dtype=tensor.meta["val"].dtype)
-            kept = self.call(aten.eq.Tensor, back, tensor)
-        self.call(aten._assert_async.msg, self.call(aten.all.default, kept), message)
+            same = self.call(aten.eq.Tensor, back, tensor)
+        self.call(aten._assert_async.msg, self.call(aten.all.default, same), message)
 
-    def of(self, call: Call, names: Mapping[str, Any]) -> Any:
+    def called(self, call: Call, names: Mapping[str, Any]) -> Any:
         """`call` with its references looked up in `names`; the chosen result where several come out."""
         target = operator_of(call.op)
         assert target is not None  # by_operator has looked
@@ -138,22 +139,29 @@ def rebuilt(builder: Builder, arguments: Arguments, changed: Mapping[str, Any]) 
 
 def replacement(builder: Builder, rule: Rewriting, arguments: Arguments) -> list[fx.Node]:
     """`fill_args` of relu_grad gives one node, threshold_backward; `cast_around` of nll_loss two casts."""
-    return _KINDS[type(rule)](builder, rule, arguments)
+    kinds: dict[type[Rewriting], Callable[[Builder, Any, Arguments], list[fx.Node]]] = {
+        FillArgs: _fill_args,
+        Dispatch: _dispatch,
+        Compose: _compose,
+        CastAround: _cast_around,
+        LayoutAround: _layout_around,
+    }
+    return kinds[type(rule)](builder, rule, arguments)
 
 
 def _fill_args(builder: Builder, rule: FillArgs, arguments: Arguments) -> list[fx.Node]:
-    return _results(builder, builder.of(rule.call, arguments))
+    return _results(builder, builder.called(rule.calls[0], arguments))
 
 
 def _dispatch(builder: Builder, rule: Dispatch, arguments: Arguments) -> list[fx.Node]:
-    return _results(builder, builder.of(rule.cases[case_of(arguments[rule.by])], arguments))
+    return _results(builder, builder.called(rule.cases[case_of(arguments[rule.by])], arguments))
 
 
 def _compose(builder: Builder, rule: Compose, arguments: Arguments) -> list[fx.Node]:
     names = dict(arguments)
     last: Any = None
     for step in rule.steps:
-        last = builder.of(step, names)
+        last = builder.called(step, names)
         if step.let:
             names[step.let] = last
     return builder.resolved(list(rule.results), names) if rule.results else _results(builder, last)
@@ -185,7 +193,7 @@ def _guard_range(builder: Builder, rule: CastAround, tensor: fx.Node, cast: fx.N
     if rule.contract.range_check and builder.asserts:
         builder.check_range(tensor, cast, rule.name)
         return
-    builder.unchecked += rule.contract.range_check
+    builder.counts["unchecked"] += rule.contract.range_check
     if not is_integer(cast.meta["val"].dtype):
         return
     narrow = f"{str(value_of(tensor).dtype).removeprefix('torch.')} to {rule.compute}"
@@ -218,12 +226,3 @@ def _results(builder: Builder, made: fx.Node) -> list[fx.Node]:
     """The node, or one for each of its results."""
     found = made.meta["val"]
     return [builder.part(made, index) for index in range(len(found))] if isinstance(found, (list, tuple)) else [made]
-
-
-_KINDS: dict[type[Rewriting], Callable[[Builder, Any, Arguments], list[fx.Node]]] = {
-    FillArgs: _fill_args,
-    Dispatch: _dispatch,
-    Compose: _compose,
-    CastAround: _cast_around,
-    LayoutAround: _layout_around,
-}

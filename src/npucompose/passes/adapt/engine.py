@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,9 +12,20 @@ from torch import fx
 
 from npucompose.errors import ConfigError, RejectedError, unknown
 from npucompose.graphs.effects import is_getitem
-from npucompose.graphs.matching import Arguments, arguments_of, holds, operator_of, packet_of, source_line, value_of
+from npucompose.graphs.matching import (
+    FORMATS,
+    Arguments,
+    arguments_of,
+    has_layout,
+    holds,
+    operator_of,
+    packet_of,
+    source_line,
+    value_of,
+)
 from npucompose.passes.adapt.build import TRAIL, Builder, case_of, replacement
 from npucompose.passes.base import Outcome
+from npucompose.passes.metadata import same_form
 from npucompose.passes.proof import PartProofs, Promise, part
 from npucompose.results.graphs import RuleFacts
 from npucompose.schema.adapt import (
@@ -23,7 +33,6 @@ from npucompose.schema.adapt import (
     CastAround,
     Compose,
     Dispatch,
-    FillArgs,
     LayoutAround,
     Reject,
     Rewriting,
@@ -51,14 +60,14 @@ class Rejected:
 
     rule: Reject
     node: fx.Node
-    told: str
+    message: str
 
 
 Seen = Callable[[Applied | Rejected], None]
 
 
 def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities, *, check: bool = False) -> Outcome:
-    """Rewrite in place. Every rejected node is told in one RejectedError; a name that does not exist is ConfigError.
+    """Rewrite in place. Every rejected node is named in one RejectedError; a name that does not exist is ConfigError.
 
     With `check` each application is held to its rule's contract by itself (PassError names the rule).
     """
@@ -86,12 +95,11 @@ def _held(one: Applied | Rejected, proofs: PartProofs) -> None:
 def walk(
     graph: fx.Graph, rules: RuleSet, can: Capabilities, see: Seen
 ) -> tuple[Mapping[str, Counter[str]], Sequence[str]]:
-    """Rewrite in place, `see` being told of every step: (what each rule did, a sentence for each rejected node)."""
+    """Rewrite in place, `see` being given every step: (what each rule did, a sentence for each rejected node)."""
     table = by_operator(rules)
     counts: dict[str, Counter[str]] = {rule.name: Counter() for rule in rules.rules}
     rejected: list[str] = []
-    todo = [node for node in graph.nodes if node.target in table]
-    todo.reverse()
+    todo = [node for node in reversed(graph.nodes) if node.target in table]
     while todo:
         node = todo.pop()
         found = _first(table.get(node.target, ()), node, can)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -99,13 +107,14 @@ def walk(
             continue
         rule, arguments = found
         if isinstance(rule, Reject):
-            rejected.append(_told(rule, node, arguments))
-            see(Rejected(rule=rule, node=node, told=rejected[-1]))
+            rejected.append(_refusal(rule, node, arguments))
+            see(Rejected(rule=rule, node=node, message=rejected[-1]))
             continue
         assert isinstance(rule, Rewriting)
-        trail = node.meta.get(TRAIL, frozenset()) | {rule.name}
-        made = _rewritten(Builder(graph, node, trail, can.asserts), rule, arguments, counts[rule.name], see)
-        todo += [new for new in reversed(made) if new.target in table]
+        builder = Builder(graph, node, node.meta.get(TRAIL, frozenset()) | {rule.name}, can.asserts)
+        _rewrite(builder, rule, arguments, see)
+        counts[rule.name].update(builder.counts, matches=1)
+        todo += [new for new in reversed(builder.made) if new.target in table]
     return counts, rejected
 
 
@@ -130,78 +139,52 @@ def applies(rule: Rule, node: fx.Node, arguments: Arguments, can: Capabilities) 
     return any(tensor.dim() == len(rule.perm) for tensor in tensors)
 
 
-def _rewritten(
-    builder: Builder, rule: Rewriting, arguments: Arguments, counts: Counter[str], see: Seen
-) -> list[fx.Node]:
+def _rewrite(builder: Builder, rule: Rewriting, arguments: Arguments, see: Seen) -> None:
     graph, node = builder.graph, builder.node
-    results = [_in_form(builder, new, old) for new, old in zip(*_pairs(builder, rule, arguments), strict=True)]
+    value = node.meta["val"]
+    several = isinstance(value, (list, tuple))
+    old, new = list(value) if several else [value], replacement(builder, rule, arguments)
+    if len(new) != len(old):
+        raise ValueError(f"adapt rule '{rule.name}' gives {len(new)} results, and {node.target} has {len(old)}")
+    results = [_in_form(builder, rule, made, had) for made, had in zip(new, old, strict=True)]
     see(Applied(rule=rule, node=node, made=builder.made, results=results))
-    if isinstance(node.meta["val"], (list, tuple)):
-        for user in list(node.users):
-            assert is_getitem(user), f"{user} reads all results of {node} at once"
-            part: Any = user.args[1]
-            user.replace_all_uses_with(results[part])
-            graph.erase_node(user)
-    else:
+    for user in list(node.users) if several else ():
+        assert is_getitem(user), f"{user} reads all results of {node} at once"
+        part: Any = user.args[1]
+        user.replace_all_uses_with(results[part])
+        graph.erase_node(user)
+    if not several:
         node.replace_all_uses_with(results[0])
     graph.erase_node(node)
-    counts.update(
-        matches=1,
-        casts=builder.casts,
-        permutes=builder.permutes,
-        checked=builder.checked,
-        unchecked=builder.unchecked,
-    )
-    return builder.made
 
 
-def _pairs(builder: Builder, rule: Rewriting, arguments: Arguments) -> tuple[list[fx.Node], list[Any]]:
-    """The results that the rule makes, beside the fake values of those that were there."""
-    old = builder.node.meta["val"]
-    wanted = list(old) if isinstance(old, (list, tuple)) else [old]
-    new = replacement(builder, rule, arguments)
-    if len(new) != len(wanted):
-        raise ValueError(
-            f"adapt rule '{rule.name}' gives {len(new)} results, and {builder.node.target} has {len(wanted)}"
-        )
-    for made, had in zip(new, wanted, strict=True):
-        _same_kind(rule, builder.node, made.meta["val"], had)
-    return new, wanted
+def _in_form(builder: Builder, rule: Rule, new: fx.Node, old: Any) -> fx.Node:
+    """The result with the strides that the old one had: a reader may ask for a view of it.
 
-
-def _same_kind(rule: Rule, node: fx.Node, made: Any, had: Any) -> None:
-    """A rule that changes dtype or rank would break every reader of the result."""
-    if not isinstance(had, torch.Tensor):
-        return
-    if not isinstance(made, torch.Tensor) or (made.dtype, made.dim()) != (had.dtype, had.dim()):
+    A rule that changes dtype or rank would break every reader of the result.
+    """
+    made = new.meta["val"]
+    if not isinstance(old, torch.Tensor):
+        return new
+    if not isinstance(made, torch.Tensor) or (made.dtype, made.dim()) != (old.dtype, old.dim()):
         got = f"{made.dtype} of rank {made.dim()}" if isinstance(made, torch.Tensor) else type(made).__name__
         raise ValueError(
-            f"adapt rule '{rule.name}' gives {got} for {node.target} (node {node.name}), which gave {had.dtype} of "
-            f"rank {had.dim()}"
+            f"adapt rule '{rule.name}' gives {got} for {builder.node.target} (node {builder.node.name}), which gave "
+            f"{old.dtype} of rank {old.dim()}"
         )
-
-
-def _in_form(builder: Builder, new: fx.Node, old: Any) -> fx.Node:
-    """The result with the strides that the old one had: a reader may ask for a view of it."""
-    from npucompose.passes.metadata import same_form
-
-    if not isinstance(old, torch.Tensor) or same_form(new.meta["val"], old):
+    if same_form(made, old):
         return new
-    if old.is_contiguous():
-        return builder.call(torch.ops.aten.clone.default, new, memory_format=torch.contiguous_format)
-    if old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last):
-        return builder.call(torch.ops.aten.clone.default, new, memory_format=torch.channels_last)
-    empty = builder.call(
-        torch.ops.aten.empty_strided.default,
-        list(old.shape),
-        list(old.stride()),
-        dtype=old.dtype,
-        device=old.device,
+    for layout, memory_format in FORMATS.items():
+        if has_layout(old, layout):
+            return builder.call(torch.ops.aten.clone.default, new, memory_format=memory_format)
+    shape, strides = list(old.shape), list(old.stride())
+    empty = torch.ops.aten.empty_strided.default
+    return builder.call(
+        torch.ops.aten.copy.default, builder.call(empty, shape, strides, dtype=old.dtype, device=old.device), new
     )
-    return builder.call(torch.ops.aten.copy.default, empty, new)
 
 
-def _told(rule: Reject, node: fx.Node, arguments: Arguments) -> str:
+def _refusal(rule: Reject, node: fx.Node, arguments: Arguments) -> str:
     shown = {name: case_of(value_of(given)) for name, given in arguments.items()}
     line = source_line(node)
     text = rule.message.format(**{**shown, "op": str(node.target), "node": node.name, "source": line or "no source"})
@@ -212,7 +195,7 @@ def _told(rule: Reject, node: fx.Node, arguments: Arguments) -> str:
 
 def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartProofs) -> Outcome:
     used = [rule for rule in rules.rules if isinstance(rule, Rewriting) and counts[rule.name]["matches"]]
-    facts = tuple(
+    facts = [
         RuleFacts(
             rule=rule.name,
             kind=rule.kind,
@@ -226,15 +209,9 @@ def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartPro
             max_abs_err=proofs.errors.get(rule.name),
         )
         for rule in used
-    )
-    return Outcome(
-        matches=sum(fact.matches for fact in facts),
-        exact=all(rule.contract.bitwise for rule in used),
-        rtol=max((fact.rtol for fact in facts), default=0.0),
-        atol=max((fact.atol for fact in facts), default=0.0),
-        checks_ranges=any(count["checked"] for count in counts.values()),
-        rules=facts,
-    )
+    ]
+    checked = any(count["checked"] for count in counts.values())
+    return Outcome.from_rules(facts, exact=all(rule.contract.bitwise for rule in used), checks_ranges=checked)
 
 
 def by_operator(rules: RuleSet) -> dict[torch._ops.OpOverload, list[Rule]]:
@@ -242,35 +219,23 @@ def by_operator(rules: RuleSet) -> dict[torch._ops.OpOverload, list[Rule]]:
     problems: list[str] = []
     table: dict[torch._ops.OpOverload, list[Rule]] = {}
     for rule in sorted(rules.rules, key=lambda r: -r.priority):
-        operator = _known(rule.op, rule, problems)
+        operator = operator_of(rule.op)
         if operator is None:
+            problems.append(_no_operator(rule.op, rule))
             continue
         problems += _unknown_names(rule, operator)
-        for name in _made_by(rule):
-            _known(name, rule, problems)
+        problems += [_no_operator(call.op, rule) for call in rule.calls if operator_of(call.op) is None]
         table.setdefault(operator, []).append(rule)
     if problems:
         raise ConfigError(*problems)
     return table
 
 
-def _known(name: str, rule: Rule, problems: list[str]) -> torch._ops.OpOverload | None:
-    found = operator_of(name)
-    if found is not None:
-        return found
+def _no_operator(name: str, rule: Rule) -> str:
     packet = packet_of(of := name.rpartition(".")[0])
     there = [f"{of}.{overload}" for overload in packet.overloads()] if packet is not None else []
     words = unknown("operator", name, there) if there else f"there is no operator '{name}'."
-    problems.append(f"{words.removesuffix('.')} @ adapt rule '{rule.name}'.")
-    return None
-
-
-def _made_by(rule: Rule) -> list[str]:
-    if isinstance(rule, FillArgs):
-        return [rule.to]
-    if isinstance(rule, Compose):
-        return [step.op for step in rule.steps]
-    return [call.op for call in rule.cases.values()] if isinstance(rule, Dispatch) else []
+    return f"{words.removesuffix('.')} @ adapt rule '{rule.name}'."
 
 
 def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
@@ -280,13 +245,8 @@ def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
     used = [
         name for wanted in (when.args, when.dtype, when.rank, when.shape, when.length, when.layout) for name in wanted
     ]
-    if isinstance(rule, (CastAround, LayoutAround)):
-        used += rule.inputs
-    if isinstance(rule, LayoutAround):
-        used += rule.set
-    if isinstance(rule, Dispatch):
-        used.append(rule.by)
-    let = [step.let for step in rule.steps if step.let] if isinstance(rule, Compose) else []
+    let = [call.let for call in rule.calls if call.let]
+    used += rule.named_arguments
     used += [name for name in _referred(rule) if name.partition("[")[0] not in let]
     return [
         unknown("argument", name, (*known, *let), f"adapt rule '{rule.name}' for {rule.op}")
@@ -296,17 +256,6 @@ def _unknown_names(rule: Rule, operator: torch._ops.OpOverload) -> list[str]:
 
 
 def _referred(rule: Rule) -> list[str]:
-    calls: list[Any] = []
-    if isinstance(rule, FillArgs):
-        calls = [rule.call]
-    elif isinstance(rule, Compose):
-        calls = list(rule.steps)
-    elif isinstance(rule, Dispatch):
-        calls = list(rule.cases.values())
-    found = [reference for call in calls for reference in references((call.args, call.kwargs))]
-    found += list(rule.results) if isinstance(rule, Compose) else []
-    names = [match["name"] for reference in found if (match := REFERENCE.fullmatch(reference.removeprefix("*")))]
-    if isinstance(rule, Reject):
-        fields = [name for _, name, _, _ in string.Formatter().parse(rule.message) if name]
-        names += [name for name in fields if name not in ("op", "node", "source")]
-    return names
+    found = [reference for call in rule.calls for reference in references((call.args, call.kwargs))]
+    found += rule.results if isinstance(rule, Compose) else ()
+    return [match["name"] for reference in found if (match := REFERENCE.fullmatch(reference.removeprefix("*")))]

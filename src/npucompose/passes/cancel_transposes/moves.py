@@ -250,11 +250,11 @@ class Editor:
         if not same_form(stays.meta.get("val"), gone.meta.get("val")):
             return False
         mine, other = self._memory(stays), self._memory(gone)
-        one = mine is None or other is None or mine is other
-        asked = _is_output(gone) or not one
-        if asked and stays in self.visible.outputs and gone in self.visible.outputs:
+        if mine is None or other is None or mine is other:
+            return not (_is_output(gone) and {stays, gone} <= self.visible.outputs)
+        if {stays, gone} <= self.visible.outputs:
             return False
-        return one or (self.quiet(mine, other) and self.visible.may_join(mine, other))
+        return self.quiet(mine, other) and self.visible.may_join(mine, other)
 
     def stand_for(self, stays: fx.Node, gone: fx.Node) -> bool:
         """Replace `gone` by `stays` where it may; whether it did."""

@@ -250,13 +250,16 @@ class _Turn:
     def apply(self) -> None:
         """New members in front of the old ones, permutes at the border, and the old ones go."""
         editor, new = self.editor, dict[fx.Node, fx.Node]()
+
+        def placed(source: fx.Node) -> fx.Node:
+            return new.get(source, source)
+
         for source in self.entering:
             first = next(node for node in self.members if source in node.all_input_nodes)
             base, perm = self._base(source)
             new[source] = editor.permuted(first, source, base, perm)
         for node in self.members:
-            given = (fx.map_arg(part, lambda source: new.get(source, source)) for part in (node.args, node.kwargs))
-            args, kwargs = turned(node, self.perm, *given)
+            args, kwargs = turned(node, self.perm, fx.map_arg(node.args, placed), fx.map_arg(node.kwargs, placed))
             new[node] = editor.call(node, node, node.target, *args, value=self.values[node], **kwargs)
             self._leave(node, new[node])
         for node in reversed(self.members):

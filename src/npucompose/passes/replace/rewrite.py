@@ -1,10 +1,11 @@
-"""Puts a pattern's replacement in the place of what was found."""
+"""Puts a pattern's replacement in the place of what was found; the built-in patterns: root-mean-square norms with and
+without the sum before them, SwiGLU, rotary embedding."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from attrs import define
@@ -15,10 +16,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
 from npucompose.graphs.matching import Occurrence, Subgraph, value_of
-from npucompose.passes.base import Outcome
+from npucompose.passes.base import Outcome, Pattern
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, same_form
 from npucompose.passes.proof import PartProofs, Promise, part
-from npucompose.passes.replace import Pattern
 from npucompose.results.graphs import RuleFacts
 
 
@@ -28,7 +28,7 @@ def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = F
     With `check` each place is held to its pattern's tolerance by itself (PassError names the pattern).
     """
     proofs = PartProofs() if check else None
-    whole = _Whole.of(graph)
+    whole = _OrderedGraph.from_graph(graph)
     counts = {pattern.name: _replaced(whole, pattern, proofs) for pattern in patterns}
     return facts_of(counts, patterns, errors=proofs.errors if proofs is not None else {})
 
@@ -37,30 +37,25 @@ def facts_of(
     counts: Mapping[str, int], patterns: Sequence[Pattern], *, errors: Mapping[str, float] | None = None, way: str = ""
 ) -> Outcome:
     """What so many places of each pattern make of a graph; `errors` of those whose places were compared."""
-    used = [pattern for pattern in patterns if counts.get(pattern.name)]
-    return Outcome(
-        matches=sum(counts.values()),
-        exact=not used,
-        rtol=max((pattern.rtol for pattern in used), default=0.0),
-        atol=max((pattern.atol for pattern in used), default=0.0),
-        rules=tuple(
-            RuleFacts(
-                rule=pattern.name,
-                kind="replace",
-                op=pattern.name,
-                matches=counts[pattern.name],
-                rtol=pattern.rtol,
-                atol=pattern.atol,
-                max_abs_err=(errors or {}).get(pattern.name),
-                way=way,
-            )
-            for pattern in used
-        ),
-    )
+    facts = [
+        RuleFacts(
+            rule=pattern.name,
+            kind="replace",
+            op=pattern.name,
+            matches=counts[pattern.name],
+            rtol=pattern.rtol,
+            atol=pattern.atol,
+            max_abs_err=(errors or {}).get(pattern.name),
+            way=way,
+        )
+        for pattern in patterns
+        if counts.get(pattern.name)
+    ]
+    return Outcome.from_rules(facts, exact=not facts)
 
 
 @define(eq=False)
-class _Whole:
+class _OrderedGraph:
     """The graph, read once for all places: a walk over it for each of them would make the cost grow with its square."""
 
     graph: fx.Graph
@@ -70,7 +65,7 @@ class _Whole:
     """Nodes that name memory which somebody writes."""
 
     @classmethod
-    def of(cls, graph: fx.Graph) -> _Whole:
+    def from_graph(cls, graph: fx.Graph) -> _OrderedGraph:
         order = {node: float(at) for at, node in enumerate(graph.nodes)}
         if not any(written_by(node) for node in graph.nodes):
             return cls(graph, order, frozenset())
@@ -85,7 +80,7 @@ class _Whole:
             self.order[node] = low + (high - low) * (at + 1) / (len(nodes) + 1)
 
 
-def _replaced(whole: _Whole, pattern: Pattern, proofs: PartProofs | None) -> int:
+def _replaced(whole: _OrderedGraph, pattern: Pattern, proofs: PartProofs | None) -> int:
     """How many places of one pattern were replaced."""
     count = 0
     for search in searches(type(pattern)):
@@ -123,11 +118,13 @@ def traced(function: Callable[..., Any], inputs: Sequence[Any], mode: Literal["r
 
 
 def _fits(pattern: Pattern, search: Subgraph, found: Occurrence) -> bool:
-    values = [found.nodes[tensor].meta.get("val") for tensor in search.tensors]
+    values: list[Any] = [found.nodes[tensor].meta.get("val") for tensor in search.tensors]
     return all(isinstance(value, torch.Tensor) for value in values) and pattern.fits(values, found.numbers)
 
 
-def _rewritten(whole: _Whole, pattern: Pattern, search: Subgraph, found: Occurrence, proofs: PartProofs | None) -> bool:
+def _rewritten(
+    whole: _OrderedGraph, pattern: Pattern, search: Subgraph, found: Occurrence, proofs: PartProofs | None
+) -> bool:
     """The new calls stand where the first result stood, so that everybody who reads one comes after them."""
     graph, order = whole.graph, whole.order
     outputs = [found.nodes[output] for output in search.outputs]
@@ -165,7 +162,9 @@ def _traced(
     fakes = [tensor.meta["val"] for tensor in tensors]
     forms = tuple((tuple(f.shape), tuple(f.stride()), f.dtype) for f in fakes)
     static = all(isinstance(size, int) for shape, strides, _ in forms for size in (*shape, *strides))
-    small = _replacement(type(pattern), numbers, forms) if static else traced(_bound(pattern, numbers), fakes)
+    small = (
+        _replacement(type(pattern), numbers, forms) if static else _traced_replacement(pattern, numbers, fakes, "real")
+    )
     mode = fake_mode_of(before)
     known: dict[fx.Node, fx.Node] = dict(zip((n for n in small.nodes if n.op == "placeholder"), tensors, strict=True))
     new_nodes: list[fx.Node] = []
@@ -184,15 +183,17 @@ def _traced(
     return new_nodes, [known[result] for result in given]
 
 
+def _traced_replacement(
+    pattern: Pattern, numbers: Sequence[float], inputs: Sequence[Any], mode: Literal["real", "fake"]
+) -> fx.Graph:
+    return traced(lambda *given: pattern.replace(*given, *numbers), inputs, mode)
+
+
 @functools.lru_cache(maxsize=256)
 def _replacement(pattern: type[Pattern], numbers: tuple[float, ...], forms: tuple[Any, ...]) -> fx.Graph:
     """What a pattern becomes for tensors of those forms: the same for every layer of a model."""
     metas = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in forms]
-    return traced(_bound(pattern(), numbers), metas, mode="fake")
-
-
-def _bound(pattern: Pattern, numbers: Sequence[float]) -> Callable[..., Any]:
-    return lambda *given: pattern.replace(*given, *numbers)
+    return _traced_replacement(pattern(), numbers, metas, "fake")
 
 
 def _like(value: Any, model: Any) -> Any:
@@ -207,3 +208,123 @@ def _value(node: fx.Node, mode: Any) -> Any:
     if isinstance(target, torch._ops.OpOverload):
         return fake_result(target, node.args, node.kwargs, mode)
     return target(*fx.map_arg(node.args, value_of))  # getitem
+
+
+# The built-in patterns.
+
+EPSILON = 1.234567e-6
+HALF_TYPES = (torch.float16, torch.bfloat16)
+HALF = 613
+"""Stands for any half of a last dimension."""
+
+
+def _plain(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+
+
+def _in_float(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """As transformers writes it for half types: the norm in float32, the product with the weight in x's dtype."""
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+    return weight * normed.to(x.dtype)
+
+
+class RmsNormPattern(Pattern):
+    name: ClassVar[str] = "rms_norm"
+    scalars: ClassVar[Mapping[str, float]] = {"epsilon": EPSILON}
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [torch.randn(2, 3, 8), torch.randn(8)]
+
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_plain, torch.float32), *((_in_float, dtype) for dtype in HALF_TYPES)]
+
+    def replace(self, *arguments: Any) -> Any:
+        x, weight, epsilon = arguments
+        return torch.ops.npu.npu_rms_norm(x, weight, epsilon)[0]
+
+    def fits(self, values: Sequence[torch.Tensor], numbers: Mapping[str, float]) -> bool:
+        x, weight = values
+        return weight.dim() == 1 and x.dim() > 1 and x.dtype == weight.dtype and x.shape[-1] == weight.shape[0]
+
+
+class AddRmsNormPattern(Pattern):
+    """The sum is a result too: the next residual reads it."""
+
+    name: ClassVar[str] = "add_rms_norm"
+    scalars: ClassVar[Mapping[str, float]] = {"epsilon": EPSILON}
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(8)]
+
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_added(find), dtype) for find, dtype in RmsNormPattern().finds()]
+
+    def replace(self, *arguments: Any) -> Any:
+        x, y, weight, epsilon = arguments
+        normed, _, total = torch.ops.npu.npu_add_rms_norm(x, y, weight, epsilon)
+        return normed, total
+
+    def fits(self, values: Sequence[torch.Tensor], numbers: Mapping[str, float]) -> bool:
+        x, y, weight = values
+        return x.shape == y.shape and x.dtype == y.dtype and RmsNormPattern().fits((x, weight), numbers)
+
+
+def _added(norm: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def find(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, epsilon: float) -> Any:
+        total = x + y
+        return norm(total, weight, epsilon), total
+
+    return find
+
+
+def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(gate) * up
+
+
+class SwiGluPattern(Pattern):
+    """The fused operator takes both halves in one tensor, so they are put side by side first."""
+
+    name: ClassVar[str] = "swiglu"
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [torch.randn(2, 3, 8), torch.randn(2, 3, 8)]
+
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_gated, torch.float32)]
+
+    def replace(self, *arguments: Any) -> Any:
+        gate, up = arguments
+        return torch.ops.npu.npu_swiglu(torch.cat([gate, up], -1), -1)
+
+    def fits(self, values: Sequence[torch.Tensor], numbers: Mapping[str, float]) -> bool:
+        gate, up = values
+        return gate.shape == up.shape and gate.dtype == up.dtype and gate.dim() > 1
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, half: int) -> torch.Tensor:
+    """transformers' rotate_half."""
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+class RotaryMulPattern(Pattern):
+    """Over [batch, heads, tokens, size] or with heads and tokens swapped; cos and sin broadcast over two of them."""
+
+    name: ClassVar[str] = "rotary_mul"
+    scalars: ClassVar[Mapping[str, float]] = {"half": HALF}
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [torch.empty(2, 3, 5, 2 * HALF), torch.empty(1, 1, 5, 2 * HALF), torch.empty(1, 1, 5, 2 * HALF)]
+
+    def finds(self) -> Sequence[tuple[Callable[..., Any], torch.dtype]]:
+        return [(_rotated, torch.float32)]
+
+    def replace(self, *arguments: Any) -> Any:
+        x, cos, sin, _ = arguments
+        return torch.ops.npu.npu_rotary_mul(x, cos, sin)
+
+    def fits(self, values: Sequence[torch.Tensor], numbers: Mapping[str, float]) -> bool:
+        x, cos, sin = values
+        same = x.dim() == cos.dim() == sin.dim() == 4 and x.dtype == cos.dtype == sin.dtype
+        sizes = x.shape[-1] == cos.shape[-1] == sin.shape[-1] == 2 * numbers["half"]
+        return bool(same and sizes and cos.shape == sin.shape)

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 HERE = Path(__file__).resolve().parent
 LAST = 400
 
@@ -34,8 +36,6 @@ class Watch:
         self._kept: list[Any] = []
 
     def begin(self) -> None:
-        import torch
-
         npu: Any = torch.npu  # type: ignore[attr-defined]
         self._wrap(npu, "graph", lambda *_, **__: self._count("captures"))
         self._wrap(npu, "graph_task_update_begin", lambda *_, **__: self._count("task_updates"))
@@ -59,8 +59,6 @@ class Watch:
         self.counts[name] += 1
 
     def _on(self, stream: Any) -> int:
-        import torch
-
         found = stream if stream is not None else torch.npu.current_stream()  # type: ignore[attr-defined]
         number = int(getattr(found, "stream_id", getattr(found, "npu_stream", 0)))
         self.streams.add(number)
@@ -96,7 +94,6 @@ class Watch:
 
 def observe(asked: dict[str, Any]) -> dict[str, Any]:
     """Compile once, as the recipe says or without one of its options, and say what was seen."""
-    import torch
     import torch_npu  # type: ignore[import-not-found]  # noqa: F401
 
     kit = json.loads((HERE / "kit.json").read_text())
@@ -184,8 +181,6 @@ def _plain(value: Any) -> Any:
 
 
 def _tensors(value: Any) -> list[Any]:
-    import torch
-
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
@@ -207,8 +202,6 @@ def _cpu(value: Any) -> list[Any]:
 
 def _compared(wanted: list[Any], outputs: list[Any]) -> dict[str, Any]:
     """Whether each call has the bits of eager's, or its values within torch's own tolerance for the dtype."""
-    import torch
-
     pairs = [pair for w, o in zip(wanted, outputs) for pair in zip(w, o)]
     same_number = all(len(w) == len(o) for w, o in zip(wanted, outputs))
     close, worst = same_number, 0.0
@@ -225,8 +218,6 @@ def _compared(wanted: list[Any], outputs: list[Any]) -> dict[str, Any]:
 
 def _times(eager: Any, fast: Any, inputs: dict[str, Any], calls: int) -> dict[str, list[float]]:
     """Microseconds of single calls, in turns, each until the device is done."""
-    import torch
-
     npu: Any = torch.npu  # type: ignore[attr-defined]
     samples: dict[str, list[float]] = {"eager": [], "compiled": []}
     for turn in range(calls + 5):
@@ -243,7 +234,6 @@ def _times(eager: Any, fast: Any, inputs: dict[str, Any], calls: int) -> dict[st
 
 def _profiled(fast: Any, inputs: dict[str, Any], folder: str) -> dict[str, Any]:
     """{kernel: calls, microseconds, streams} of one call, from torch_npu's own profiler."""
-    import torch
     import torch_npu  # type: ignore[import-not-found]
 
     profiler: Any = torch_npu.profiler
@@ -270,8 +260,6 @@ def _profiled(fast: Any, inputs: dict[str, Any], folder: str) -> dict[str, Any]:
 
 def _costs(device: str) -> dict[str, float]:
     """Figures for npucompose's model of the device: one launch, memory bandwidth, the rate of a matrix product."""
-    import torch
-
     npu: Any = torch.npu  # type: ignore[attr-defined]
     small = torch.ones(8, device=device)
     large = torch.ones(64 * 2**20, device=device)
@@ -297,7 +285,6 @@ def _costs(device: str) -> dict[str, float]:
 
 
 def _device(device: str) -> dict[str, Any]:
-    import torch
     import torch_npu  # type: ignore[import-not-found]
 
     npu: Any = torch.npu  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from npucompose.errors import SignatureError
-from npucompose.models.nested import tensors_of
+from npucompose.models.inputs import tensors_of
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Call
 from npucompose.replay.front.arguments import DetachError, Entry, _Arguments, _described, _Results, _shares, _taken

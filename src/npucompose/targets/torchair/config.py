@@ -24,7 +24,7 @@ from npucompose.vendor.option_specs import Leaf
 if TYPE_CHECKING:
     from torch import nn
 
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
     from npucompose.targets.compilation import Backend
 
 

@@ -28,7 +28,7 @@ from npucompose.vendor.compiler import CompilerOptions
 if TYPE_CHECKING:
     from torch import fx, nn
 
-    from npucompose.models.binding import Bound
+    from npucompose.models.inputs import Bound
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
 

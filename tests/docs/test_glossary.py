@@ -1,0 +1,66 @@
+"""docs/glossary.md: the words that are not used any more are not used, where a plain search decides it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+SUFFIXES = {".py", ".md", ".yaml", ".cpp", ".h", ".txt", ".jinja", ".html", ".js", ".toml"}
+FOLDERS = ("src", "airflow_free", "docs", "conf", "tests")
+EXCEPT = ("docs/glossary.md", "docs/decisions/", "tests/docs/test_glossary.py")
+"""Where the words are named, and the records of what was said when."""
+RETIRED = {
+    "crew": r"\bcrews?\b",
+    "hearing": r"\bHearing\b",
+    "Begun": r"\bclass (Begun|Lives|Crew|Hearing)\b",
+    "in our words": r"(?<!_)in_our_words\b",
+    "undisturbed": r"\bundisturbed\b(?!\.py)",
+    "alone": r"\balone\.Trial\b",
+    "house": r"\bthe house\b(?!\.)",
+    "a proven compiled graph": r"\bproven compiled graph\b",
+    "does it sink": r"\bdoes it sink\b",
+    "allowed is nothing": r"\ballowed is nothing\b",
+    "RESULT_ROOMS": r"\bRESULT_ROOMS\b",
+}
+"""{word of the table: what to look for}; a word that is a common one too (room, kept, point) is for readers to see."""
+
+
+def texts() -> dict[str, str]:
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
+    pages = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *found)}
+    return {
+        name: path.read_text(encoding="utf-8", errors="replace")
+        for name, path in pages.items()
+        if not name.startswith(EXCEPT)
+    }
+
+
+@pytest.fixture(scope="module")
+def everything() -> dict[str, str]:
+    return texts()
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_a_retired_word_is_not_used(word: str, everything: dict[str, str]) -> None:
+    pattern = re.compile(RETIRED[word], re.IGNORECASE if word.islower() else 0)
+    assert sorted(name for name, text in everything.items() if pattern.search(text)) == []
+
+
+def test_every_retired_word_stands_in_the_table_with_what_to_write() -> None:
+    table = GLOSSARY.read_text(encoding="utf-8").partition("## Not used any more")[2]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")]
+    assert all(len(row) == 5 and row[2].strip() for row in rows)
+    assert [word for word in RETIRED if not any(word in row[1] for row in rows)] == []
+
+
+def test_every_term_has_a_meaning_and_stands_once() -> None:
+    terms = GLOSSARY.read_text(encoding="utf-8").partition("## Not used any more")[0]
+    rows = [line.strip("| ").split(" | ") for line in terms.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row != ["term", "meaning"]]
+    assert all(len(row) == 2 and all(row) for row in rows)
+    assert len(rows) > 80
+    assert len({row[0] for row in rows}) == len(rows)
