@@ -214,14 +214,7 @@ CASES = (
     ),
     Case(
         LEDGER,
-        "usable :: from None",
-        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
-        "cannot be used: the point",
-        "_NoneOfOurs",
-    ),
-    Case(
-        LEDGER,
-        "_NoneOfOurs(",
+        "_typed :: from None",
         ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
         "cannot be used: the point",
         "'status' must be",
