@@ -32,7 +32,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
-    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
+    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         compilation = backend.rewrite(aot, inputs)
         begun = perf_counter()
         if backend.mode not in backend.target.modes:  # a plain mode: the target's check has let no other pass
