@@ -19,6 +19,7 @@ from npucompose.experiment.verify import job_of
 from npucompose.input_safety import load_yaml, read_text
 from npucompose.recipe.device_kit import Read, device_name, kept, texts
 from npucompose.results import premises
+from npucompose.targets import TARGETS
 
 READ = "read"
 
@@ -50,8 +51,9 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
         shutil.copyfile(file, Path(folder) / "experiment" / f"{name}.yaml")
         words = [f"experiment={name}", *(["trust=true"] if trust else []), *overrides]
         composed = compose(words, config_dirs=[folder, *config_dirs])
-        if (composed.tree.get("target") or {}).get("name") == "npu":
-            composed = compose([*words, "target=npu_offline"], config_dirs=[folder, *config_dirs])
+        target = TARGETS.get(composed.tree["target"]["name"])
+        if target.without_device is not None:
+            composed = compose([*words, f"target={target.without_device}"], config_dirs=[folder, *config_dirs])
         return Job.of(composed)
 
 

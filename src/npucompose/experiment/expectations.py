@@ -6,6 +6,7 @@ GE) is a ConfigError before anything runs: a run that goes wrong only because of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from npucompose.report.words import part_words
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
+from npucompose.table.modes import MODES, modes_that
 
 EVIDENCE_KEPT = 5
 """Sentences of evidence for one expectation; the report holds the rest in its own fields."""
@@ -37,6 +39,7 @@ JUDGED_BY: Mapping[str, str] = {
     "permutes": "compile",
 }
 """{expectation: the stage whose facts it is judged by}."""
+NO_VERDICT = "no verdict: nothing was compiled"
 OF_GE = ("ge_graph", "ge_build", "path")
 OF_EAGER = ("recompiles", "bitwise")
 """What can be asked of a run that compiles nothing."""
@@ -57,10 +60,10 @@ def _why_not(name: str, mode: str, pipeline: str, stages: Sequence[str]) -> str 
     stage = JUDGED_BY[name]
     if stage not in stages:
         return f"it needs the stage {stage}, and pipeline={pipeline} runs {listed(stages)}"
-    if mode == "eager" and name not in OF_EAGER:
-        return "mode=eager compiles nothing and is the baseline itself"
-    if mode != "max-autotune" and name in OF_GE:
-        return f"GE builds a graph in mode=max-autotune only, not in mode={mode}"
+    if not MODES.get(mode).compiles and name not in OF_EAGER:
+        return f"mode={mode} compiles nothing and is the baseline itself"
+    if not MODES.get(mode).ge and name in OF_GE:
+        return f"GE builds a graph in mode={listed(modes_that('ge'))} only, not in mode={mode}"
     return None
 
 
@@ -93,14 +96,8 @@ class Found:
 
 def _judged(name: str, wanted: Any, found: Found) -> Expectation:
     got = found.got
-    if got is None:
-        held = False
-    elif name == "recompiles":
-        held = got <= wanted
-    elif name == "speedup":
-        held = got >= wanted
-    else:
-        held = got == wanted
+    holds = {"recompiles": operator.le, "speedup": operator.ge}.get(name, operator.eq)
+    held = got is not None and holds(got, wanted)
     more = len(found.evidence) - EVIDENCE_KEPT
     evidence = found.evidence[:EVIDENCE_KEPT] + ((f"and {more} more",) if more > 0 else ())
     return Expectation(name=name, wanted=wanted, got=got, held=held, evidence=evidence)
@@ -112,10 +109,9 @@ def _judged(name: str, wanted: Any, found: Found) -> Expectation:
 def _fx_graph(report: Report) -> Found:
     if not report.graphs:
         return Found(None, ("no graph was compiled",))
-    dynamic = [g for g in report.graphs if g.fx == "dynamic"]
-    if not dynamic:
+    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in report.graphs if g.fx == "dynamic"]
+    if not symbols:
         return Found("static", (f"no symbol in {listed(g.id for g in report.graphs)}",))
-    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in dynamic]
     return Found("dynamic", (*symbols, *_blamed(report.sinking), *map(_told, report.recompiles)))
 
 
@@ -123,7 +119,7 @@ def _verdict(name: str) -> Callable[[Report], Found]:
     def find(report: Report) -> Found:
         facts = report.sinking
         if facts is None:
-            return Found(None, ("no verdict: nothing was compiled",))
+            return Found(None, (NO_VERDICT,))
         evidence = facts.evidence.get(name, ())
         sure = facts.certainty.get(name, "unknown")
         return Found(
@@ -136,7 +132,7 @@ def _verdict(name: str) -> Callable[[Report], Found]:
 def _path(report: Report) -> Found:
     facts = report.sinking
     if facts is None:
-        return Found(None, ("no verdict: nothing was compiled",))
+        return Found(None, (NO_VERDICT,))
     if facts.path is None:
         return Found(None, ("no operator of the graph takes its tiling from values, or nobody can tell",))
     verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
@@ -160,15 +156,10 @@ def _steps(facts: SinkingFacts) -> tuple[str, ...]:
 def _recompiles(report: Report) -> Found:
     if report.stages.replay is None:
         return Found(None, ("the stage replay was not reached",))
-    if _not_reached(report):
+    declared = report.experiment.get("model", {}).get("sequence")
+    if declared and report.stages.sequence is None:  # the comparison before the calls failed
         return Found(None, ("the stage sequence was not reached",))
     return Found(len(report.recompiles), tuple(map(_told, report.recompiles)))
-
-
-def _not_reached(report: Report) -> bool:
-    """Calls were declared and not made, because the comparison before them failed."""
-    model = report.experiment.get("model", {})
-    return bool(model.get("sequence")) and report.stages.sequence is None
 
 
 def _told(again: Recompile) -> str:
@@ -222,7 +213,8 @@ def _bitwise(report: Report) -> Found:
     if found.bitwise:
         return Found(True, (f"{found.compared} values compared",))
     inexact = [f"max. absolute error {found.max_abs_err}"] if found.max_abs_err is not None else []
-    why = "mode=max-autotune fuses" if report.experiment["mode"]["name"] == "max-autotune" else ""
+    mode = MODES.get(report.experiment["mode"]["name"])
+    why = f"mode={mode.name} fuses" if mode.fuses else ""
     inexact += [words for words in (part_words(found),) if words]
     return Found(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
 

@@ -73,16 +73,13 @@ def combined(results: Mapping[str, Numerics]) -> Numerics:
     if not results:
         raise ValueError("nothing was compared")
     all_of = list(results.values())
-    tolerance: dict[str, Mapping[str, float]] = {}
-    for one in all_of:
-        tolerance.update(one.tolerance)
     cause: Cause | None = next((cause for cause in CAUSES if any(one.cause == cause for one in all_of)), None)
     problems = [f"{label}, {words}" for label, one in results.items() for words in one.problems]
     return Numerics(
         reference=all_of[0].reference,
         max_abs_err=_largest(one.max_abs_err for one in all_of),
         bitwise=all(one.bitwise for one in all_of),
-        tolerance=tolerance,
+        tolerance={dtype: allowed for one in all_of for dtype, allowed in one.tolerance.items()},
         passed=all(one.passed for one in all_of),
         compared=sum(one.compared for one in all_of),
         stride_mismatches=tuple(dict.fromkeys(where for one in all_of for where in one.stride_mismatches)),

@@ -23,6 +23,8 @@ from npucompose.recipe.values import Compile, Facts, TooLong
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.table.modes import GE
 from npucompose.table.structure import structure
+from npucompose.targets import TARGETS
+from npucompose.targets.optional import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
 from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known
@@ -188,7 +190,8 @@ def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
     certain = [line for line, _, doubt in facts.hcom if not doubt]
     if mode == GE and certain:
         there = tree.get("target") or {}
-        kept = there if there.get("name") in ("npu", "npu_offline") else {"name": "npu"}
+        compiles = "name" in there and issubclass(TARGETS.get(there["name"]), VendorCompiled)
+        kept = there if compiles else {"name": "npu"}
         tree["target"] = {**kept, "patch_for_hcom": True}
         return []
     why = f"it does not act in mode={mode}; it acts in: {GE}"

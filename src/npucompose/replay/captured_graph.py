@@ -21,7 +21,7 @@ from torch import fx
 from npucompose.machine import gc_paused
 from npucompose.replay import gate
 from npucompose.replay.capture import recorder
-from npucompose.replay.capture.kernels import Alone
+from npucompose.replay.capture.kernels import OneThread
 from npucompose.replay.executor.native import Call, Native, NativeFront
 from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
@@ -140,7 +140,7 @@ class CapturedGraph:
         Raises CaptureError, naming the operator and the model's line, for what cannot be replayed.
         """
         return cls._captured(
-            lambda alone: (recorder.record(graph_module, inputs, alone), None), graph_module, inputs, **how
+            lambda one_thread: (recorder.record(graph_module, inputs, one_thread), None), graph_module, inputs, **how
         )[0]
 
     @classmethod
@@ -161,12 +161,12 @@ class CapturedGraph:
 
         There may be several recordings of one plan.
         """
-        return cls._captured(lambda _alone: (plan, None), None, inputs, **how)[0]
+        return cls._captured(lambda _one_thread: (plan, None), None, inputs, **how)[0]
 
     @classmethod
     def _captured(
         cls,
-        run: Callable[[Alone | None], tuple[Plan, Any]],
+        run: Callable[[OneThread | None], tuple[Plan, Any]],
         graph_module: fx.GraphModule | None,
         inputs: Sequence[Any],
         *,
@@ -185,7 +185,7 @@ class CapturedGraph:
                 gate.check_input(index, value)
         with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
-            plan, results = run(executors.alone(workers))
+            plan, results = run(executors.one_thread(workers))
             recorded = time.perf_counter()
             with isolated_capture():
                 captured = cls(

@@ -17,7 +17,7 @@ from npucompose.registry import OURS, Registry
 from npucompose.report.words import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
-from npucompose.vendor.option_specs import Leaf, shown
+from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import known, tree_of
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def options(under: str = "", version: str | None = None) -> tuple[dict[str, Any]
     )
 
 
-def _table(version: str | None) -> Mapping[str, Leaf]:
+def _table(version: str | None) -> Mapping[str, OptionSpec]:
     return LEAVES if version is None else tree_of(known(version, "--torch-npu"))
 
 

@@ -31,6 +31,7 @@ from npucompose.sinking.verdicts import (
     short,
     unknown_sizes,
 )
+from npucompose.table.modes import modes_that
 
 TITLES: dict[StepId, str] = {
     "S0": "what TorchAir would log",
@@ -114,7 +115,7 @@ def _configuration(case: Case) -> _Finding:
         f"mode={question.mode}, shapes.dynamic={dynamic}, compile.fullgraph={str(question.fullgraph).lower()}, "
         f"tiling sink {'on' if question.sink else 'off'}, product {question.product or 'not named'}"
     ]
-    if question.mode != "max-autotune":
+    if question.mode not in modes_that("ge"):
         evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
     product = case.table.products[question.product] if question.product is not None else None
     if question.sink and product is not None and product.sinks is False:
@@ -208,7 +209,7 @@ def _sink_fix(use: Use, case: Case) -> str:
     products = [name for name, product in case.table.products.items() if product.sinks]
     if use.sink == "switched_off":
         python = "config.experimental_config.tiling_schedule_optimize = True"
-        mode = "" if case.question.mode == "max-autotune" else "mode=max-autotune "
+        mode = "" if case.question.mode in modes_that("ge") else "mode=max-autotune "
         return f"{mode}tiling=sink  # in Python: {python}"
     if use.sink == "packed":
         slots = " and ".join(use.changing)

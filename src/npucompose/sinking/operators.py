@@ -19,6 +19,7 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.results.sinking import Blame
 from npucompose.schema.experiment import Operator
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
+from npucompose.table.modes import modes_that
 from npucompose.table.options import option
 from npucompose.table.structure import structure
 from npucompose.vendor import devices
@@ -189,7 +190,7 @@ def _sink(row: Operator, question: Question, table: OperatorTable) -> Sink:
 
 def geared(graph: FxFacts, question: Question) -> frozenset[str]:
     """Symbols of sizes that gears turn into constants: TorchAir makes every size but the geared ones a constant too."""
-    if not question.gears or question.mode != "max-autotune":
+    if not question.gears or question.mode not in modes_that("ge"):
         return frozenset()
     return frozenset(symbol for symbol, origin in graph.symbols.items() if origin and ".size()[" in origin)
 

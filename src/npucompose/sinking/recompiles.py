@@ -16,6 +16,7 @@ from attrs import frozen
 
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import WORDS, Call, Shapes, dimension_of
+from npucompose.table.modes import modes_that
 
 Kind = Literal["size", "stride", "dtype", "rank", "value", "length", "least", "equal_sizes", "size_value", "other"]
 
@@ -203,7 +204,7 @@ def _size(guard: Guard, asked: Asked) -> str:
     if guard.actual in CONSTANT_SIZES or guard.expected in CONSTANT_SIZES:
         return f"{_least(guard, asked)} under every policy"
     gear = f", or pad it to a gear (shapes.gears: {{{name}.{at}: […]}}, with shapes=dynamic, on an NPU)"
-    gear = gear if asked.mode == "max-autotune" else ""
+    gear = gear if asked.mode in modes_that("ge") else ""
     if name in asked.static:
         dynamic = "" if asked.shapes.dynamic else ", and write shapes=dynamic"
         return (

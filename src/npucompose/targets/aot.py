@@ -14,7 +14,6 @@ from npucompose.targets.optional import CutsGraphs
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.replay.interface import Lowered
     from npucompose.targets.compilation import Backend
 
 

@@ -12,6 +12,7 @@ from airflow_free.stage import Facts, Stage
 from npucompose.errors import NpuComposeError
 from npucompose.results.measured import Candidate, Memory, Numerics
 from npucompose.results.record import BenchmarkFacts
+from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
 from npucompose.targets.optional import TimesStreams, device_memory, recording_facts
 
@@ -73,7 +74,7 @@ def in_turns(
 
 def _candidates(live: Session) -> dict[str, Callable[[], Any]]:
     functions: dict[str, Callable[..., Any]] = {"eager": live.reference}
-    if live.experiment.mode.name != "eager":
+    if MODES.get(live.experiment.mode.name).compiles:
         functions["compiled"] = live.compiled
     if live.detached is not None:
         functions["replay"] = live.detached
@@ -129,7 +130,7 @@ def compared(session: Session) -> Numerics | str:
 
 def candidate(session: Session) -> Candidate:
     """What of a session is timed."""
-    if session.experiment.mode.name == "eager":
+    if not MODES.get(session.experiment.mode.name).compiles:
         return "eager"
     return "compiled" if session.detached is None else "replay"
 

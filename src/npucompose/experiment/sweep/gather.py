@@ -48,21 +48,15 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
 def _of_ledger(place: Path, sort: str, descending: bool, limit: int | None) -> Gathered:
     with Ledger.read(place) as ledger:
         found = ledger.entries(by=sort, descending=descending, limit=limit)
-        best = _front_of(ledger)
-        lines = [
-            evolve(line, front=entry.key in best) for line, entry in zip(_of_entries(found, ledger), found, strict=True)
-        ]
-        return Gathered(lines=tuple(lines), counts=ledger.counts())
-
-
-def _front_of(ledger: Ledger) -> frozenset[str]:
-    """Keys of the points of the whole ledger that are on the front of their work."""
-    return best(
-        {
-            key: Timed(_work(model, target, overrides), *figures)
-            for key, overrides, (model, target, *figures) in ledger.timed(RIGHT)
-        }
-    )
+        front = best(
+            {
+                key: Timed(_work(model, target, overrides), *figures)
+                for key, overrides, (model, target, *figures) in ledger.timed(RIGHT)
+            }
+        )
+        lines = zip(_of_entries(found, ledger), found, strict=True)
+        shown = tuple(evolve(line, front=entry.key in front) for line, entry in lines)
+        return Gathered(lines=shown, counts=ledger.counts())
 
 
 DECIDES_WORK = ("model.", "experiment=", "+experiment=")

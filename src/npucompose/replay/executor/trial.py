@@ -23,7 +23,7 @@ from torch import fx
 
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import facts
-from npucompose.replay.capture.kernels import Alone
+from npucompose.replay.capture.kernels import OneThread
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native, Refused
 from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
@@ -243,7 +243,7 @@ class Executors:
         except build.Unavailable as error:
             return cls(wanted=wanted, why=error.line)
 
-    def alone(self, workers: Workers) -> Alone | None:
+    def one_thread(self, workers: Workers) -> OneThread | None:
         """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
         if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
             return None
@@ -283,9 +283,9 @@ class Executors:
             return None, PORTABLE
         if workers.count < 2:
             return None, "one thread is all that streams may have here"
-        if plan.unlike_alone:
+        if plan.thread_sensitive:
             return None, (
-                f"{plan.unlike_alone}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
+                f"{plan.thread_sensitive}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
             )
         return Threads.from_plan(plan, workers.count, sharing), ""
 
