@@ -11,7 +11,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import LABEL, Scope, control, stream_labels, tag_of, tagged_streams
-from npucompose.results.streams import Event
+from npucompose.results.streams import StreamEvent
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
@@ -28,7 +28,7 @@ class Timing:
     """One walk over a planned graph with a clock for each stream: {other stream: number of its last known kernel}."""
 
     streams: dict[str, str] = field(factory=dict)
-    events: list[Event] = field(factory=list)
+    events: list[StreamEvent] = field(factory=list)
     number: dict[fx.Node, int] = field(factory=dict)
     clocks: dict[fx.Node, Mapping[str, int]] = field(factory=dict)
     now: dict[str, Moment] = field(factory=dict)
@@ -83,7 +83,7 @@ class Timing:
             for other, at in moment.clock.items():
                 clock[other] = max(clock.get(other, -1), at)
             if self.streams[moment.kernel] != stream:
-                self.events.append(Event(recorder=moment.kernel, waiter=node.name))
+                self.events.append(StreamEvent(recorder=moment.kernel, waiter=node.name))
         self.number[node] = clock[stream] = len(self.number)
         self.streams[node.name] = stream
         self.clocks[node] = clock
