@@ -1,6 +1,6 @@
 """Expressions of a script: names, constants, what is put together of known values, and calls.
 
-What is not known stays as it was told: a comparison of an environment variable is not known because of that variable.
+What is not known keeps its reason: a comparison of an environment variable is not known because of that variable.
 """
 
 from __future__ import annotations

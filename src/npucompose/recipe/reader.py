@@ -16,7 +16,6 @@ from attrs import define, field
 
 from npucompose.recipe.calls import PATCHING_MODULE, called
 from npucompose.recipe.expressions import Expressions
-from npucompose.recipe.genuine import is_node_filter
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
@@ -39,6 +38,7 @@ from npucompose.recipe.values import (
     plain,
     rounds_of,
 )
+from npucompose.recipe.vendor_options import is_node_filter
 from npucompose.vendor.versions import REFERENCE
 
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")

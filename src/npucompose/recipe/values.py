@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, field, frozen
 
-from npucompose.recipe.genuine import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
+from npucompose.recipe.vendor_options import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 TOO_MANY = "it holds too many values"
