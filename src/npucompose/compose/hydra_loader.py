@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npucompose.compose.conf import conf_dir, installed_dirs
+from npucompose.compose.conf import WITHOUT_YAML, conf_dir, installed_dirs
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.references import escaped, resolved
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 
+REGISTERED = "registered://"
+"""Where choices lie that have no file."""
 MOST_FILES = 1_000
 """Of one defaults list, a file counted each time that it is named."""
 DEEPEST = 50
@@ -110,7 +112,7 @@ def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.object_type import ObjectType
-    from hydra.plugins.config_source import ConfigResult
+    from hydra.plugins.config_source import ConfigResult, ConfigSource
     from omegaconf import OmegaConf
 
     theirs = {str(folder) for folder in config_dirs}
@@ -134,6 +136,37 @@ def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
                 provider=self.provider,
                 header={"package": read.package},
             )
+
+    class Registered(ConfigSource):
+        """A choice of every target, model and pass that has no file: its name, and every option at its default."""
+
+        def __init__(self) -> None:
+            super().__init__("registered", REGISTERED)
+
+        @staticmethod
+        def scheme() -> str:
+            return "registered"
+
+        def available(self) -> bool:
+            return True
+
+        def is_group(self, config_path: str) -> bool:
+            return config_path in WITHOUT_YAML
+
+        def is_config(self, config_path: str) -> bool:
+            group, _, name = config_path.rpartition("/")
+            return group in WITHOUT_YAML and name in WITHOUT_YAML[group]
+
+        def load_config(self, config_path: str) -> Any:
+            group, _, name = config_path.rpartition("/")
+            content = {name: {}} if group == "passes" else {"name": name}
+            package = WITHOUT_YAML[group].package(name)
+            return ConfigResult(
+                config=OmegaConf.create(content), path=REGISTERED, provider=package, header={"package": None}
+            )
+
+        def list(self, config_path: str, results_filter: Any) -> list[str]:
+            return [*WITHOUT_YAML[config_path].names()]
 
     class GuardedRepository(ConfigRepository):
         """Reads each file once; what it hands out is a copy, because Hydra changes what it is given."""
@@ -167,7 +200,9 @@ def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
 
         def add_installed(self) -> None:
             if self.without:
-                added = [FileConfigSource(package, f"file://{folder}") for folder, package in installed_dirs().items()]
+                folders = installed_dirs().items()
+                added: list[Any] = [FileConfigSource(package, f"file://{folder}") for folder, package in folders]
+                added.append(Registered())
                 self.ours, self.without = [*self.ours, *added], False
                 self.sources[-1:-1] = added  # Hydra's own has to be the last
 
