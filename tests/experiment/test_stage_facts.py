@@ -11,7 +11,7 @@ import torch
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment.stages import ablation, benchmark, facts, modes
 from npucompose.experiment.stages.ablation import lists
-from npucompose.experiment.stages.capture import Capture, _named, _shared, _summed
+from npucompose.experiment.stages.capture import CaptureStage, _named, _shared, _summed
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
 from npucompose.results.measured import ALL, Memory, Numerics, Variant
@@ -46,15 +46,15 @@ def session(recordings: list[Any], handle: Any = "handle", why: str = "", device
 def test_the_stage_capture_tells_of_all_recordings() -> None:
     one = {"seconds": 0.5, "kernels": 3, "executor": "native", "executor_reason": "", "pool_bytes": 10,
            "unplanned_bytes": 20, "live_bytes": 5, "slabs": [(1, 12)]}  # fmt: skip
-    found: Any = Capture().run(session([one, {**one, "executor_reason": "slow"}]), lambda done: None)
+    found: Any = CaptureStage().run(session([one, {**one, "executor_reason": "slow"}]), lambda done: None)
     assert found["recordings"] == [one, {**one, "executor_reason": "slow"}]
     assert found["capture"] == facts_of(
         CaptureFacts(seconds=1.0, captures=2, kernels=6, executor="native", why_executor="slow", detached=True)
     )
     assert found["memory"] == facts_of(Memory(pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10))
-    attached: Any = Capture().run(session([one], None, "it grows"), lambda done: None)
+    attached: Any = CaptureStage().run(session([one], None, "it grows"), lambda done: None)
     assert (attached["capture"]["detached"], attached["capture"]["why_attached"]) == (False, "it grows")
-    nothing = Capture().run(session([]), lambda done: None)
+    nothing = CaptureStage().run(session([]), lambda done: None)
     assert nothing == {"recordings": [], "capture": None, "memory": facts_of(Memory())}
 
 
@@ -62,7 +62,7 @@ def test_the_memory_of_the_device_is_told_with_and_without_a_recording() -> None
     device = {"device_peak_bytes": 7, "device_reserved_peak_bytes": 8, "device_total_bytes": 9}
     one = {"seconds": 0.5, "kernels": 3, "pool_bytes": 10, "unplanned_bytes": 20, "live_bytes": 5}
     for recordings in ([], [one]):
-        found: Any = Capture().run(session(recordings, device=device), lambda done: None)
+        found: Any = CaptureStage().run(session(recordings, device=device), lambda done: None)
         assert {name: found["memory"][name] for name in device} == device
 
 
