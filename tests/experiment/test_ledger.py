@@ -95,10 +95,10 @@ def test_a_ledger_of_another_version_is_left_alone(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from npucompose.experiment.sweep.run import Entry, Ledger
-with Ledger.open(Path(sys.argv[1])) as ledger:
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
+with PointLedger.open(Path(sys.argv[1])) as ledger:
     for n in range(100000):
-        ledger.write([Entry(key=f"{n:064x}", status="ok", overrides=(f"seed={n}",))])
+        ledger.write([PointEntry(key=f"{n:064x}", status="ok", overrides=(f"seed={n}",))])
         print(n, flush=True)
 """
 

@@ -186,7 +186,7 @@ def compiled_session(recordings: list[Any]) -> Any:
             target=SimpleNamespace(recordings=lambda backend: recordings),
             effective=[SimpleNamespace(option="x"), SimpleNamespace(option="y")],
         ),
-        experiment=SimpleNamespace(mode=SimpleNamespace(name="m")),
+        experiment=SimpleNamespace(mode=SimpleNamespace(name="max-autotune")),
         detached=None,
         first_call=SimpleNamespace(times=SimpleNamespace(total_s=2.5)),
     )
@@ -208,12 +208,12 @@ def test_a_variant_s_row_and_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) 
 def test_a_mode_s_row_names_the_options_that_are_idle_in_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     live: Any = SimpleNamespace(checked=SimpleNamespace(effective=[SimpleNamespace(option="x")]))
     monkeypatch.setattr(modes, "compared", lambda session: PASSED)
-    found = modes._tried("m", compiled_session([]), live)
+    found = modes._tried("max-autotune", compiled_session([]), live)
     assert (found.idle, found.candidate, found.compile_s, found.problem) == (("y",), "compiled", 2.5, "a; b")
     assert (found.passed, found.bitwise, found.max_abs_err) == (True, False, 0.5)
     assert modes._tried("eager", compiled_session([]), live).idle == ()
     monkeypatch.setattr(modes, "compared", lambda session: "no")
-    refused = modes._tried("m", compiled_session([]), live)
+    refused = modes._tried("max-autotune", compiled_session([]), live)
     assert (refused.passed, refused.problem, refused.idle, refused.candidate) == (False, "no", ("y",), None)
 
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_compared_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("mode", "detached", "expected"), [("eager", None, "eager"), ("m", None, "compiled"), ("m", True, "replay")]
+    ("mode", "detached", "expected"), [("eager", None, "eager"), ("max-autotune", None, "compiled"), ("max-autotune", True, "replay")]
 )
 def test_what_of_a_session_is_timed(mode: str, detached: Any, expected: str) -> None:
     live: Any = Live(mode, detached)
