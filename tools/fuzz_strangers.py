@@ -130,7 +130,9 @@ class Maker:
                 for _ in range(chance.randint(0, 3)):
                     value = chance.choice((chance.choice(self.values), b"\xff", -1, 2**62, 0.5, None, "[[", "{}"))
                     with contextlib.suppress(Exception):  # what SQLite itself refuses
-                        ledger.connection.execute(f"UPDATE points SET {chance.choice(PointLedger.columns())} = ?", (value,))
+                        ledger.connection.execute(
+                            f"UPDATE points SET {chance.choice(PointLedger.columns())} = ?", (value,)
+                        )
             data = (Path(place) / "sweeps.sqlite").read_bytes()
         if chance.random() < 0.5:
             data = mutated(data, chance, self.words)

@@ -21,7 +21,15 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.report.words import as_count, contract_words, written
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
 from npucompose.results.graphs import Adaptation, DryRun
-from npucompose.results.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
+from npucompose.results.sinking import (
+    Blame,
+    DiagnosisStep,
+    Explanation,
+    GraphKind,
+    SinkingFacts,
+    SinkingVerdict,
+    StepStatus,
+)
 from npucompose.table.structure import facts_of
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
@@ -86,13 +94,13 @@ def _verdicts(facts: SinkingFacts) -> Iterator[tuple[Text, Text, Text]]:
         yield Text(f"  {TITLES[name]}"), value, Text("\n".join(verdict.evidence))
 
 
-def verdict_words(name: str, verdict: Verdict) -> str:
+def verdict_words(name: str, verdict: SinkingVerdict) -> str:
     """`GE build static (derived)`."""
     value, *certainty = value_words(verdict)
     return f"{TITLES[name]} {value}{''.join(f' ({words})' for words in certainty)}"
 
 
-def value_words(verdict: Verdict) -> tuple[str, ...]:
+def value_words(verdict: SinkingVerdict) -> tuple[str, ...]:
     """Value and certainty; of a graph that does not exist nothing is unsure."""
     seen = verdict.value == "failed" and verdict.certainty == "unknown"
     return (verdict.value,) if seen else (verdict.value, verdict.certainty)
@@ -108,7 +116,7 @@ def _blame(blame: tuple[Blame, ...]) -> Iterator[tuple[Text, Text, Text]]:
         yield Text("  to blame"), Text(one.graph or ""), Text(f"{who}\n{rule}{one.reason}{where}")
 
 
-def _steps(steps: tuple[Step, ...]) -> Iterator[tuple[Text, Text, Text]]:
+def _steps(steps: tuple[DiagnosisStep, ...]) -> Iterator[tuple[Text, Text, Text]]:
     for step in steps:
         words = Text(f"{step.title}")
         words.append("".join(f"\n{line}" for line in step.evidence), style="dim")

@@ -12,7 +12,7 @@ from npucompose.results.measured import (
     CallStatistics,
     Candidate,
     Cause,
-    Memory,
+    MemoryFacts,
     ModeFacts,
     ModeTime,
     Numerics,
@@ -194,7 +194,7 @@ def overwrites_words(report: Report) -> list[str]:
     return [graph.overwrites.words(graph.id) for graph in report.graphs if graph.overwrites is not None]
 
 
-def memory_words(memory: Memory) -> list[str]:
+def memory_words(memory: MemoryFacts) -> list[str]:
     """`pool 9.2 KiB (160.0 KiB without reuse, 4.0 KiB live at most)`, `process peak 512.0 MiB`, the device's peak."""
     apart, taken = memory.pool_bytes, memory.taken_bytes
     shared = apart is not None and taken is not None and taken < apart
