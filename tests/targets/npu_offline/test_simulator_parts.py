@@ -18,6 +18,7 @@ from npucompose.targets.npu_offline.simulator import classes, compiled, ge_sessi
 from npucompose.targets.npu_offline.simulator.device import Device, Ledger, Recording
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.vendor.devices import device_of
+from tests.targets.npu_offline.asked import on_stream
 
 # Installed.
 
@@ -172,7 +173,7 @@ def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(compiled_
 
 def test_memory_of_a_recording_is_given_itself_and_no_mode_sees_how(compiled_functions: dict[str, Any]) -> None:
     x, recording = torch.ones(4), Recording(compiled_functions["device"])
-    with compiled_functions["device"].stream(1):
+    with on_stream(compiled_functions["device"], 1):
         recording.begin()
         y = x * 2
         recording.end()
