@@ -330,7 +330,7 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for module in (converter, compiler):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ge_session, "_PLACED", [])
+    ge_session.place_ge_graphs.cache_clear()
     monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")
     monkeypatch.setattr(ge_session, "on_npu", lambda value: f"placed {value}")
     monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
