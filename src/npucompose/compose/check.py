@@ -80,7 +80,7 @@ class SectionCache:
 def _sections() -> dict[str, Any]:
     """{field of an experiment: its class or classes}; choices are shaped anew for each point, and are not shared."""
     fields = attrs.fields(attrs.resolve_types(Experiment))
-    return {f.name: f.type for f in fields if f.type is not Choice and classes_of(f.type)}
+    return {f.name: f.type for f in fields if f.type not in (Choice, Extensions) and classes_of(f.type)}
 
 
 def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:

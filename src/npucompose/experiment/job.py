@@ -241,12 +241,12 @@ def recipe_key(values: Mapping[str, Any]) -> str:
     return digest({name: value for name, value in values.items() if name not in EXCLUDED | WHERE_IT_RUNS})
 
 
-def _device_results() -> Iterator[premises.Results]:
+def _device_results() -> Iterator[premises.DeviceResults]:
     for file in sorted(device_folder("").glob("*/verdicts.json")):
         yield premises.read(file, read_text(file))
 
 
-def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.Results]) -> None:
+def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.DeviceResults]) -> None:
     """ConfigError where an experiment for an NPU rests on a claim that a device refuted. Claims of a kit about its own
     recipe count where it is this one.
     """
