@@ -16,18 +16,18 @@ from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
 from npucompose.results.graphs import RuleFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
-from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Expect
 
 SINKING = SinkingFacts.from_verdicts(
-    fx_graph=Verdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),
-    ge_graph=Verdict(value="static", certainty="proven", evidence=("Data query [2, 8, 1, 64]",)),
-    ge_build=Verdict(value="dynamic", certainty="derived", evidence=("row 5",)),
+    fx_graph=SinkingVerdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),
+    ge_graph=SinkingVerdict(value="static", certainty="proven", evidence=("Data query [2, 8, 1, 64]",)),
+    ge_build=SinkingVerdict(value="dynamic", certainty="derived", evidence=("row 5",)),
     path=3,
     blame=(Blame(node="fia", operator="npu.fia", reason="its tiling depends on actual_seq_lengths", source="m.py:12"),),
     steps=(
-        Step(id="S1", title="configuration", status="problem", evidence=("tiling=host",), fix="tiling=sink"),
-        Step(id="S2", title="placeholders", status="ok"),
+        DiagnosisStep(id="S1", title="configuration", status="problem", evidence=("tiling=host",), fix="tiling=sink"),
+        DiagnosisStep(id="S2", title="placeholders", status="ok"),
     ),
 )
 

@@ -14,7 +14,7 @@ from npucompose.experiment.stages.ablation import lists
 from npucompose.experiment.stages.capture import Capture, _named, _shared, _summed
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
-from npucompose.results.measured import ALL, Memory, Numerics, Variant
+from npucompose.results.measured import ALL, MemoryFacts, Numerics, Variant
 from npucompose.results.record import CaptureFacts
 from npucompose.table.structure import facts_of
 
@@ -51,11 +51,13 @@ def test_the_stage_capture_tells_of_all_recordings() -> None:
     assert found["capture"] == facts_of(
         CaptureFacts(seconds=1.0, captures=2, kernels=6, executor="native", why_executor="slow", detached=True)
     )
-    assert found["memory"] == facts_of(Memory(pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10))
+    assert found["memory"] == facts_of(
+        MemoryFacts(pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10)
+    )
     attached: Any = Capture().run(session([one], None, "it grows"), lambda done: None)
     assert (attached["capture"]["detached"], attached["capture"]["why_attached"]) == (False, "it grows")
     nothing = Capture().run(session([]), lambda done: None)
-    assert nothing == {"recordings": [], "capture": None, "memory": facts_of(Memory())}
+    assert nothing == {"recordings": [], "capture": None, "memory": facts_of(MemoryFacts())}
 
 
 def test_the_memory_of_the_device_is_told_with_and_without_a_recording() -> None:

@@ -19,6 +19,7 @@ from npucompose.experiment.sweep import gather
 from npucompose.experiment.sweep.run import Entry, Ledger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
+from npucompose.schema.experiment import Mode
 from npucompose.table.options import option
 from npucompose.table.structure import of_facts, structure
 from npucompose.vendor import versions
@@ -213,14 +214,7 @@ CASES = (
     ),
     Case(
         LEDGER,
-        "usable :: from None",
-        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
-        "cannot be used: the point",
-        "_NoneOfOurs",
-    ),
-    Case(
-        LEDGER,
-        "_NoneOfOurs(",
+        "_typed :: from None",
         ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
         "cannot be used: the point",
         "'status' must be",
@@ -272,6 +266,13 @@ CASES = (
     Case(FACTS, "_Wrong(words, raw)", report({**REPORT, "key": 3}), "'key' must be text: 3 @ report"),
     Case(FACTS, "at most 64 bits", toy(number=2**70), "'number' must be a number of at most 64 bits"),
     Case(FACTS, "_literal :: raise", toy(word="c"), "'word' must be one of a, b: 'c'"),
+    Case(
+        FACTS,
+        "_registered :: raise",
+        lambda folder: structure(Mode, {"name": "fast"}, "mode"),
+        "'name' must be one of max-autotune",
+        "'name' must be in (",
+    ),
     Case(FACTS, "_union :: raise", toy(maybe="3"), "'maybe' must be an integer or null: '3'"),
     Case(FACTS, "_named :: 'a mapping', raw", toy(named=3), "'named' must be a mapping: 3", "no attribute 'get'"),
     Case(FACTS, "whose name is one of", toy(named={"name": "c"}), "name is one of one, two: 'c'", "is missing"),

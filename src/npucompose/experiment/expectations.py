@@ -6,6 +6,7 @@ GE) is a ConfigError before anything runs: a run that goes wrong only because of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ JUDGED_BY: Mapping[str, str] = {
     "permutes": "compile",
 }
 """{expectation: the stage whose facts it is judged by}."""
+NO_VERDICT = "no verdict: nothing was compiled"
 OF_GE = ("ge_graph", "ge_build", "path")
 OF_EAGER = ("recompiles", "bitwise")
 """What can be asked of a run that compiles nothing."""
@@ -94,14 +96,8 @@ class Found:
 
 def _judged(name: str, wanted: Any, found: Found) -> Expectation:
     got = found.got
-    if got is None:
-        held = False
-    elif name == "recompiles":
-        held = got <= wanted
-    elif name == "speedup":
-        held = got >= wanted
-    else:
-        held = got == wanted
+    holds = {"recompiles": operator.le, "speedup": operator.ge}.get(name, operator.eq)
+    held = got is not None and holds(got, wanted)
     more = len(found.evidence) - EVIDENCE_KEPT
     evidence = found.evidence[:EVIDENCE_KEPT] + ((f"and {more} more",) if more > 0 else ())
     return Expectation(name=name, wanted=wanted, got=got, held=held, evidence=evidence)
@@ -113,10 +109,9 @@ def _judged(name: str, wanted: Any, found: Found) -> Expectation:
 def _fx_graph(report: Report) -> Found:
     if not report.graphs:
         return Found(None, ("no graph was compiled",))
-    dynamic = [g for g in report.graphs if g.fx == "dynamic"]
-    if not dynamic:
+    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in report.graphs if g.fx == "dynamic"]
+    if not symbols:
         return Found("static", (f"no symbol in {listed(g.id for g in report.graphs)}",))
-    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in dynamic]
     return Found("dynamic", (*symbols, *_blamed(report.sinking), *map(_told, report.recompiles)))
 
 
@@ -124,7 +119,7 @@ def _verdict(name: str) -> Callable[[Report], Found]:
     def find(report: Report) -> Found:
         facts = report.sinking
         if facts is None:
-            return Found(None, ("no verdict: nothing was compiled",))
+            return Found(None, (NO_VERDICT,))
         evidence = facts.evidence.get(name, ())
         sure = facts.certainty.get(name, "unknown")
         return Found(
@@ -137,7 +132,7 @@ def _verdict(name: str) -> Callable[[Report], Found]:
 def _path(report: Report) -> Found:
     facts = report.sinking
     if facts is None:
-        return Found(None, ("no verdict: nothing was compiled",))
+        return Found(None, (NO_VERDICT,))
     if facts.path is None:
         return Found(None, ("no operator of the graph takes its tiling from values, or nobody can tell",))
     verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
@@ -161,15 +156,10 @@ def _steps(facts: SinkingFacts) -> tuple[str, ...]:
 def _recompiles(report: Report) -> Found:
     if report.stages.replay is None:
         return Found(None, ("the stage replay was not reached",))
-    if _not_reached(report):
+    declared = report.experiment.get("model", {}).get("sequence")
+    if declared and report.stages.sequence is None:  # the comparison before the calls failed
         return Found(None, ("the stage sequence was not reached",))
     return Found(len(report.recompiles), tuple(map(_told, report.recompiles)))
-
-
-def _not_reached(report: Report) -> bool:
-    """Calls were declared and not made, because the comparison before them failed."""
-    model = report.experiment.get("model", {})
-    return bool(model.get("sequence")) and report.stages.sequence is None
 
 
 def _told(again: Recompile) -> str:

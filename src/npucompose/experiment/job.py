@@ -15,7 +15,7 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
-from npucompose.compose.check import Checked, Known, check
+from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations, tracking
@@ -65,7 +65,7 @@ class PlanContext:
 
     def __init__(self) -> None:
         self.versions = versions()
-        self.known = Known()
+        self.sections = SectionCache()
         self.code: dict[str, str] = {}
         self._devices: dict[str, Mapping[str, str]] = {}
 
@@ -119,7 +119,7 @@ class Job:
 
 
 def _job(composed: Composed, context: PlanContext) -> Job:
-    checked = check(composed, known=context.known)
+    checked = check(composed, sections=context.sections)
     target = checked.target
     experiment = checked.experiment
     asked = wanted(checked)
@@ -241,12 +241,12 @@ def recipe_key(values: Mapping[str, Any]) -> str:
     return digest({name: value for name, value in values.items() if name not in EXCLUDED | WHERE_IT_RUNS})
 
 
-def _device_results() -> Iterator[premises.Results]:
+def _device_results() -> Iterator[premises.DeviceResults]:
     for file in sorted(device_folder("").glob("*/verdicts.json")):
         yield premises.read(file, read_text(file))
 
 
-def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.Results]) -> None:
+def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.DeviceResults]) -> None:
     """ConfigError where an experiment for an NPU rests on a claim that a device refuted. Claims of a kit about its own
     recipe count where it is this one.
     """

@@ -12,12 +12,12 @@ from attrs import evolve, frozen
 
 from npucompose.results.sinking import (
     Blame,
+    DiagnosisStep,
     Failure,
     SinkingFacts,
-    Step,
+    SinkingVerdict,
     StepId,
     StepStatus,
-    Verdict,
 )
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, Question
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
@@ -70,14 +70,16 @@ class _Finding:
     fix: str | None = None
 
 
-def steps(case: Case) -> tuple[Step, ...]:
+def steps(case: Case) -> tuple[DiagnosisStep, ...]:
     """S0 to S8, in order."""
     found = [_step(step_id, act(case)) for step_id, act in _STEPS.items()]
     return (*found, _step("S8", _bundle(found)))
 
 
-def _step(step_id: StepId, found: _Finding) -> Step:
-    return Step(id=step_id, title=TITLES[step_id], status=found.status, evidence=short(found.evidence), fix=found.fix)
+def _step(step_id: StepId, found: _Finding) -> DiagnosisStep:
+    return DiagnosisStep(
+        id=step_id, title=TITLES[step_id], status=found.status, evidence=short(found.evidence), fix=found.fix
+    )
 
 
 def _outcome(case: Case, evidence: Sequence[str], *, bad: bool, unsure: bool = False) -> _Finding:
@@ -286,7 +288,7 @@ def _recompiles(change: Change, question: Question) -> tuple[str, str | None]:
     return f"the {change.what} is a symbol: nothing is compiled again", None
 
 
-def _bundle(found: Sequence[Step]) -> _Finding:
+def _bundle(found: Sequence[DiagnosisStep]) -> _Finding:
     unsure = [step.id for step in found if step.status == "unknown"]
     if not unsure:
         return _Finding(status="skipped", evidence=["the steps above explain it"])
@@ -349,7 +351,7 @@ def not_compiled(question: Question, error: str) -> SinkingFacts:
         step = "S3"
         fix = "torch.where(condition, a, b) or torch.cond: what the values decide must not decide which code runs"
     found[step] = _Finding(status="problem", evidence=(error,), fix=fix)
-    unknown = Verdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
+    unknown = SinkingVerdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
     return SinkingFacts.from_verdicts(
         fx_graph=unknown,
         ge_graph=unknown,

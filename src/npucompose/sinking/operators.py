@@ -151,8 +151,7 @@ class Use:
 
 def uses(graph: FxFacts, question: Question, table: OperatorTable) -> tuple[Use, ...]:
     """In the graph's order; operators that read no value are not among them."""
-    found = (_use(op, question, table) for op in graph.ops)
-    return tuple(use for use in found if use is not None)
+    return tuple(use for op in graph.ops if (use := _use(op, question, table)) is not None)
 
 
 def _use(op: Op, question: Question, table: OperatorTable) -> Use | None:
@@ -224,7 +223,14 @@ def dynamic_ops(
                 graph, op, "row 4", f"its subgraph {inner.graph} has {inner.node}: {inner.reason}"
             )
         elif use is not None and use.static is not True:
-            (dynamic if use.static is False else unsure)[op.name] = _values(graph, use, question)
+            (dynamic if use.static is False else unsure)[op.name] = _blame(
+                graph,
+                op,
+                "row 1" if use.sink == "packed" else "row 5",
+                sentence(use, question),
+                argument=use.changing[0],
+                symbol=next(iter(use.symbols), None),
+            )
     return dynamic, unsure
 
 
@@ -270,12 +276,6 @@ def sentence(use: Use, question: Question) -> str:
     source = use.row.source if use.row is not None else "the operator table has no row for it"
     slots = " and ".join(use.changing)
     return SENTENCES[use.sink].format(slots=slots, source=source, product=question.product)
-
-
-def _values(graph: FxFacts, use: Use, question: Question) -> Blame:
-    symbol = use.symbols[0] if use.symbols else None
-    rule = "row 1" if use.sink == "packed" else "row 5"
-    return _blame(graph, use.op, rule, sentence(use, question), argument=use.changing[0], symbol=symbol)
 
 
 def _blame(

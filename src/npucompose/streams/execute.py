@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,6 +73,17 @@ def hint(size: Any) -> float:
     return float(size)
 
 
+def missing_first(wanted: Iterable[fx.Node], there: Container[fx.Node]) -> Iterator[fx.Node]:
+    """What is not `there` of these nodes and of what they are made of, inputs first; the caller puts it there."""
+    stack = list(wanted)
+    while stack:
+        missing = [source for source in stack[-1].all_input_nodes if source not in there]
+        if missing and stack[-1] not in there:
+            stack += missing
+        elif (node := stack.pop()) not in there:
+            yield node
+
+
 class Execution:
     """One run: values by node; a kernel when it is told to, everything else when somebody needs it."""
 
@@ -87,18 +98,10 @@ class Execution:
 
     def prepare(self, kernel: fx.Node) -> None:
         """The views and sizes that a kernel reads. KeyError, naming it, where another kernel's result is not there."""
-        stack = [source for source in kernel.all_input_nodes if source not in self._values]
-        while stack:
-            node = stack[-1]
-            missing = [source for source in node.all_input_nodes if source not in self._values]
+        for node in missing_first(kernel.all_input_nodes, self._values):
             if node in self._kernels:
                 raise KeyError(node.name)
-            if missing:
-                stack += missing
-                continue
-            stack.pop()
-            if node not in self._values:
-                self._values[node] = self._interpreter.run_node(node)
+            self._values[node] = self._interpreter.run_node(node)
 
     def run(self, kernel: fx.Node) -> Any:
         value = self._values[kernel] = self._interpreter.run_node(kernel)

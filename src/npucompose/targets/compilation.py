@@ -25,7 +25,7 @@ from npucompose.results.effective import Effective
 from npucompose.results.graphs import Outside, Partition, PassRecord, npu_words, refused_on_npu
 from npucompose.results.measured import CallStatistics
 from npucompose.results.sinking import CacheUse, Failure
-from npucompose.results.streams import Decision, Plan
+from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
@@ -83,11 +83,11 @@ class Compilation:
         _ = self.plan, self.judged, self.facts
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> StreamAssignment:
         """The streams and events that stand in the graph; no streams where nothing says so."""
         graph = self.graph_module.graph
         planned = self.decision is not None or orders_streams(graph)
-        return plan_of(graph) if planned else Plan()
+        return plan_of(graph) if planned else StreamAssignment()
 
     @cached_property
     def judged(self) -> Decision | None:

@@ -114,7 +114,9 @@ def point_of(
         job = Job.of(_honestly(composer.compose(texts), proposed), context)
         _check_device(job)
     except ConfigError as error:
-        return Point(number=number, overrides=own, job=None, problems=error.problems, key=_key_of_illegal(own))
+        # There is no experiment: the key is of what was asked for, without where and when it would have run.
+        key = digest(["illegal", [text for text in own if _first(text) not in NOT_IN_A_KEY]])
+        return Point(number=number, overrides=own, job=None, problems=error.problems, key=key)
     return Point(number=number, overrides=own, job=job, key=job.key)
 
 
@@ -132,11 +134,6 @@ def _honestly(composed: Composed, proposed: Collection[str]) -> Composed:
 def _first(text: str) -> str:
     """`executor` of `+executor.jobs=2`."""
     return re.split(r"[.=/]", text.lstrip("+~"), maxsplit=1)[0]
-
-
-def _key_of_illegal(texts: Sequence[str]) -> str:
-    """Of what was asked for: there is no experiment. Where and when it would have run is left out, as in other keys."""
-    return digest(["illegal", [text for text in texts if _first(text) not in NOT_IN_A_KEY]])
 
 
 def _check_device(job: Job) -> None:

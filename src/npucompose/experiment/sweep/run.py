@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import attrs
+import yaml
 from attrs import field, frozen
 
 from airflow_free import ledger
@@ -166,13 +167,11 @@ class PointFolder:
 
     def make(self, job: Job) -> Path:
         """Make it, with `.hydra/` inside, and return the path."""
-        import yaml
-
         inside = self.path / SUBFOLDER
         inside.mkdir(parents=True, exist_ok=True)
         texts = {"config.yaml": dict(job.composed.tree), "overrides.yaml": list(self.point.overrides)}
         for name, content in texts.items():
-            write_atomically(inside / name, yaml.dump(content, Dumper=_dumper(), sort_keys=False, allow_unicode=True))
+            write_atomically(inside / name, yaml.dump(content, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
         return self.path
 
     def keep(self, job: Job) -> None:
@@ -247,8 +246,5 @@ def _is_of_another(path: Path, point: Point) -> bool:
         return True
 
 
-def _dumper() -> type:
-    """libyaml's where PyYAML has it: the option tree is long, and a sweep has many of them."""
-    import yaml
-
-    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's where PyYAML has it: the option tree is long, and a sweep has many of them."""

@@ -1,4 +1,7 @@
-"""Adapts operators to what a device takes, rule by rule, as `conf/adapt` asks."""
+"""Adapts operators to what a device takes, rule by rule, as `conf/adapt` asks: the pass, and its dry run.
+
+What a rule may say is schema/adapt.py, where it matches graphs/matching.py; here it is only applied.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Takes out permutes, copies and casts that undo each other."""
+"""Takes out permutes, copies and casts that undo each other.
+
+Only what moves data without computing it is looked at here; equal calls and calls without effect are simplify.py's.
+"""
 
 from __future__ import annotations
 

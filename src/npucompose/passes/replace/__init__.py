@@ -1,4 +1,7 @@
-"""Replaces named patterns of operators by fused ones."""
+"""Replaces named patterns of operators by fused ones: the pass, and the patterns by name.
+
+How one is found in a graph is graphs/matching.py; patterns of a framework of their own are installed packages'.
+"""
 
 from __future__ import annotations
 

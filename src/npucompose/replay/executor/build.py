@@ -181,7 +181,7 @@ def folder() -> Path:
     version = metadata.version("torch")
     stat = library.stat()
     abi = sysconfig.get_config_var("SOABI")
-    told = [
+    identity = [
         version,
         str(abi),
         platform.machine(),
@@ -191,7 +191,7 @@ def folder() -> Path:
         repr(HELD),
         repr(UNITS),
     ]
-    digest = hashlib.sha256("\0".join(told).encode())
+    digest = hashlib.sha256("\0".join(identity).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"

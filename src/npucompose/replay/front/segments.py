@@ -257,7 +257,7 @@ def _written_in_place(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def planned(module: fx.GraphModule, device: str) -> Partition:
-    """How a graph will be cut, as far as it tells by itself."""
+    """How a graph will be cut, as far as the graph shows."""
     whole = _written_in_place(module)
     refused = dict(refused_by_recordings(whole.graph, device))
     if not refused:
