@@ -271,6 +271,7 @@ CASES = (
         "_registered :: raise",
         lambda folder: structure(Mode, {"name": "fast"}, "mode"),
         "'name' must be one of max-autotune",
+        "'name' must be in (",
     ),
     Case(FACTS, "_union :: raise", toy(maybe="3"), "'maybe' must be an integer or null: '3'"),
     Case(FACTS, "_named :: 'a mapping', raw", toy(named=3), "'named' must be a mapping: 3", "no attribute 'get'"),

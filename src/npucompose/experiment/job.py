@@ -15,7 +15,7 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
-from npucompose.compose.check import Checked, Known, check
+from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations, tracking
@@ -65,7 +65,7 @@ class PlanContext:
 
     def __init__(self) -> None:
         self.versions = versions()
-        self.known = Known()
+        self.sections = SectionCache()
         self.code: dict[str, str] = {}
         self._devices: dict[str, Mapping[str, str]] = {}
 
@@ -119,7 +119,7 @@ class Job:
 
 
 def _job(composed: Composed, context: PlanContext) -> Job:
-    checked = check(composed, known=context.known)
+    checked = check(composed, sections=context.sections)
     target = checked.target
     experiment = checked.experiment
     asked = wanted(checked)
