@@ -16,6 +16,8 @@ from npucompose.targets import TARGETS
 
 WITHOUT_YAML: Mapping[str, Registry[Any]] = {"target": TARGETS, "model": MODELS, "passes": PASSES}
 """Groups in which a name that is registered needs no file."""
+REGISTERED = "registered://"
+"""Where choices lie that have no file."""
 
 
 def conf_dir() -> Path:

@@ -16,6 +16,7 @@ from npucompose.graphs.scopes import LABEL, PRIORITY, control, core_scope
 from npucompose.results.streams import StreamAssignment
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.streams.execute import missing_first
 
 
 def emit(graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: Capabilities) -> None:
@@ -33,10 +34,10 @@ def emit(graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: C
     the kernel they are made of; what is made of inputs alone stands before its first reader. Joining the side streams
     before the outputs is the target's duty (TorchAir's capture closure does it).
     """
-    _Writer(graph, plan, dependence, can).write()
+    _PlanWriter(graph, plan, dependence, can).write()
 
 
-class _Writer:
+class _PlanWriter:
     """Appends to the end of the node list (before the output), kernel by kernel; what is moved is never lost."""
 
     def __init__(self, graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: Capabilities) -> None:
@@ -111,16 +112,8 @@ class _Writer:
 
     def _demand(self, node: fx.Node) -> None:
         """A node without a kernel, and before it what it is made of."""
-        stack = [node]
-        while stack:
-            top = stack[-1]
-            missing = [source for source in top.all_input_nodes if source not in self.placed]
-            if missing and top not in self.placed:
-                stack += missing
-                continue
-            stack.pop()
-            if top not in self.placed:
-                self._place(top)
+        for missing in missing_first([node], self.placed):
+            self._place(missing)
 
     def _follow(self, kernel: fx.Node) -> None:
         for node in self.followers.get(kernel, ()):
