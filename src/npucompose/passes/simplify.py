@@ -76,11 +76,14 @@ class Cse(Pass):
 
 def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
     """Merge equal calls among the nodes that `wanted` names; how many are gone."""
+    from npucompose.graphs.effects import is_removable
+
     visible: Visible | None = None  # made when two equal calls are found: it reads the whole graph
     first: dict[Any, list[fx.Node]] = {}
     merged = 0
     for node in list(graph.nodes):
-        if not wanted(node) or not _is_mergeable(node):
+        mergeable = node.op == "call_function" and is_removable(node) and "empty" not in str(node.target)
+        if not mergeable or not wanted(node):
             continue
         same = first.setdefault(_key(node), [])
         if same:
@@ -92,12 +95,6 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
         visible.merge(earlier, node)
         merged += 1
     return merged
-
-
-def _is_mergeable(node: fx.Node) -> bool:
-    from npucompose.graphs.effects import is_removable
-
-    return node.op == "call_function" and is_removable(node) and "empty" not in str(node.target)
 
 
 def _may_merge(visible: Visible, stays: fx.Node, gone: fx.Node) -> bool:
