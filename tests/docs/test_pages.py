@@ -21,7 +21,7 @@ from npucompose.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.sweep.plan import Plan
+from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.report.listing import KINDS as LISTED
 from npucompose.targets.npu_offline.wheel import locate
 from tests.docs.blocks import ALL, KINDS, PAGES, ROOT, Block, blocks
@@ -154,7 +154,7 @@ def look_at_run(words: list[str]) -> None:
     composer = Composer(config_dirs=dirs)
     if "-m" in words:
         with what_only_lacks_a_package():
-            points = Plan.of(overrides, composer).illegal
+            points = SweepPlan.from_overrides(overrides, composer).illegal
             if points:
                 raise ConfigError(*(problem for point in points for problem in point.problems))
     else:

@@ -52,7 +52,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def composed(*overrides: str) -> Job:
-    return Job.of(Composer().compose([*ALL, *overrides]))
+    return Job.from_composed(Composer().compose([*ALL, *overrides]))
 
 
 @pytest.mark.usefixtures("installed", "warm_workers")

@@ -32,7 +32,7 @@ from npucompose.report.comparison import (
     CUT as WINDOW,
 )
 from npucompose.report.comparison import (
-    Compared,
+    ComparedRun,
     as_json,
     beside_each_other,
     difference_markdown,
@@ -91,9 +91,9 @@ def test_long_texts_are_cut_around_their_first_difference() -> None:
     assert beside_each_other("y", "x" * 90) == ("y", "x" * 60 + "…")
 
 
-def compared(reports: dict[str, Report]) -> Iterator[Compared]:
+def compared(reports: dict[str, Report]) -> Iterator[ComparedRun]:
     lines = [
-        compare.Line(
+        compare.RunLine(
             name=f"{name} mode=x",
             status=report.status,
             figures=Figures.from_report(report),
@@ -103,7 +103,7 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
         for name, report in reports.items()
     ]
     for line, report in zip(compare.with_front(lines), reports.values(), strict=True):
-        yield Compared(line=line, report=None if report.status == "illegal" else report)
+        yield ComparedRun(line=line, report=None if report.status == "illegal" else report)
 
 
 def test_the_page_of_many_runs_is_this(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 class Read:
     """What a result file of a kit says, in the words of a person and as files for the engine."""
 
-    results: premises.Results
+    results: premises.DeviceResults
 
     def lines(self) -> Iterator[str]:
         data = self.results.data
@@ -125,7 +125,7 @@ def kept(read: Read) -> dict[str, str]:
     return found
 
 
-def device_name(results: premises.Results) -> str:
+def device_name(results: premises.DeviceResults) -> str:
     """A plain name for files and choices: `Ascend910B4`."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", str(results.device.get("soc") or "unknown"))[:60].strip("_") or "unknown"
 

@@ -20,7 +20,6 @@ from npucompose.recipe.values import (
     NOT_CONSTANT,
     TOO_MANY,
     Analysis,
-    Argument,
     At,
     Config,
     Const,
@@ -29,6 +28,7 @@ from npucompose.recipe.values import (
     Items,
     Logger,
     Object,
+    Parameter,
     Unknown,
     Value,
     from_environment,
@@ -197,7 +197,7 @@ class Expressions(Analysis, ABC):
         if isinstance(base, Items) and isinstance(key, Const):
             return base.items.get("**", Unknown(why=f"'{self.code(e)}' is not set in this script"))
         if isinstance(key, Const) and isinstance(key.value, str):
-            return Argument(name=key.value)
+            return Parameter(name=key.value)
         return Unknown(why=f"'{self.code(e)}' is known only when the script runs")
 
     def _call(self, e: ast.Call, scope: Mapping[str, Value]) -> Value:

@@ -14,7 +14,7 @@ from attrs import frozen
 from npucompose.errors import ConfigError, did_you_mean
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import CompilerOptions, twins
-from npucompose.vendor.option_specs import ELSEWHERE, Leaf, shown
+from npucompose.vendor.option_specs import ELSEWHERE, OptionSpec, shown
 from npucompose.vendor.versions import REFERENCE, known, tree_of
 
 Package = Literal["torchair", "npugraph_ex"]
@@ -35,9 +35,9 @@ class Unread:
 
 
 @cache
-def attributes(package: Package, torch_npu: str = REFERENCE) -> Mapping[str, Leaf]:
+def attributes(package: Package, torch_npu: str = REFERENCE) -> Mapping[str, OptionSpec]:
     """{attribute path of the genuine object: leaf}; a leaf with a private and a public name is found by both."""
-    found: dict[str, Leaf] = {}
+    found: dict[str, OptionSpec] = {}
     for path, leaf in tree_of(torch_npu).items():
         if path.startswith("npugraph_ex.") == (package == "npugraph_ex"):
             found[path.removeprefix("npugraph_ex.")] = found[leaf.genuine_path] = leaf

@@ -19,7 +19,6 @@ from npucompose.recipe.genuine import is_node_filter
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
-    Argument,
     At,
     Config,
     Const,
@@ -29,6 +28,7 @@ from npucompose.recipe.values import (
     Filter,
     Items,
     Object,
+    Parameter,
     Rounds,
     Unknown,
     Value,
@@ -138,7 +138,7 @@ class Reader(Expressions):
             self.block(s.orelse, scope)
             return
         if isinstance(s.target, ast.Name):
-            scope[s.target.id] = over if isinstance(over, Argument) else Unknown(why=LOOP)
+            scope[s.target.id] = over if isinstance(over, Parameter) else Unknown(why=LOOP)
         with self.doubting(LOOP):
             self.block([*s.body, *s.orelse], scope)
 
@@ -228,7 +228,7 @@ class Reader(Expressions):
                 base.attributes[target.attr] = named(value, target.attr)
             elif isinstance(base, Dotted) and base.name.startswith(SETTINGS):
                 self.unread(s, "no YAML is known for it")
-            elif isinstance(base, (Argument, Unknown)) and _looks_like_an_option(self.code(target)):
+            elif isinstance(base, (Parameter, Unknown)) and _looks_like_an_option(self.code(target)):
                 self.unread(s, "it is not known which configuration this is")
         elif isinstance(target, ast.Subscript):
             base, key = self.value(target.value, scope), self.value(target.slice, scope)
@@ -270,7 +270,7 @@ class Reader(Expressions):
     ) -> dict[str, Value]:
         spec = made.node.args
         names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-        bound: dict[str, Value] = {name: Argument(name=name) for name in (*names, *(a.arg for a in spec.kwonlyargs))}
+        bound: dict[str, Value] = {name: Parameter(name=name) for name in (*names, *(a.arg for a in spec.kwonlyargs))}
         if not unknown:
             defaults = [*zip(reversed(names), reversed(spec.defaults), strict=False)]
             defaults += [(a.arg, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]

@@ -19,7 +19,7 @@ from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.input_safety import read_text
 from npucompose.report.words import written
-from npucompose.results.measured import Timing
+from npucompose.results.measured import TimeSamples
 from npucompose.results.record import MEASURED, Figures, Report
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.table.structure import flat
@@ -141,7 +141,7 @@ class Tracked:
         )
 
 
-def _timings(report: Report) -> dict[str, Timing]:
+def _timings(report: Report) -> dict[str, TimeSamples]:
     times = report.stages.benchmark
     return {} if times is None else {times.candidate: times, **times.baselines}
 
@@ -151,7 +151,7 @@ def _figures(figures: Figures) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
-def _summaries(timings: Mapping[str, Timing]) -> Iterator[tuple[str, float]]:
+def _summaries(timings: Mapping[str, TimeSamples]) -> Iterator[tuple[str, float]]:
     for name, timing in timings.items():
         for figure in ("p50_us", "p90_us", "p99_us", "mean_us"):
             yield f"latency.{name}.{figure}", getattr(timing, figure)

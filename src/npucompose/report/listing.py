@@ -17,7 +17,7 @@ from npucompose.registry import OURS, Registry
 from npucompose.report.words import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
-from npucompose.vendor.option_specs import Leaf, shown
+from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import known, tree_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ Registries = Mapping[str, Registry[Any]]
 
 
 @frozen(kw_only=True)
-class Entry:
+class ListedChoice:
     """One YAML of a group, or what has none: its name, the first line about it, where it lies, who brings it."""
 
     name: str
@@ -68,7 +68,7 @@ def kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS, *KINDS.values())))
 
 
-def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None = None) -> tuple[Entry, ...]:
+def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None = None) -> tuple[ListedChoice, ...]:
     """The choices of a group by name: `choices("modes", [Path("conf")])[0].name` is `eager`.
 
     A name in several folders of `conf` is the first one's: give them in the order of Hydra's search path. `packages`
@@ -78,7 +78,7 @@ def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None
     if folder not in KINDS.values():
         raise ConfigError(unknown("list", kind, (*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS)))
     found = {
-        file.stem: Entry(
+        file.stem: ListedChoice(
             name=file.stem, doc=first_comment(file), file=str(file), package=(packages or {}).get(root, OURS)
         )
         for root in reversed(conf)
@@ -87,10 +87,10 @@ def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None
     return tuple(found[name] for name in sorted(found))
 
 
-def registered(registry: Registry[Any]) -> tuple[Entry, ...]:
+def registered(registry: Registry[Any]) -> tuple[ListedChoice, ...]:
     """What has no YAML, in the order of its registry: the first line of its docstring."""
     return tuple(
-        Entry(name=name, doc=(one.__doc__ or "").partition("\n")[0], file="", package=registry.package(name))
+        ListedChoice(name=name, doc=(one.__doc__ or "").partition("\n")[0], file="", package=registry.package(name))
         for name, one in registry.every().items()
     )
 
@@ -137,7 +137,7 @@ def options(under: str = "", version: str | None = None) -> tuple[dict[str, Any]
     )
 
 
-def _table(version: str | None) -> Mapping[str, Leaf]:
+def _table(version: str | None) -> Mapping[str, OptionSpec]:
     return LEAVES if version is None else tree_of(known(version, "--torch-npu"))
 
 

@@ -17,14 +17,14 @@ from npucompose.results.measured import (
     AblationFacts,
     CallStatistics,
     Candidate,
-    Memory,
+    MemoryFacts,
     ModeFacts,
     Numerics,
     Overwrites,
-    Timing,
+    TimeSamples,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import Verdict
+from npucompose.results.streams import TrialVerdict
 from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
@@ -100,7 +100,7 @@ class StreamFacts:
     """{stream: share of predicted_us in which it works}."""
     peak_bytes: int | None = None
     serial_peak_bytes: int | None = None
-    trials: tuple[Verdict, ...] = ()
+    trials: tuple[TrialVerdict, ...] = ()
     """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
     threads: int | None = None
     """Threads on which the streams were executed, the calling one included; None where the target does not say."""
@@ -191,11 +191,11 @@ class SequenceFacts:
 
 
 @frozen(kw_only=True)
-class BenchmarkFacts(Timing):
+class BenchmarkFacts(TimeSamples):
     """The samples are those of `candidate`: the detached handle where there is one, else the compiled model."""
 
     candidate: Candidate = "replay"
-    baselines: Mapping[str, Timing] = field(factory=dict[str, Timing])
+    baselines: Mapping[str, TimeSamples] = field(factory=dict[str, TimeSamples])
     speedup: Mapping[str, float] = field(factory=dict[str, float])
     speedup_compiled: Mapping[str, float] = field(factory=dict[str, float])
 
@@ -263,7 +263,7 @@ class Report:
     stages: Stages = field(factory=Stages)
     numerics: Numerics | None = None
     npu: NpuFacts | None = None
-    memory: Memory | None = None
+    memory: MemoryFacts | None = None
     expectations: tuple[Expectation, ...] = ()
     records: tuple[StageRun, ...] = ()
 

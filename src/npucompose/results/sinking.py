@@ -34,15 +34,15 @@ KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
 
 
 @frozen(kw_only=True)
-class Verdict:
-    """One answer: `Verdict(value="static", certainty="proven", evidence=("Data query [2, 1, 64]", …))`."""
+class SinkingVerdict:
+    """One answer: `SinkingVerdict(value="static", certainty="proven", evidence=("Data query [2, 1, 64]", …))`."""
 
     value: GraphKind
     certainty: Certainty
     evidence: tuple[str, ...] = ()
 
 
-UNKNOWN = Verdict(value="unknown", certainty="unknown")
+UNKNOWN = SinkingVerdict(value="unknown", certainty="unknown")
 
 
 @frozen(kw_only=True)
@@ -102,8 +102,8 @@ class Failure:
 
 
 @frozen(kw_only=True)
-class Step:
-    """One step of the diagnosis: `Step(id="S1", title="configuration", status="problem", evidence=(…), fix="…")`."""
+class DiagnosisStep:
+    """One step of the diagnosis: `DiagnosisStep(id="S1", title="configuration", status="problem", fix="…")`."""
 
     id: StepId
     title: str
@@ -131,20 +131,20 @@ class SinkingFacts:
     product: str | None = None
     """The product that was asked about (target.soc)."""
     blame: tuple[Blame, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DiagnosisStep, ...] = ()
     failure: Failure | None = None
     """Why there is no GE graph, or no recording: then nothing here is proven."""
 
     @staticmethod
     def from_verdicts(
         *,
-        fx_graph: Verdict,
-        ge_graph: Verdict,
-        ge_build: Verdict,
+        fx_graph: SinkingVerdict,
+        ge_graph: SinkingVerdict,
+        ge_build: SinkingVerdict,
         path: int | None = None,
         product: str | None = None,
         blame: tuple[Blame, ...] = (),
-        steps: tuple[Step, ...] = (),
+        steps: tuple[DiagnosisStep, ...] = (),
         failure: Failure | None = None,
     ) -> SinkingFacts:
         """The report's flat form of three verdicts."""
@@ -162,10 +162,10 @@ class SinkingFacts:
             failure=failure,
         )
 
-    def verdicts(self) -> Mapping[VerdictName, Verdict]:
+    def verdicts(self) -> Mapping[VerdictName, SinkingVerdict]:
         """The inverse of `from_verdicts`."""
         return {
-            name: Verdict(
+            name: SinkingVerdict(
                 value=getattr(self, name),
                 certainty=self.certainty.get(name, "unknown"),
                 evidence=tuple(self.evidence.get(name, ())),

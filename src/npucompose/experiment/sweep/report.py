@@ -86,12 +86,12 @@ def _diff(places: list[Path], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _differences_of(places: list[Path]) -> tuple[comparison.Difference, ...]:
+def _differences_of(places: list[Path]) -> tuple[comparison.RunDifference, ...]:
     one, other = (report_json.load(place) for place in places)
     return comparison.differences(one, other)
 
 
-def _print_differences(found: tuple[comparison.Difference, ...], arguments: argparse.Namespace) -> None:
+def _print_differences(found: tuple[comparison.RunDifference, ...], arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(comparison.as_json(found))
     elif not found:
