@@ -12,7 +12,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
-from npucompose.experiment.tracking import Order, handle, reporter_of
+from npucompose.experiment.tracking import TrackerOrder, handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.json import Tracked
@@ -104,7 +104,7 @@ def test_one_run_that_cannot_be_told_keeps_no_other_from_it(tmp_path: Path) -> N
         if run.tags["npucompose.status"] == "ok":
             raise OSError("the disk is full")
 
-    order = Order(name="mlflow", place=None, experiment="e", store="", folders=tuple(map(str, folders)))
+    order = TrackerOrder(name="mlflow", place=None, experiment="e", store="", folders=tuple(map(str, folders)))
     problems = handle(order, teller)
     assert seen == ["ok", "crashed"]
     assert problems[0] == "a was not told: OSError: the disk is full"
@@ -122,8 +122,8 @@ def test_the_way_to_its_process_and_back(tmp_path: Path, monkeypatch: pytest.Mon
     assert "the runs are kept" in problem
 
 
-def order(name: str, tmp_path: Path, *folders: Path) -> Order:
-    return Order(
+def order(name: str, tmp_path: Path, *folders: Path) -> TrackerOrder:
+    return TrackerOrder(
         name=name, place=None, experiment="mine", store=str(tmp_path / "store"), folders=tuple(map(str, folders))
     )
 

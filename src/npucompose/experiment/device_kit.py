@@ -54,7 +54,7 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
         target = TARGETS.get(composed.tree["target"]["name"])
         if target.without_device is not None:
             composed = compose([*words, f"target={target.without_device}"], config_dirs=[folder, *config_dirs])
-        return Job.of(composed)
+        return Job.from_composed(composed)
 
 
 def _read(words: Sequence[str], out: str | None) -> int:

@@ -148,7 +148,8 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[InputMark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.inputs import apply_shapes, matches
+    from npucompose.compose.inputs import apply_shapes
+    from npucompose.schema.streams import matches
 
     apply_shapes(shapes, inputs)  # says what is wrong with a pattern, in the words of a run
     marks = [

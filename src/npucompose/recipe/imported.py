@@ -12,7 +12,6 @@ import yaml
 from attrs import frozen
 
 from npucompose.compose.conf import choices_of
-from npucompose.compose.inputs import matches
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.input_safety import plain_yaml, read_text
@@ -21,6 +20,7 @@ from npucompose.recipe.reader import read
 from npucompose.recipe.values import CompileCall, Facts, TooLong
 from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
+from npucompose.schema.streams import matches
 from npucompose.table.modes import GE
 from npucompose.table.structure import structure
 from npucompose.targets import TARGETS
