@@ -17,11 +17,11 @@ from npucompose import api
 from npucompose.errors import FetchError
 from npucompose.recipe import eject
 from npucompose.recipe.ejected import Parts, text
-from npucompose.recipe.genuine import Package, attributes
+from npucompose.recipe.vendor_options import Package, attributes
 from npucompose.schema.experiment import Experiment, Mode
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.option_specs import Leaf
+from npucompose.vendor.option_specs import OptionSpec
 from tests.recipe.experiments import OTHER_VERSIONS
 from tests.recipe.wheel import torch_npu_tree
 
@@ -29,7 +29,7 @@ PACKAGES: tuple[Package, ...] = ("torchair", "npugraph_ex")
 HERE = Path(__file__).resolve().parent
 
 
-def another(leaf: Leaf) -> Any:
+def another(leaf: OptionSpec) -> Any:
     """A value that is not the default."""
     if leaf.kind == "bool":
         return not leaf.default

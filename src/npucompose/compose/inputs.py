@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
 from npucompose.models.inputs import tensors_of
 from npucompose.schema.experiment import WORDS, Call, Change, Shapes, dimension_of
-from npucompose.schema.streams import fits
-
-if TYPE_CHECKING:
-    import torch
+from npucompose.schema.streams import matches
 
 
 def check_calls(sequence: Sequence[Call], example: Mapping[str, Any]) -> None:
@@ -55,8 +53,6 @@ def varied(call: Call, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resized(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
     """The tensor with `size` elements along a dimension: cut, or repeated from the start."""
-    import torch
-
     outer_first = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
     index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
     dense = tensor.permute(outer_first).index_select(outer_first.index(dimension), index)
@@ -78,8 +74,6 @@ def _problem(name: str, dimension: int | None, change: Change, value: Any) -> st
 
 
 def _size_problem(name: str, dimension: int, size: Change, value: Any) -> str | None:
-    import torch
-
     key = f"{name}.{dimension}"
     if not isinstance(value, torch.Tensor):
         return f"'{key}' names a dimension, but '{name}' is {_shown(value)} and no tensor"
@@ -93,8 +87,6 @@ def _size_problem(name: str, dimension: int, size: Change, value: Any) -> str | 
 
 
 def _word_problem(name: str, word: str, value: Any) -> str | None:
-    import torch
-
     if word == "transposed" and not (isinstance(value, torch.Tensor) and value.dim() >= 2):
         return f"'{name}: transposed' needs a tensor of at least 2 dimensions; '{name}' is {_shown(value)}"
     if word == "unmarked" and not any(True for _ in tensors_of(value)):
@@ -120,8 +112,6 @@ def _yaml(change: Change) -> str:
 
 def _shown(value: Any) -> str:
     """A tensor by dtype and shape, anything else as it is."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}[{listed(map(str, value.shape))}]"
     return repr(value)
@@ -173,8 +163,6 @@ def apply_shapes(
 
 def gears_of(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
     """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`; what is wrong in it is added to `problems`."""
-    import torch
-
     found: dict[str, dict[int, list[int]]] = {}
     for key, sizes in shapes.gears.items():
         name, _, dimension = key.rpartition(".")
@@ -204,14 +192,6 @@ def _marked(
             problems.append(f"'{name}' @ shapes.{option} is {inputs[name]!r}: it holds no tensor to mark.")
         for tensor in tensors:
             yield name, tensor
-
-
-def matches(pattern: str, name: str) -> bool:
-    """`fits`, with a ConfigError for a regular expression that is none."""
-    try:
-        return fits(pattern, name)
-    except re.error as error:
-        raise ConfigError(f"'{pattern}' @ shapes is not a regular expression: {error}.") from error
 
 
 def is_static(policy: Shapes, name: str) -> bool:

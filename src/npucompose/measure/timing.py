@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import field, frozen, validators
 
-from npucompose.results.measured import Timing
+from npucompose.results.measured import TimeSamples
 
 Progress = Callable[[float], None]
 
@@ -60,8 +60,8 @@ class Samples:
     def mean(self) -> float:
         return statistics.fmean(self.us)
 
-    def timing(self) -> Timing:
-        return Timing(samples_us=self.us, p50_us=self.p50, p90_us=self.p90, p99_us=self.p99, mean_us=self.mean)
+    def timing(self) -> TimeSamples:
+        return TimeSamples(samples_us=self.us, p50_us=self.p50, p90_us=self.p90, p99_us=self.p99, mean_us=self.mean)
 
 
 def paired_ratio(slow: Samples, fast: Samples) -> float:

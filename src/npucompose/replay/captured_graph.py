@@ -31,7 +31,7 @@ from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Root, ViewOfInput, Workers, lent_inputs
-from npucompose.results.streams import Verdict
+from npucompose.results.streams import TrialVerdict
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CapturedGraph:
         arena = arena.joined(executors.extension)
         assert arena.turns is not None
         way = executors.way(plan, *executors.threads(plan, workers, shared), workers, arena)
-        self.verdict: Verdict | None = None
+        self.verdict: TrialVerdict | None = None
         """What came of the trial of the streams; None where none was asked for."""
         if trial is not None:
             way, self.verdict = trial.judged(

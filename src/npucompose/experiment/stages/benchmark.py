@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, get_args
 
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import NpuComposeError
-from npucompose.results.measured import Candidate, Memory, Numerics
+from npucompose.results.measured import Candidate, MemoryFacts, Numerics
 from npucompose.results.record import BenchmarkFacts
 from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npucompose.models.inputs import Bound
 
 
-class Benchmark(Stage["Session"]):
+class BenchmarkStage(Stage["Session"]):
     """Eager, torch.compile and the detached handle, interleaved in one process, raw samples kept."""
 
     name: ClassVar[str] = "benchmark"
@@ -41,7 +41,7 @@ class Benchmark(Stage["Session"]):
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
             "recordings": recording_facts(target, backend),
             "benchmark": facts_of(_benchmark_facts(samples)),
-            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes(), **device_memory(target))),
+            "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **device_memory(target))),
         }
 
 

@@ -30,7 +30,7 @@ from npucompose.replay.executor.portable import NotExpressible, StraightLine, To
 from npucompose.replay.memory.arena import Arena, Memory
 from npucompose.replay.operands import copy_of, same_bytes, traits_of
 from npucompose.replay.plan import Buffer, Plan, Threads, Workers
-from npucompose.results.streams import Trial, Verdict
+from npucompose.results.streams import TrialRequest, TrialVerdict
 from npucompose.streams import decision_of
 
 LEAST_TURNS, MOST_TURNS = 5, 200
@@ -59,8 +59,8 @@ class Way:
 class PlanTrial:
     """Of one compiled graph: its first recording is tried, later ones follow it, so that its shapes cost one trial."""
 
-    asked: Trial
-    _tried: Verdict | None = field(default=None, init=False)
+    asked: TrialRequest
+    _tried: TrialVerdict | None = field(default=None, init=False)
 
     @classmethod
     def from_graph(cls, graph_module: fx.GraphModule) -> PlanTrial | None:
@@ -93,12 +93,12 @@ class PlanTrial:
         before: Mapping[int, torch.Tensor],
         overlapping: frozenset[int],
         turns: AbstractContextManager[Any],
-    ) -> tuple[Way, Verdict]:
+    ) -> tuple[Way, TrialVerdict]:
         """The way to keep, and what was found; `overlapping` are inputs that share memory with others."""
         if streams.threads is None or not isinstance(streams.executor, Native):
-            return streams, Verdict(applied=False, why=streams.why_threads or NOTHING_BESIDE)
+            return streams, TrialVerdict(applied=False, why=streams.why_threads or NOTHING_BESIDE)
         if self._tried is not None:
-            verdict = Verdict(applied=self._tried.applied, why=TOGETHER)
+            verdict = TrialVerdict(applied=self._tried.applied, why=TOGETHER)
         elif why := _untriable(plan, before, overlapping, self.asked):
             verdict = _by_prediction(self.asked, why)
         else:
@@ -109,7 +109,7 @@ class PlanTrial:
         return (streams if verdict.applied else one_stream()), verdict
 
 
-def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int], asked: Trial) -> str:
+def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int], asked: TrialRequest) -> str:
     for step in plan.steps:
         traits = traits_of(step.op)
         if not traits.may_be_tried:
@@ -138,14 +138,16 @@ class _OutOfTime(Exception):
 
 
 class _Race:
-    def __init__(self, plan: Plan, streams: Way, one: Way, before: Mapping[int, torch.Tensor], asked: Trial) -> None:
+    def __init__(
+        self, plan: Plan, streams: Way, one: Way, before: Mapping[int, torch.Tensor], asked: TrialRequest
+    ) -> None:
         self.plan, self.asked, self.before = plan, asked, before
         self.ways = (streams, one)
         self.written = {index: copy_of(value) for index, value in before.items()}
         self.deadline = 0.0
         self.given = {root.index: root.tensor for root in plan.roots if root.kind == "input" and root.index in before}
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TrialVerdict:
         for way in self.ways:
             self._lay(way, self.written)
         try:
@@ -166,14 +168,14 @@ class _Race:
             if value is not None and value.numel():
                 way.executor.move(index, value)
 
-    def _run(self) -> Verdict:
+    def _run(self) -> TrialVerdict:
         self.deadline = perf_counter_ns() + self.asked.ms * 1e6
         streams, one = self.ways
         self._replay(one)
         in_a_row = self._seen(one)
         self._replay(streams)
         if not all(map(same_bytes, self._seen(streams), in_a_row)):
-            return Verdict(applied=False, why="threads gave other bits than one stream")
+            return TrialVerdict(applied=False, why="threads gave other bits than one stream")
         longest = 0
         times: dict[Way, list[int]] = {streams: [], one: []}
         while len(times[one]) < LEAST_TURNS or (
@@ -200,8 +202,8 @@ class _Race:
         """Copies of what the replay left: outputs, and inputs that it wrote."""
         return [tensor.clone() for tensor in (*_outputs(self.plan, way.memory), *self.written.values())]
 
-    def _judged(self, plan_ns: list[int], one_ns: list[int]) -> Verdict:
-        verdict = Verdict(
+    def _judged(self, plan_ns: list[int], one_ns: list[int]) -> TrialVerdict:
+        verdict = TrialVerdict(
             applied=True,
             turns=len(plan_ns),
             plan_us=_quantile(plan_ns, 0.1),
@@ -216,8 +218,8 @@ class _Race:
         return attrs.evolve(verdict, applied=False, why=why)
 
 
-def _by_prediction(asked: Trial, why: str) -> Verdict:
-    return Verdict(applied=asked.is_expected_to_pay, why=f"not tried: {why}")
+def _by_prediction(asked: TrialRequest, why: str) -> TrialVerdict:
+    return TrialVerdict(applied=asked.is_expected_to_pay, why=f"not tried: {why}")
 
 
 def _outputs(plan: Plan, memory: Memory) -> Iterator[torch.Tensor]:
