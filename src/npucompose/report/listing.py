@@ -196,7 +196,7 @@ SOC_HEAD = ("soc", "family", "cube", "vector", "memory", "L2", "MHz", "streams Ã
 
 
 def socs() -> tuple[dict[str, Any], ...]:
-    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody tells."""
+    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody says."""
     known = devices.table()
     return tuple(
         {
