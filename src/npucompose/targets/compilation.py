@@ -11,6 +11,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from attrs import define
 
 from npucompose.errors import CompileError, NpuComposeError
@@ -247,16 +248,12 @@ class Backend:
 
         With `torch.compile` alone everything works but freezing, of which Dynamo must know before it asks a backend.
         """
-        import torch
-
         return self.around_calls(torch.compile(model, backend=self, **keywords), model, keywords)
 
     def around_calls(
         self, compiled: Callable[..., Any], model: Callable[..., Any], keywords: Mapping[str, Any]
     ) -> Callable[..., Any]:
         """`compiled`, what torch.compile made of `model` with `keywords`, called as this backend's mode wants it."""
-        import torch
-
         from npucompose.targets.compiled_calls import Versions
 
         called = self._while_tracing(compiled)
@@ -296,8 +293,6 @@ class Backend:
 
     def constants(self, graph_module: fx.GraphModule) -> Constants:
         """The parameters and buffers among the inputs of an AOT graph, where no gradient is wanted of them."""
-        import torch
-
         inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         found: dict[str, Constant] = {}
         for node, place in zip(inputs, places(inputs, len(self._sources)), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,18 +33,15 @@ PATCHED = (
 """Functions of torch.distributed that patch_for_hcom replaces."""
 
 LOADED: list[Loaded] = []
-_WATCHED: list[Any] = []
 
 
+@cache
 def watch_ge() -> None:
-    """Note every TorchNpuGraph.load and every export of this process in LOADED; the second call does nothing."""
+    """Note every TorchNpuGraph.load and every export of this process in LOADED, once in a process."""
     from torchair._ge_concrete_graph.ge_ir_pb2 import ModelDef  # pyright: ignore[reportMissingImports]
     from torchair.core import _torchair  # pyright: ignore[reportMissingImports]
     from torchair.core._backend import TorchNpuGraph  # pyright: ignore[reportMissingImports]
 
-    if TorchNpuGraph in _WATCHED:
-        return
-    _WATCHED.append(TorchNpuGraph)
     load, export = TorchNpuGraph.load, _torchair.export
 
     def note(serialized: bytes, options: Any) -> None:
