@@ -188,7 +188,7 @@ def compiled_session(recordings: list[Any]) -> Any:
             target=SimpleNamespace(recordings=lambda backend: recordings),
             effective=[SimpleNamespace(option="x"), SimpleNamespace(option="y")],
         ),
-        experiment=SimpleNamespace(mode=SimpleNamespace(name="m")),
+        experiment=SimpleNamespace(mode=SimpleNamespace(name="npugraph_ex")),
         detached=None,
         first_call=SimpleNamespace(times=SimpleNamespace(total_s=2.5)),
     )
@@ -210,12 +210,12 @@ def test_a_variant_s_row_and_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) 
 def test_a_mode_s_row_names_the_options_that_are_idle_in_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     live: Any = SimpleNamespace(checked=SimpleNamespace(effective=[SimpleNamespace(option="x")]))
     monkeypatch.setattr(modes, "compared", lambda session: PASSED)
-    found = modes._tried("m", compiled_session([]), live)
+    found = modes._tried("npugraph_ex", compiled_session([]), live)
     assert (found.idle, found.candidate, found.compile_s, found.problem) == (("y",), "compiled", 2.5, "a; b")
     assert (found.passed, found.bitwise, found.max_abs_err) == (True, False, 0.5)
     assert modes._tried("eager", compiled_session([]), live).idle == ()
     monkeypatch.setattr(modes, "compared", lambda session: "no")
-    refused = modes._tried("m", compiled_session([]), live)
+    refused = modes._tried("npugraph_ex", compiled_session([]), live)
     assert (refused.passed, refused.problem, refused.idle, refused.candidate) == (False, "no", ("y",), None)
 
 
@@ -232,7 +232,8 @@ def test_what_cannot_be_compared_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("mode", "detached", "expected"), [("eager", None, "eager"), ("m", None, "compiled"), ("m", True, "replay")]
+    ("mode", "detached", "expected"),
+    [("eager", None, "eager"), ("npugraph_ex", None, "compiled"), ("npugraph_ex", True, "replay")],
 )
 def test_what_of_a_session_is_timed(mode: str, detached: Any, expected: str) -> None:
     live: Any = Live(mode, detached)
@@ -310,9 +311,9 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
         name="cse", stage="pre", matches=1, nodes_before=2, nodes_after=1, seconds=0.5, exact=False, rules=(),
         moves=None, folds=None, max_abs_err=0.25,
     )  # fmt: skip
+    before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(
-        id=name, fingerprint="f", nodes_before=9, nodes_after=7, symbols=symbols, partition=None, refused_on_npu=(),
-        passes=[run], text_before="b", text_after="a",
+        id=name, before=before, nodes_after=7, partition=None, refused_on_npu=(), passes=[run], text_after="a",
     )  # fmt: skip
 
 
