@@ -159,7 +159,7 @@ class Ledger(ABC, Generic[E]):
                 raise
             self.connection.execute("COMMIT")
 
-    def of(self, keys: Sequence[str]) -> dict[str, E]:
+    def ends(self, keys: Sequence[str]) -> dict[str, E]:
         """{key: its end} of those that have ended."""
         found: dict[str, E] = {}
         with usable(self.path):

@@ -209,7 +209,7 @@ def _single(arguments: argparse.Namespace, composer: Composer, inside: Callable[
     """The task that Hydra calls once it has made the folder."""
     from npucompose.experiment.job import Job
 
-    job = Job.of(composer.compose(arguments.overrides))
+    job = Job.from_composed(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
     return lambda _: inside(lambda: _run_here(job))

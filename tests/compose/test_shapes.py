@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import npucompose
-from npucompose.compose.inputs import apply_shapes, is_static
+from npucompose.compose.calls import apply_shapes, is_static
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes
 

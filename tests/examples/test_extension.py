@@ -52,7 +52,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def composed(*overrides: str) -> Job:
-    return Job.of(Composer().compose([*ALL, *overrides]))
+    return Job.from_composed(Composer().compose([*ALL, *overrides]))
 
 
 @pytest.mark.usefixtures("installed", "warm_workers")
@@ -123,7 +123,7 @@ def test_list_shows_the_key_and_explain_shows_all(capsys: pytest.CaptureFixture[
     ]
     assert main(["explain", "--options", *ALL, "extensions.tally.limit=2"]) == 0
     said = capsys.readouterr().out
-    assert "conf/target/fx_walker.yaml of npucompose-demo, chosen on the command line" in said
+    assert "target/fx_walker of npucompose-demo, chosen on the command line" in said
     assert "extensions.tally.limit=2" in said
 
 

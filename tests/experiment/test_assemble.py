@@ -303,7 +303,7 @@ def test_a_failure_of_tracing_is_not_npucompose_s() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.of(compose(["model=add", "pipeline=check", "expect.bitwise=true"]))
+    return Job.from_composed(compose(["model=add", "pipeline=check", "expect.bitwise=true"]))
 
 
 def test_a_report_holds_the_run_and_says_when_nothing_was_run(job: Job, tmp_path: Any) -> None:

@@ -17,7 +17,7 @@ from npucompose import api
 from npucompose.errors import FetchError
 from npucompose.recipe import eject
 from npucompose.recipe.ejected import Parts, text
-from npucompose.recipe.genuine import Package, attributes
+from npucompose.recipe.vendor_options import Package, attributes
 from npucompose.schema.experiment import Experiment, Mode
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions

@@ -16,7 +16,7 @@ from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
 from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
 from npucompose.schema.experiment import Mode
@@ -36,7 +36,7 @@ LOCKED: dict[str, Any] = {
     "result": {"status": "ok"},
 }
 REPORT = Report(key="a", status="ok", experiment={}).as_dict()
-POINT = Entry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0))
+POINT = PointEntry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0))
 TRIAL = Trial(study="s", number=0, key="a" * 64, state="complete", params={"seed": 1}, values=(2.0,))
 RECORD = json.loads(Record(stage="compile", key="a" * 64, facts={}, seconds=1.0).text())
 
@@ -57,18 +57,18 @@ def report(content: Any) -> Callable[[Path], Any]:
     return read
 
 
-def ledger(read: Callable[[Ledger], Any], *statements: str) -> Callable[[Path], Any]:
+def ledger(read: Callable[[PointLedger], Any], *statements: str) -> Callable[[Path], Any]:
     """One with a point and a trial, in which somebody wrote."""
 
     def of(folder: Path) -> Any:
-        with Ledger.open(folder) as made:
+        with PointLedger.open(folder) as made:
             made.write([POINT])
             made.write_trial(TRIAL)
         with sqlite3.connect(folder / FILE_NAME) as connection:
             for statement in statements:
                 connection.execute(statement)
         connection.close()
-        with Ledger.read(folder) as opened:
+        with PointLedger.read(folder) as opened:
             return read(opened)
 
     return of
@@ -78,7 +78,7 @@ def opened(folder: Path) -> Any:
     with sqlite3.connect(folder / FILE_NAME) as connection:
         connection.execute("PRAGMA user_version=7")
     connection.close()
-    with Ledger.open(folder) as there:
+    with PointLedger.open(folder) as there:
         return there.counts()
 
 
@@ -188,7 +188,7 @@ CASES = (
     Case(
         LEDGER,
         "Ledger.read :: it has schema",
-        ledger(Ledger.counts, "PRAGMA user_version=7"),
+        ledger(PointLedger.counts, "PRAGMA user_version=7"),
         "it has schema 7, and this version reads 1",
         "closed database",
     ),
@@ -202,20 +202,20 @@ CASES = (
     Case(
         LEDGER,
         "_refuse('status'",
-        ledger(Ledger.counts, "UPDATE points SET status = 'fine'"),
+        ledger(PointLedger.counts, "UPDATE points SET status = 'fine'"),
         "'status' must be one of",
     ),
     Case(
         LEDGER,
         "from error",
-        ledger(Ledger.counts, "DROP TABLE points"),
+        ledger(PointLedger.counts, "DROP TABLE points"),
         "cannot be used: no such table",
         "OperationalError",
     ),
     Case(
         LEDGER,
         "_typed :: from None",
-        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
+        ledger(PointLedger.entries, "UPDATE points SET status = 'fine'"),
         "cannot be used: the point",
         "'status' must be",
     ),

@@ -17,7 +17,7 @@ from npucompose.experiment.job import Job, device_folder, recipe_key
 from npucompose.experiment.lock import read
 from npucompose.experiment.verify import job_of
 from npucompose.input_safety import load_yaml, read_text
-from npucompose.recipe.device_kit import Read, device_name, kept, texts
+from npucompose.recipe.device_kit import Read, device_name, result_files, texts
 from npucompose.results import premises
 from npucompose.targets import TARGETS
 
@@ -54,7 +54,7 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
         target = TARGETS.get(composed.tree["target"]["name"])
         if target.without_device is not None:
             composed = compose([*words, f"target={target.without_device}"], config_dirs=[folder, *config_dirs])
-        return Job.of(composed)
+        return Job.from_composed(composed)
 
 
 def _read(words: Sequence[str], out: str | None) -> int:
@@ -63,7 +63,7 @@ def _read(words: Sequence[str], out: str | None) -> int:
     file = Path(words[0])
     found = Read(results=premises.read(file, read_text(file)))
     print("\n".join(found.lines()))
-    for path in _written(Path(out) if out else device_folder(device_name(found.results)), kept(found)):
+    for path in _written(Path(out) if out else device_folder(device_name(found.results)), result_files(found)):
         print(f"written: {path}")
     return 1 if any(claim.outcome == "refuted" for claim in found.results.claims.values()) else 0
 

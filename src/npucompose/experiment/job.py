@@ -22,8 +22,8 @@ from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
 from npucompose.experiment.stages import ablation, graph_of, modes
-from npucompose.experiment.stages.ablation import Ablation
-from npucompose.experiment.stages.modes import Modes
+from npucompose.experiment.stages.ablation import AblationStage
+from npucompose.experiment.stages.modes import ModesStage
 from npucompose.input_safety import read_text
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
@@ -48,7 +48,7 @@ RESULT_PACKAGES = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
-ANEW = (Ablation.name, Modes.name)
+ANEW = (AblationStage.name, ModesStage.name)
 """Stages that compile the model more than once."""
 
 NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
@@ -89,7 +89,7 @@ class Job:
     keys: Mapping[str, str]
 
     @staticmethod
-    def of(composed: Composed, context: PlanContext | None = None) -> Job:
+    def from_composed(composed: Composed, context: PlanContext | None = None) -> Job:
         """Everything that is known before anything runs; ConfigError when the experiment is not legal."""
         with translate_errors():
             return _job(composed, context or PlanContext())
@@ -131,7 +131,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     check_stages(target, [stage.name for stage in order])
     tracking.check(experiment.tracker, dict(checked.provenance))
     expectations.check(experiment, [stage.name for stage in order])
-    if any(stage.name == Ablation.name for stage in order):
+    if any(stage.name == AblationStage.name for stage in order):
         ablation.check(checked)
     modes.check(checked, [stage.name for stage in order])
     ingredients = Ingredients(
@@ -160,7 +160,7 @@ def wanted(checked: Checked) -> tuple[str, ...]:
     calls = checked.model.sequence if checked.model is not None else ()
     compares = any(stage in stages for stage in ("replay", "benchmark", *ANEW))
     if checked.experiment.benchmark.against and "benchmark" in stages:
-        stages = (*stages, Modes.name)
+        stages = (*stages, ModesStage.name)
     if not calls or not compares:
         return stages
     # What counts compilations comes before what compiles the model anew.

@@ -140,7 +140,7 @@ class ActiveRun:
         report_json.write(report, self.run_dir)
         report_html.write(report, self.run_dir, timelines)
         if report.exit_status in LOCKED:
-            Locked.of(job.ingredients, report).write(self.run_dir)
+            Locked.from_report(job.ingredients, report).write(self.run_dir)
         return report
 
     def _find_the_folder(self) -> None:
@@ -213,7 +213,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     from npucompose.measure.environment import environment
     from npucompose.targets.base import Folders
 
-    job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
+    job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
     session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
@@ -239,7 +239,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
 
 def remote_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The side of a worker on another machine: the same, once it is clear that the key fits that machine."""
-    here = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"])).ingredients.context
+    here = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"])).ingredients.context
     differences = list(_differences(payload["context"], here))
     if differences:
         more = len(differences) - MOST_DIFFERENCES

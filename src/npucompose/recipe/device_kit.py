@@ -27,7 +27,7 @@ FILES = ("README.txt", "my_model.py", "run_kit.py", "observe.py")
 RECORD, SCOPE = ".air.record.default", ".scope_enter.default"
 """How an ejected script writes the edits that make an event and a side stream."""
 OPAQUE = ("pool", "names", "code")
-"""Kinds of options whose genuine value is an object that says no name."""
+"""Kinds of options whose value is an object of the vendor's that says no name."""
 COSTS = {"launch_us": "launch_us", "gbytes_s": "gbytes_s"}
 """{figure of a kit: the field of streams.device that it replaces}."""
 
@@ -114,7 +114,7 @@ class Read:
         return {COSTS[name]: _number(value) for name, value in found.items() if name in COSTS and _number(value) > 0}
 
 
-def kept(read: Read) -> dict[str, str]:
+def result_files(read: Read) -> dict[str, str]:
     """{file: text}: verdicts.json, report.txt and, where something was measured, conf/streams/<device>.yaml."""
     found = {"verdicts.json": json.dumps(dict(read.results.data), indent=1) + "\n"}
     found["report.txt"] = "\n".join(read.lines()) + "\n"

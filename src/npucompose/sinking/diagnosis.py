@@ -19,7 +19,7 @@ from npucompose.results.sinking import (
     StepId,
     StepStatus,
 )
-from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, Question
+from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
 from npucompose.sinking.verdicts import (
     JudgedGraph,
@@ -52,7 +52,7 @@ LOG = "{fx} FX graph compiled to {ge} Ascend GE graph"
 class Case:
     """All that the steps look at."""
 
-    question: Question
+    question: SinkingQuestion
     table: OperatorTable
     graphs: tuple[JudgedGraph, ...]
     path: int | None
@@ -151,7 +151,7 @@ def _sizes(case: Case) -> _Finding:
     return _Finding(status="problem", evidence=evidence, fix=_mark(arguments, case.question))
 
 
-def _mark(arguments: Sequence[str], question: Question) -> str:
+def _mark(arguments: Sequence[str], question: SinkingQuestion) -> str:
     names = [argument.partition("[")[0].partition(".")[0] for argument in arguments]
     if names and set(names) <= set(question.marked):
         return _mark_again(names)
@@ -269,7 +269,7 @@ def _again(case: Case) -> _Finding:
     return _Finding(status="problem" if fixes else "ok", evidence=evidence, fix=fixes[0] if fixes else None)
 
 
-def _recompiles(change: Change, question: Question) -> tuple[str, str | None]:
+def _recompiles(change: Change, question: SinkingQuestion) -> tuple[str, str | None]:
     """(the words, the line that mends it: None where nothing is compiled again)."""
     if change.what == "length":
         return "a list of another length is another compilation, whatever `dynamic` says", "pad it to one length"
@@ -316,7 +316,7 @@ _DATA_DECIDE = re.compile(r"data-dependent", re.I)
 
 
 def diagnose(
-    question: Question, graphs: Sequence[FxFacts], ge_graphs: Sequence[GeFacts], table: OperatorTable
+    question: SinkingQuestion, graphs: Sequence[FxFacts], ge_graphs: Sequence[GeFacts], table: OperatorTable
 ) -> SinkingFacts:
     """The report's `sinking`: FX graphs in the order of their compilation, beside each the GE graph it became.
 
@@ -342,7 +342,7 @@ def diagnose(
     )
 
 
-def not_compiled(question: Question, error: str) -> SinkingFacts:
+def not_compiled(question: SinkingQuestion, error: str) -> SinkingFacts:
     """What can be said of a model that torch.compile could not make one graph of; `error` is its paragraph."""
     found = dict.fromkeys(TITLES, _Finding(status="skipped", evidence=("there is no graph to look at",)))
     step: StepId = "S1"

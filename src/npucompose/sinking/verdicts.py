@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from npucompose.results.sinking import KINDS, Blame, Certainty, Failure, GraphKind, SinkingVerdict, VerdictName
-from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
+from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, Use, dynamic_ops, geared, taken_instead, uses
 
 BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
@@ -42,7 +42,7 @@ class JudgedGraph:
     uses: tuple[Use, ...]
 
 
-def judge(graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable) -> JudgedGraph:
+def judge(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: OperatorTable) -> JudgedGraph:
     """The verdicts on a graph; `ge` is what was handed to GE for it, where somebody saw that."""
     if graph.failure is not None:
         return _failed(graph, graph.failure, question)
@@ -58,7 +58,7 @@ def judge(graph: FxFacts, ge: GeFacts | None, question: Question, table: Operato
     )
 
 
-def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFacts:
+def foreseen(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> FxFacts:
     """The graph with the failure that TorchAir would end in, where nobody has asked it and the table knows."""
     op = next((op for op in graph.to_python if op.schema in table.unconverted), None)
     if graph.failure is not None or question.through_torchair or op is None:
@@ -76,7 +76,7 @@ def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFact
     return evolve(graph, failure=failure)
 
 
-def _failed(graph: FxFacts, failure: Failure, question: Question) -> JudgedGraph:
+def _failed(graph: FxFacts, failure: Failure, question: SinkingQuestion) -> JudgedGraph:
     """There is no graph after this one, whatever the rules would have said of it."""
     where = f" at {failure.source}" if failure.source else ""
     certainty: Certainty = "derived" if failure.foreseen else "unknown"
@@ -92,7 +92,7 @@ def _failed(graph: FxFacts, failure: Failure, question: Question) -> JudgedGraph
     return JudgedGraph(graph=graph, ge=None, fx_graph=fx, ge_graph=none, ge_build=none, blame=(blame,), uses=())
 
 
-def fx_graph(graph: FxFacts, question: Question) -> SinkingVerdict:
+def fx_graph(graph: FxFacts, question: SinkingQuestion) -> SinkingVerdict:
     """Static when no shape and no number of it is a symbol."""
     certainty: Certainty = "proven" if question.through_torchair else "derived"
     if not graph.symbols:
@@ -135,7 +135,7 @@ def _ge_graph(graph: FxFacts, ge: GeFacts | None) -> SinkingVerdict:
 
 
 def _ge_build(
-    graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable
+    graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: OperatorTable
 ) -> tuple[SinkingVerdict, tuple[Blame, ...]]:
     host = _host_scheduled(graph, ge)
     if host is not None:
@@ -174,7 +174,7 @@ def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> SinkingVerdict | None
     return SinkingVerdict(value="dynamic", certainty="derived", evidence=(sentence,))
 
 
-def _forced(graph: FxFacts, ge: GeFacts | None, question: Question) -> SinkingVerdict | None:
+def _forced(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion) -> SinkingVerdict | None:
     """Row 1, where the graph that was handed over shows it. With gears GE knows the sizes before it looks."""
     if ge is None or not ge.forced or geared(graph, question):
         return None
@@ -182,7 +182,7 @@ def _forced(graph: FxFacts, ge: GeFacts | None, question: Question) -> SinkingVe
     return SinkingVerdict(value="dynamic", certainty="derived", evidence=short(evidence))
 
 
-def _inputs_to_blame(graph: FxFacts, question: Question) -> tuple[Blame, ...]:
+def _inputs_to_blame(graph: FxFacts, question: SinkingQuestion) -> tuple[Blame, ...]:
     """A tensor with an unknown size is the first node of the graph that has one."""
     known = geared(graph, question)
     return tuple(
@@ -260,7 +260,7 @@ def least_static(graphs: Sequence[JudgedGraph], which: VerdictName) -> SinkingVe
     )
 
 
-def path(graphs: Sequence[JudgedGraph], question: Question) -> int | None:
+def path(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> int | None:
     """Which compile path a run took, by its graphs in the order of their compilation.
 
     None where one was not taken, and where the document does not speak of it: with gears the graph that is handed over

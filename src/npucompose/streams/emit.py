@@ -34,10 +34,10 @@ def emit(graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: C
     the kernel they are made of; what is made of inputs alone stands before its first reader. Joining the side streams
     before the outputs is the target's duty (TorchAir's capture closure does it).
     """
-    _Writer(graph, plan, dependence, can).write()
+    _PlanWriter(graph, plan, dependence, can).write()
 
 
-class _Writer:
+class _PlanWriter:
     """Appends to the end of the node list (before the output), kernel by kernel; what is moved is never lost."""
 
     def __init__(self, graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: Capabilities) -> None:

@@ -31,12 +31,12 @@ def isolated_run() -> Iterator[None]:
 
 
 def made_up_inputs(graph: fx.Graph) -> list[Any]:
-    """Values for a graph's placeholders, by their fake values; see `Inputs`."""
+    """Values for a graph's placeholders, by their fake values; see `ExampleInputs`."""
     with isolated_run():
-        return list(Inputs(graph, Dependence.from_graph(graph)).start().values())
+        return list(ExampleInputs(graph, Dependence.from_graph(graph)).start().values())
 
 
-class Inputs:
+class ExampleInputs:
     """Made-up values for a graph's placeholders, the same at every start: numbers around 0, whole numbers 0 or 1."""
 
     def __init__(self, graph: fx.Graph, dependence: Dependence) -> None:
@@ -85,7 +85,7 @@ def missing_first(wanted: Iterable[fx.Node], there: Container[fx.Node]) -> Itera
 
 
 class Execution:
-    """One run: values by node; a kernel when it is told to, everything else when somebody needs it."""
+    """One run: values by node; a kernel when `run` asks for it, everything else when somebody needs it."""
 
     def __init__(self, graph: fx.Graph, kernels: Iterable[fx.Node], inputs: Mapping[fx.Node, Any]) -> None:
         module = graph.owning_module or torch.nn.Module()
@@ -126,7 +126,7 @@ def find_races(graph: fx.Graph, orders: int, seed: int = 0) -> None:
     kernels = dependence.kernels
     before = issued_before(graph, kernels)
     with isolated_run():
-        inputs = Inputs(graph, dependence)
+        inputs = ExampleInputs(graph, dependence)
         expected = _run(graph, inputs, kernels)
         for number in range(orders):
             order = random_order(kernels, before, random.Random(f"{seed}/{number}"))
@@ -159,7 +159,7 @@ def random_order(
     return order
 
 
-def _run(graph: fx.Graph, inputs: Inputs, order: Sequence[fx.Node]) -> dict[str, Any]:
+def _run(graph: fx.Graph, inputs: ExampleInputs, order: Sequence[fx.Node]) -> dict[str, Any]:
     """{kernel: checksum of its result when it was made}, and those of the outputs and of the inputs afterwards."""
     values = inputs.start()
     execution = Execution(graph, order, values)

@@ -18,7 +18,7 @@ from npucompose.vendor.devices import DeviceModel
 
 @frozen(slots=True)
 class Work:
-    """A kernel that runs alone: `Work(us=5.0, cube=24)`."""
+    """What a kernel asks of a device that it has to itself: `Work(us=5.0, cube=24)`."""
 
     us: float
     """On its stream, beside others."""

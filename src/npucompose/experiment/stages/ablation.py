@@ -52,7 +52,7 @@ def lists(labels: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {name: passes for passes, name in names.items()}
 
 
-class Ablation(Stage["Session"]):
+class AblationStage(Stage["Session"]):
     """Nodes, kernels, results and times of the experiment with fewer of its passes."""
 
     name: ClassVar[str] = "ablation"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npucompose.models.inputs import Bound
 
 
-class Benchmark(Stage["Session"]):
+class BenchmarkStage(Stage["Session"]):
     """Eager, torch.compile and the detached handle, interleaved in one process, raw samples kept."""
 
     name: ClassVar[str] = "benchmark"

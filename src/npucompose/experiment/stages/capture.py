@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npucompose.compose.session import Session
 
 
-class Capture(Stage["Session"]):
+class CaptureStage(Stage["Session"]):
     """What was recorded: kernels, memory, and whether the recording can be called without torch.compile's guards."""
 
     name: ClassVar[str] = "capture"

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from airflow_free.ledger import FILE_NAME
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.run import POINTS, Entry, Ledger
+from npucompose.experiment.sweep.run import POINTS, PointEntry, PointLedger
 from npucompose.input_safety import read_text
 from npucompose.report import json as report_json
 from npucompose.report.compare import RIGHT, RunLine, Timed, best, with_front
@@ -46,7 +46,7 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
 
 
 def _of_ledger(place: Path, sort: str, descending: bool, limit: int | None) -> Gathered:
-    with Ledger.read(place) as ledger:
+    with PointLedger.read(place) as ledger:
         found = ledger.entries(by=sort, descending=descending, limit=limit)
         front = best(
             {
@@ -86,7 +86,7 @@ def _value(line: RunLine, name: str) -> Any:
 
 def _lines(place: Path) -> list[RunLine]:
     if (place / FILE_NAME).is_file():
-        with Ledger.read(place) as ledger:
+        with PointLedger.read(place) as ledger:
             return _of_entries(ledger.entries(), ledger)
     if (place / POINTS).is_file():
         return _of_sweep(place)
@@ -103,12 +103,12 @@ def _of_sweep(place: Path) -> list[RunLine]:
         keys = [str(point["key"]) for point in json.loads(text)["points"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
-    with Ledger.open(default_store().root) as ledger:
-        ends = ledger.of(keys)
+    with PointLedger.open(default_store().root) as ledger:
+        ends = ledger.ends(keys)
         return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)
 
 
-def _of_entries(entries: Sequence[Entry], ledger: Ledger) -> list[RunLine]:
+def _of_entries(entries: Sequence[PointEntry], ledger: PointLedger) -> list[RunLine]:
     """Named by the overrides that not every one of them has."""
     counts = Counter(text for entry in entries for text in entry.overrides)
     everywhere = {text for text, times in counts.items() if times == len(entries) > 1}

@@ -161,7 +161,7 @@ def _believe_all(tree: Path, root: Path) -> None:
     _believe(private.doubt_within(tree, root), tree)
 
 
-def _believe(doubt: private.Doubt | None, tree: Path) -> None:
+def _believe(doubt: private.AccessDoubt | None, tree: Path) -> None:
     if doubt is not None:
         raise ConfigError(
             f"the torch_npu in {tree} is not believed: {doubt.words}. Type `{FETCH}` to have it anew, or set "
