@@ -53,6 +53,11 @@ def paragraph(error: BaseException) -> str:
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}… (the rest is in the log)"
 
 
+def first_line(error: BaseException) -> str:
+    """Of what it says; its type where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> str:
     """`unknown stage 'bak' @ the order. Did you mean 'bake'? Choices: knead, bake.`"""
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)

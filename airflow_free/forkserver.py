@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib
 import json
-import operator
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -48,10 +47,9 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[2]))
     connection.set_inheritable(False)
     for wanted in json.loads(sys.argv[3]):
-        module, _, function = wanted.partition(":")
-        found = importlib.import_module(module)
-        if function:
-            operator.attrgetter(function)(found)()  # something that is read once and kept
+        found = pkgutil.resolve_name(wanted)
+        if ":" in wanted:
+            found()  # something that is read once and kept
     gc.collect()
     gc.freeze()  # what is loaded stays shared with the workers: the collector would touch, and so copy, every page
     _Server(connection).serve()
@@ -254,7 +252,7 @@ def handle(task: dict[str, Any], pipe: int) -> None:
     send = _sender(pipe)
     sys.argv[:] = [task["entry"]]
     try:
-        entry = find(task["entry"])
+        entry = pkgutil.resolve_name(task["entry"])
         result = entry(task["payload"], lambda event: send({"word": "event", "event": event.as_dict()}))
         send({"word": "result", "result": result})
     except Exception as error:  # noqa: BLE001  whatever it is, it travels to the parent, and its traceback to the log
@@ -304,12 +302,6 @@ def _sender(pipe: int) -> Callable[[dict[str, Any]], None]:
                 data = data[os.write(pipe, data) :]
 
     return send
-
-
-def find(entry: str) -> Callable[..., Any]:
-    """The function that "module:function" names."""
-    module, _, function = entry.partition(":")
-    return getattr(importlib.import_module(module), function)
 
 
 def _error_words(error: Exception) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import attrs
@@ -142,15 +141,13 @@ class Ledger(ABC, Generic[E]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.connection.close()
 
     def write(self, entries: Iterable[E]) -> None:
         """All of them or none; an earlier end of the same point is replaced."""
-        rows = [_as_row(entry) for entry in entries]
         columns = self.columns()
+        rows = [(*(_as_cell(getattr(entry, name)) for name in OWN), *attrs.astuple(entry.figures)) for entry in entries]
         with usable(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -162,7 +159,7 @@ class Ledger(ABC, Generic[E]):
                 raise
             self.connection.execute("COMMIT")
 
-    def of(self, keys: Sequence[str]) -> dict[str, E]:
+    def ends(self, keys: Sequence[str]) -> dict[str, E]:
         """{key: its end} of those that have ended."""
         found: dict[str, E] = {}
         with usable(self.path):
@@ -230,9 +227,7 @@ class Ledger(ABC, Generic[E]):
 
     def refused_trial(self, trial: Trial, why: object) -> OrchestratorError:
         """What to raise for a trial whose parts are of the right types and that fits no search."""
-        return OrchestratorError(
-            f"the ledger {self.path} cannot be used: {_trial_name(trial.study, trial.number)}: {why}."
-        )
+        return self._refused(_trial_name(trial.study, trial.number), why)
 
     @property
     def _selected(self) -> str:
@@ -256,7 +251,10 @@ class Ledger(ABC, Generic[E]):
         except Exception as error:
             if exit_status_of(error) is None:
                 raise
-            raise _NoneOfOurs(f"{name}: {'; '.join(getattr(error, 'problems', (str(error),)))}") from None
+            raise self._refused(name, "; ".join(getattr(error, "problems", (str(error),)))) from None
+
+    def _refused(self, name: str, why: object) -> OrchestratorError:
+        return OrchestratorError(f"the ledger {self.path} cannot be used: {name}: {why}.")
 
 
 @contextmanager
@@ -265,18 +263,10 @@ def usable(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite quotes what it cannot read
         raise OrchestratorError(f"the ledger {path} cannot be used: {error}.") from error
-    except _NoneOfOurs as error:
-        raise OrchestratorError(f"the ledger {path} cannot be used: {error}.") from None
 
 
-class _NoneOfOurs(Exception):
-    """A row that this file did not write: which one, and every wrong value in it."""
-
-
-def _as_row(entry: Entry) -> tuple[object, ...]:
-    own = {name: getattr(entry, name) for name in OWN}
-    own["overrides"] = json.dumps(entry.overrides)
-    return (*own.values(), *attrs.astuple(entry.figures))
+def _as_cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, tuple) else value
 
 
 def _trial_name(study: object, number: object) -> str:

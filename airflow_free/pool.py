@@ -22,7 +22,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from attrs import evolve
@@ -56,9 +55,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Whatever still runs is asked to end, and killed after GRACE_S."""
         try:
             self._end_gently()

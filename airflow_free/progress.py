@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import rich.progress as bars
 from rich.console import Console
 from rich.text import Text
@@ -23,29 +21,26 @@ class Progress:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.bars = self._bars() if console.is_terminal else None
         self.tasks: dict[str, bars.TaskID] = {}
-
-    def _bars(self) -> bars.Progress:
-        return bars.Progress(
-            bars.SpinnerColumn(finished_text=" "),
-            bars.TextColumn("{task.description}", markup=False),
-            bars.BarColumn(bar_width=24),
-            bars.TextColumn("{task.fields[words]}", markup=False),
-            bars.TimeElapsedColumn(),
-            console=self.console,
-            transient=True,
-            refresh_per_second=4,  # the measured process shares the cores
-        )
+        self.bars = None
+        if console.is_terminal:
+            self.bars = bars.Progress(
+                bars.SpinnerColumn(finished_text=" "),
+                bars.TextColumn("{task.description}", markup=False),
+                bars.BarColumn(bar_width=24),
+                bars.TextColumn("{task.fields[words]}", markup=False),
+                bars.TimeElapsedColumn(),
+                console=console,
+                transient=True,
+                refresh_per_second=4,  # the measured process shares the cores
+            )
 
     def __enter__(self) -> Progress:
         if self.bars is not None:
             self.bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bars is not None:
             self.bars.stop()
 

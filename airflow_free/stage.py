@@ -181,6 +181,10 @@ class Finished:
     seconds: float
     """What the stage took when it ran, which for a reused one was another run."""
 
+    @staticmethod
+    def from_record(record: Record, *, reused: bool) -> Finished:
+        return Finished(stage=record.stage, key=record.key, facts=record.facts, reused=reused, seconds=record.seconds)
+
 
 @frozen(kw_only=True)
 class Runner:
@@ -216,18 +220,20 @@ class Runner:
         record = self.store.read(stage.name, key)
         if record is not None:
             self.notify(Event(kind="reused", stage=stage.name, seconds=record.seconds))
-            return _finished(record, reused=True)
+            return Finished.from_record(record, reused=True)
         self.notify(Event(kind="started", stage=stage.name))
         began = time.perf_counter()
         try:
-            facts = stage.run(live, lambda fraction: self.notify(_progress(stage.name, fraction)))
+            facts = stage.run(
+                live, lambda fraction: self.notify(Event(kind="progress", stage=stage.name, fraction=fraction))
+            )
             seconds = time.perf_counter() - began
             record = self._write(stage.name, key, facts, seconds)
         except Exception as error:
             self.notify(Event(kind="failed", stage=stage.name, text=paragraph(error)))
             raise StageFailed(stage.name, error) from error
         self.notify(Event(kind="finished", stage=stage.name, seconds=seconds))
-        return _finished(record, reused=False)
+        return Finished.from_record(record, reused=False)
 
     def _write(self, stage: str, key: str, facts: Facts, seconds: float) -> Record:
         try:
@@ -244,11 +250,3 @@ class Runner:
         )
         self.store.write(record)
         return record
-
-
-def _progress(stage: str, fraction: float) -> Event:
-    return Event(kind="progress", stage=stage, fraction=fraction)
-
-
-def _finished(record: Record, *, reused: bool) -> Finished:
-    return Finished(stage=record.stage, key=record.key, facts=record.facts, reused=reused, seconds=record.seconds)

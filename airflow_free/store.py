@@ -118,24 +118,24 @@ class Store:
     def keep_files(self, stage: str, key: str, folder: Path, names: Iterable[str]) -> None:
         """Keep those files of `folder` with the record of that key; linked where the disk can, else copied."""
         for name in names:
-            _link(folder / name, self._files(stage, key) / name)
+            _link(folder / name, self.file(stage, key, name))
 
     def has_files(self, stage: str, key: str, names: Iterable[str]) -> bool:
         """Whether all of them are kept: a run may be killed between writing its record and keeping its files."""
-        return all((self._files(stage, key) / name).is_file() for name in names)
+        return all((self.file(stage, key, name)).is_file() for name in names)
 
     def bring_files(self, stage: str, key: str, folder: Path) -> None:
         """Put the files that were kept with the record into `folder`."""
         for name in self.file_names(stage, key):
             _link(self.file(stage, key, name), folder / name)
 
-    def file(self, stage: str, key: str, name: str) -> Path:
-        """Where a file that was kept with the record lies."""
-        return self._files(stage, key) / name
+    def file(self, stage: str, key: str, name: str = "") -> Path:
+        """Where a file that was kept with the record lies, or the folder of them."""
+        return self.root / "files" / self.path(stage, key).parent.name / key / name
 
     def file_names(self, stage: str, key: str) -> list[str]:
         """Of the files that were kept with the record."""
-        kept = self._files(stage, key)
+        kept = self.file(stage, key)
         return sorted(file.relative_to(kept).as_posix() for file in kept.rglob("*") if file.is_file())
 
     def put_file(self, stage: str, key: str, name: str, content: bytes) -> None:
@@ -143,9 +143,6 @@ class Store:
         place = self.file(stage, key, name)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
-
-    def _files(self, stage: str, key: str) -> Path:
-        return self.root / "files" / self.path(stage, key).parent.name / key
 
     def records(self) -> Iterator[Record]:
         """Every readable record, by stage and key."""

@@ -84,7 +84,7 @@ class Floor:
     def _executor(self, *, direct: bool) -> Native:
         memory = Memory.from_plan(self._plan, reuse=False)
         self._memories.append(memory)
-        made = Native(build.load(), self._plan, memory, direct=direct, keeps=True)
+        made = Native(build.load(), self._plan, memory, direct=direct, keep_results=True)
         for index, value in enumerate(self._inputs):
             if isinstance(value, torch.Tensor) and value.numel():
                 made.move(index, value)

@@ -25,8 +25,8 @@ from airflow_free.store import Store
 from npucompose.compose.tree import Composer
 from npucompose.experiment.job import Job
 from npucompose.experiment.run import ActiveRun
-from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.plan import SweepPlan
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.results.record import Figures
 
 TRIES = 7
@@ -46,7 +46,7 @@ def main() -> None:
     _show("one compile_only job of model=add, warm, from order to end", whole)
     _tell("job start, from the order to the first stage (cold)", cold_start)
     with tempfile.TemporaryDirectory() as folder:
-        with Ledger.open(Path(folder)) as ledger:
+        with PointLedger.open(Path(folder)) as ledger:
             ledger.write(_many(RECORDS))
         _tell(
             f"npucompose report on a ledger of {RECORDS:,} points, the process included",
@@ -66,7 +66,7 @@ def _show(what: str, seconds: list[float]) -> None:
 
 def planning() -> float:
     began = time.perf_counter()
-    plan = Plan.of([*POINTS, "seed=range(0,50)"], Composer())
+    plan = SweepPlan.from_overrides([*POINTS, "seed=range(0,50)"], Composer())
     seconds = time.perf_counter() - began
     assert len(plan.points) == 1000
     assert not plan.illegal
@@ -78,7 +78,7 @@ def job_starts() -> tuple[list[float], list[float]]:
     starts, ends = [], []
     with tempfile.TemporaryDirectory() as folder, Pool(Path(folder) / "forkserver.log") as pool:
         for number in range(TRIES + 1):
-            job = Job.of(Composer().compose([*JOB, f"seed={number}"]))
+            job = Job.from_composed(Composer().compose([*JOB, f"seed={number}"]))
             begun = ActiveRun.begin(job, Path(folder), Store(Path(folder) / "store"))
             began, first = time.perf_counter(), 0.0
             pool.start(evolve(begun.task, number=number, loaded=begun.loaded))
@@ -99,7 +99,7 @@ def _all_news(pool: Pool) -> Iterator[Event | Outcome]:
 
 def cold_start() -> float:
     with tempfile.TemporaryDirectory() as folder:
-        job = Job.of(Composer().compose(JOB))
+        job = Job.from_composed(Composer().compose(JOB))
         begun = ActiveRun.begin(job, Path(folder), Store(Path(folder) / "store"))
         began, first = time.perf_counter(), []
         task = evolve(begun.task, time_limit_s=600)
@@ -107,9 +107,9 @@ def cold_start() -> float:
         return first[0]
 
 
-def _many(number: int) -> list[Entry]:
+def _many(number: int) -> list[PointEntry]:
     return [
-        Entry(
+        PointEntry(
             key=f"{n:064x}",
             status="ok" if n % 10 else "failed",
             overrides=(f"seed={n}", "model=add", "mode=reduce-overhead"),

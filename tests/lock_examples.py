@@ -24,4 +24,4 @@ def locked_of(job: Job) -> Locked:
         numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True),
         stages=Stages(benchmark=BENCHMARK),
     )
-    return Locked.of(job.ingredients, report)
+    return Locked.from_report(job.ingredients, report)

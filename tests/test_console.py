@@ -17,7 +17,7 @@ from airflow_free.stage import Event
 from npucompose.cli import main
 from npucompose.console import console, guarded
 from npucompose.errors import visible
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp\u2066d\x00\x7f\r\u200fe\ud800"
@@ -84,9 +84,9 @@ def test_whatever_is_printed_under_guard_is_shown(capsys: pytest.CaptureFixture[
 
 
 def test_every_command_is_under_guard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ledger.write(
-            Entry(key=f"{n:064x}", status="failed", overrides=(f"model={one}",), error=one)
+            PointEntry(key=f"{n:064x}", status="failed", overrides=(f"model={one}",), error=one)
             for n, one in enumerate((HOSTILE[:-1], "\x1b[2J", "[/red]"))
         )
     (tmp_path / "\x1b[2Jrecipe.yaml").write_text('schema: "\x1b[2J"\n')

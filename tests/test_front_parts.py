@@ -155,12 +155,12 @@ def test_a_doubt_about_the_way_is_the_doubt_about_what_lies_within(tmp_path: Pat
     (root / "a" / "file").touch(0o600)
     assert private.doubt_within(root / "a", root) is None
     (root / "a" / "file").chmod(0o606)
-    assert private.doubt_within(root / "a", root) == private.Doubt(
+    assert private.doubt_within(root / "a", root) == private.AccessDoubt(
         f"{root / 'a' / 'file'} can be written by others (mode 606)", mine=True
     )
     root.chmod(0o702)
     found = private.doubt_within(root / "a", root)
-    assert found == private.Doubt(f"{root} can be written by others (mode 702)", mine=True)
+    assert found == private.AccessDoubt(f"{root} can be written by others (mode 702)", mine=True)
 
 
 def test_what_others_may_write_is_taken_from_them_and_links_are_left(tmp_path: Path) -> None:

@@ -129,23 +129,23 @@ def test_doubt_names_the_place_and_whether_it_can_be_closed(root: Path) -> None:
     assert private.doubt_within(root, root) is None
     file.chmod(0o620)
     found = private.doubt(file, root)
-    assert found == private.Doubt(f"{file} can be written by others (mode 620)", mine=True)
+    assert found == private.AccessDoubt(f"{file} can be written by others (mode 620)", mine=True)
     assert private.doubt_within(root, root) == found
     assert private.doubt(root / "b", root) is None
     private.close(root)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     (root / "b").chmod(0o702)
-    assert private.doubt_within(root / "b" / "c", root) == private.Doubt(
+    assert private.doubt_within(root / "b" / "c", root) == private.AccessDoubt(
         f"{root / 'b'} can be written by others (mode 702)", mine=True
     )
     private.close(root / "b")
     (root / "link").symlink_to(root / "b")
-    assert private.doubt(root / "link" / "c", root) == private.Doubt(f"{root / 'link'} is a link", mine=True)
+    assert private.doubt(root / "link" / "c", root) == private.AccessDoubt(f"{root / 'link'} is a link", mine=True)
     private.close(root)
     assert (root / "link").is_symlink()
     (root / "link").unlink()
     root.parent.chmod(0o777)
-    assert private.doubt(file, root) == private.Doubt(
+    assert private.doubt(file, root) == private.AccessDoubt(
         f"{root.parent} can be written by everybody (mode 777)", mine=False
     )
     root.parent.chmod(0o1777)
@@ -161,4 +161,4 @@ def test_what_is_anothers_is_not_ours_to_close(root: Path, monkeypatch: pytest.M
     if root.stat().st_uid == 0:  # root's is everybody's
         assert found is None
     else:
-        assert found == private.Doubt(f"{root} belongs to another user (number {root.stat().st_uid})", mine=False)
+        assert found == private.AccessDoubt(f"{root} belongs to another user (number {root.stat().st_uid})", mine=False)

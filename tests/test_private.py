@@ -60,7 +60,7 @@ def test_what_others_may_only_read_is_believed(root: Path, mode: int):
 def test_what_belongs_to_another_user_is_not_believed(root: Path, place: str):
     os.chown(root / place, 12345, 12345)
     found = private.doubt(root / "native" / "torch" / "a.so", root)
-    assert found == private.Doubt(f"{root / place} belongs to another user (number 12345)", mine=False)
+    assert found == private.AccessDoubt(f"{root / place} belongs to another user (number 12345)", mine=False)
 
 
 @ROOT

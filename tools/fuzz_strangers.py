@@ -122,15 +122,17 @@ class Maker:
         return self.corpus.Case(name="override", files={}, command=tuple(words))
 
     def _ledger(self, chance: random.Random) -> Any:
-        from npucompose.experiment.sweep.run import Entry, Ledger
+        from npucompose.experiment.sweep.run import PointEntry, PointLedger
 
         with tempfile.TemporaryDirectory() as place:
-            with Ledger.open(Path(place)) as ledger:
-                ledger.write(Entry(key=f"{n:064x}", status="ok", overrides=(f"seed={n}",)) for n in range(3))
+            with PointLedger.open(Path(place)) as ledger:
+                ledger.write(PointEntry(key=f"{n:064x}", status="ok", overrides=(f"seed={n}",)) for n in range(3))
                 for _ in range(chance.randint(0, 3)):
                     value = chance.choice((chance.choice(self.values), b"\xff", -1, 2**62, 0.5, None, "[[", "{}"))
                     with contextlib.suppress(Exception):  # what SQLite itself refuses
-                        ledger.connection.execute(f"UPDATE points SET {chance.choice(Ledger.columns())} = ?", (value,))
+                        ledger.connection.execute(
+                            f"UPDATE points SET {chance.choice(PointLedger.columns())} = ?", (value,)
+                        )
             data = (Path(place) / "sweeps.sqlite").read_bytes()
         if chance.random() < 0.5:
             data = mutated(data, chance, self.words)
@@ -191,7 +193,7 @@ class Composing:
         began = time.monotonic()
         try:
             overrides = [one for one in words if one not in ("--config-dir", "theirs")]
-            Job.of(self.composer.compose(overrides), self.around)
+            Job.from_composed(self.composer.compose(overrides), self.around)
         except ConfigError as error:
             status, err = 2, visible("\n".join(error.problems))
         except BaseException as error:  # noqa: BLE001  the verdict is ours

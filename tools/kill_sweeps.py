@@ -30,8 +30,8 @@ from typing import Any, NoReturn
 
 from airflow_free import forkserver, processes
 from airflow_free.store import Store
-from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import Ledger, run_sweep
+from npucompose.experiment.sweep.plan import SweepPlan
+from npucompose.experiment.sweep.run import PointLedger, run_sweep
 from tools import result_file
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process of several threads is not forked
@@ -96,7 +96,7 @@ def warm_server(env: Any, loaded: Any, log_path: Path) -> Any:
         return forkserver.ForkServer(Forked(serve), ours)  # type: ignore[arg-type]
 
 
-def begin(folder: Path, plan: Plan) -> Forked:
+def begin(folder: Path, plan: SweepPlan) -> Forked:
     """Begin or resume the sweep in a folder."""
 
     def sweep() -> None:
@@ -105,7 +105,7 @@ def begin(folder: Path, plan: Plan) -> Forked:
         swept = folder / "multirun"
         swept.mkdir(exist_ok=True)
         forkserver.ForkServer.start = staticmethod(warm_server)  # type: ignore[method-assign]
-        with Ledger.open(store.root) as ledger:
+        with PointLedger.open(store.root) as ledger:
             run_sweep(plan, swept, lambda p: str(p.number), store=store, ledger=ledger, listen=lambda news: None)
 
     return Forked(sweep)
@@ -113,7 +113,7 @@ def begin(folder: Path, plan: Plan) -> Forked:
 
 def ledger(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     """{key: (status, overrides)}; AssertionError where an end has no report that says the same."""
-    with Ledger.open(folder / ".npucompose") as found:
+    with PointLedger.open(folder / ".npucompose") as found:
         entries = found.entries()
     for entry in entries:
         if entry.run_dir is not None:
@@ -160,14 +160,14 @@ def killed(process: Forked, moment_s: float, wanted: str, chance: random.Random)
     return wanted if victim != process.pid else "parent"
 
 
-def planned(points: int) -> Plan:
+def planned(points: int) -> SweepPlan:
     """The sweep, with everything loaded that its points need."""
     import importlib
 
     from npucompose.compose.tree import Composer
     from npucompose.experiment.run import LOADED
 
-    plan = Plan.of([one.format(points=points) for one in OVERRIDES], Composer())
+    plan = SweepPlan.from_overrides([one.format(points=points) for one in OVERRIDES], Composer())
     for name in {*LOADED, *(n for p in plan.points if p.job for n in p.job.checked.target.loaded)}:
         module, _, _ = name.partition(":")
         importlib.import_module(module)
@@ -203,7 +203,9 @@ def main() -> int:
     return int(bool(result["lost"]) or result["left_running"] > 0 or result["same_ledger"] < result["sweeps"])
 
 
-def one_sweep(folder: Path, given: argparse.Namespace, plan: Plan, result: Any, whole_s: float, wanted: Any) -> None:
+def one_sweep(
+    folder: Path, given: argparse.Namespace, plan: SweepPlan, result: Any, whole_s: float, wanted: Any
+) -> None:
     victims = Counter(result["victims"])
     chance = random.Random(f"{given.seed} {result['kills']}")
     while result["kills"] < given.kills:

@@ -23,11 +23,11 @@ import attrs
 from npucompose.errors import FetchError
 from npucompose.targets.npu_offline.option_trees import read_tree, sources_digest
 from npucompose.targets.npu_offline.wheel import unpack, version
-from npucompose.vendor.option_specs import GenuineLeaf
+from npucompose.vendor.option_specs import VendorOption
 from npucompose.vendor.versions import DATA, order_of, versions
 
 PYTHON, PLATFORMS = "3.11", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
-Trees = Mapping[str, Sequence[GenuineLeaf]]
+Trees = Mapping[str, Sequence[VendorOption]]
 
 
 def folded(trees: Trees, sources: Mapping[str, str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def folded(trees: Trees, sources: Mapping[str, str]) -> dict[str, Any]:
     return {"versions": order, "sources": {name: sources[name] for name in order}, "leaves": leaves}
 
 
-def declared(leaf: GenuineLeaf) -> dict[str, Any]:
+def declared(leaf: VendorOption) -> dict[str, Any]:
     """What a class declares, as JSON has it: no path, no empty entry but the default."""
     said = attrs.asdict(leaf)
     del said["path"]
@@ -101,7 +101,7 @@ def wheel_in(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def read(name: str, wheels: Path | None) -> tuple[tuple[GenuineLeaf, ...], str]:
+def read(name: str, wheels: Path | None) -> tuple[tuple[VendorOption, ...], str]:
     """(leaves, digest of the files that declare them)."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

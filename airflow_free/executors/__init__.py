@@ -6,17 +6,17 @@ Ray's and Slurm's need a package that this one does not bring; they import it wh
 from __future__ import annotations
 
 import os
+import pkgutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
 from airflow_free.errors import OrchestratorError
-from airflow_free.forkserver import WorkerTask, find
+from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Event
@@ -90,9 +90,7 @@ class Executor(ABC):
         return self
 
     @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     @abstractmethod
     def has_room(self, job: Job) -> bool:
@@ -123,7 +121,9 @@ class RemoteTask:
     """Stages that are finished already, each as the text of its record."""
 
     def on_this_machine(self, **changes: Any) -> WorkerTask:
-        environment = {**os.environ, **self.env} if self.environment is None else find(self.environment)(self.env)
+        environment = (
+            {**os.environ, **self.env} if self.environment is None else pkgutil.resolve_name(self.environment)(self.env)
+        )
         return evolve(self.task, environment=environment, **changes)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from attrs import evolve, frozen
 
@@ -72,10 +71,8 @@ class LocalExecutor(Executor):
         self.pool = Pool(folder / SERVER_LOG)
         self.taken: dict[int, Slot] = {}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.pool.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.pool.__exit__(*error)
 
     def has_room(self, job: Job) -> bool:
         return self._slot(job) is not None

@@ -11,12 +11,11 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from attrs import field, frozen
 
-from airflow_free.errors import OrchestratorError, paragraph
+from airflow_free.errors import OrchestratorError, first_line, paragraph
 from airflow_free.executors import ActiveRun, Delivery, Executor, Job, fulfil
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
@@ -48,9 +47,7 @@ class RayExecutor(Executor):
         self.running: dict[Any, tuple[int, ActiveRun]] = {}
         self.refused: list[tuple[int, Outcome]] = []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Tasks are killed, and their workers with them; the cluster stays."""
         for task in self.running:
             self.ray.cancel(task, force=True)
@@ -83,7 +80,7 @@ class RayExecutor(Executor):
         except self.ray.exceptions.RayTaskError as error:
             return number, Outcome(status="failed", error=paragraph(error), exit_status=3)
         except self.ray.exceptions.RayError as error:
-            words = f"Ray lost the process of this point: {_sentence(error)}"
+            words = f"Ray lost the process of this point: {first_line(error)}"
             return number, Outcome(status="crashed", error=words, exit_status=3)
         return number, delivery.unpack(run)
 
@@ -138,7 +135,3 @@ def _nowhere(needs: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -
 
 def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {amount:g}" for name, amount in sorted(resources.items()) if ":" not in name)
-
-
-def _sentence(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from attrs import field, frozen
 
-from airflow_free.errors import OrchestratorError, paragraph
+from airflow_free.errors import OrchestratorError, first_line, paragraph
 from airflow_free.executors import ActiveRun, Executor, Job, fulfil_here
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
@@ -62,9 +61,7 @@ class SlurmExecutor(Executor):
         self.running: dict[int, Any] = {}
         self.looks = 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for job in self.running.values():
             job.cancel(check=False)
 
@@ -107,9 +104,9 @@ class SlurmExecutor(Executor):
         try:
             return job.result()
         except self.submitit.core.utils.FailedJobError as error:
-            return Outcome(status="failed", error=_first_line(error), exit_status=3)
+            return Outcome(status="failed", error=first_line(error), exit_status=3)
         except self.submitit.core.utils.UncompletedJobError as error:
-            words = f"Slurm ended job {job.job_id} before it sent a result: {_first_line(error)}"
+            words = f"Slurm ended job {job.job_id} before it sent a result: {first_line(error)}"
             return Outcome(status="crashed", error=words, exit_status=3)
 
 
@@ -124,7 +121,3 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if asked:
         raise KeyboardInterrupt
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

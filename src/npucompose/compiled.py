@@ -97,7 +97,9 @@ class CompiledFunction(CompiledModel):
     def __init__(self, model: Callable[..., Any], materialised: Materialised, again: Again) -> None:
         update_wrapper(self, model)
         self.model, self.materialised, self._again = model, materialised, again
-        self._call = model if _is_eager(materialised) else _compiled(model, materialised)
+        self._call = model
+        if not _is_eager(materialised):
+            self._call = _called(torch.compile(model, **_keywords(materialised)), model, materialised)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -191,8 +193,7 @@ def compiled(model: Callable[..., Any], materialised: Materialised, again: Again
 def _restored(again: Again, model: nn.Module, hooks: Mapping[str, Any]) -> CompiledModel:
     """Compiled anew, with the wrapper's own hooks."""
     made = again(model)
-    for name, value in hooks.items():
-        made.__dict__[name] = value
+    made.__dict__.update(hooks)
     return made
 
 
@@ -202,10 +203,6 @@ def _is_eager(materialised: Materialised) -> bool:
 
 def _keywords(materialised: Materialised) -> dict[str, Any]:
     return {"backend": materialised.backend, **materialised.compile_keywords}
-
-
-def _compiled(model: Callable[..., Any], materialised: Materialised) -> Callable[..., Any]:
-    return _called(torch.compile(model, **_keywords(materialised)), model, materialised)
 
 
 def _called(compiled: Callable[..., Any], model: Callable[..., Any], materialised: Materialised) -> Callable[..., Any]:

@@ -102,12 +102,8 @@ def _here(place: argparse.ArgumentParser, rest: Sequence[str], word: str) -> Ite
         if not action.option_strings:
             yield from map(str, action.choices or ())
             if action.dest == "overrides":
-                yield from overrides(word, _config_dirs(rest))
-
-
-def _config_dirs(words: Sequence[str]) -> tuple[Path, ...]:
-    named = [value for flag, value in pairwise(words) if flag in CONFIG_DIR]
-    return added_dirs([name for name in named if Path(name).is_dir()])
+                dirs = [name for flag, name in pairwise(rest) if flag in CONFIG_DIR and Path(name).is_dir()]
+                yield from overrides(word, added_dirs(dirs))
 
 
 def overrides(word: str, dirs: Sequence[Path] = ()) -> Iterator[str]:

@@ -18,14 +18,14 @@ _POSIX = hasattr(os, "geteuid")
 
 
 @frozen
-class Doubt:
+class AccessDoubt:
     """Why something is not believed. What is `mine` can be closed and made anew; what is not stays another's."""
 
     words: str
     mine: bool
 
 
-def doubt(path: Path, root: Path) -> Doubt | None:
+def doubt(path: Path, root: Path) -> AccessDoubt | None:
     """Whether someone else could have written `path`, which lies in `root`, a folder for private things: a file or a
     folder on the way to it that is not ours (or root's), that others may write, or that is a link. None: it is ours
     alone, or is not there yet.
@@ -41,7 +41,7 @@ def doubt(path: Path, root: Path) -> Doubt | None:
     return next((found for place in (root, *_way(path, given)) if (found := _doubt(place))), None)
 
 
-def doubt_within(folder: Path, root: Path) -> Doubt | None:
+def doubt_within(folder: Path, root: Path) -> AccessDoubt | None:
     """The same about a folder and all that lies in it."""
     if found := doubt(folder, root):
         return found
@@ -76,25 +76,25 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in (*folders, *files))
 
 
-def _doubt(place: Path) -> Doubt | None:
+def _doubt(place: Path) -> AccessDoubt | None:
     try:
         found = place.lstat()
     except FileNotFoundError:
         return None
     if found.st_uid not in (os.geteuid(), 0):
-        return Doubt(f"{place} belongs to another user (number {found.st_uid})", mine=False)
+        return AccessDoubt(f"{place} belongs to another user (number {found.st_uid})", mine=False)
     if stat.S_ISLNK(found.st_mode):
-        return Doubt(f"{place} is a link", mine=True)
+        return AccessDoubt(f"{place} is a link", mine=True)
     if found.st_mode & _OTHERS:
-        return Doubt(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):o})", mine=True)
+        return AccessDoubt(f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):o})", mine=True)
     return None
 
 
-def _doubt_above(place: Path) -> Doubt | None:
+def _doubt_above(place: Path) -> AccessDoubt | None:
     try:
         mode = place.stat().st_mode
     except FileNotFoundError:
         return None
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return Doubt(f"{place} can be written by everybody (mode {stat.S_IMODE(mode):o})", mine=False)
+        return AccessDoubt(f"{place} can be written by everybody (mode {stat.S_IMODE(mode):o})", mine=False)
     return None

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from npucompose.experiment.tracking import Order, RunTracker
+from npucompose.experiment.tracking import RunTracker, TrackerOrder
 from npucompose.report.json import Tracked
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Mlflow(RunTracker):
     package: ClassVar[str | None] = "mlflow"
 
     @classmethod
-    def reporter(cls, order: Order) -> Callable[[Tracked, bool], None]:
+    def reporter(cls, order: TrackerOrder) -> Callable[[Tracked, bool], None]:
         """Opens the database, and makes the experiment where there is none."""
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         mlflow: Any = importlib.import_module("mlflow")
@@ -87,7 +87,7 @@ class TensorBoard(RunTracker):
     package: ClassVar[str | None] = "tensorboard"
 
     @classmethod
-    def reporter(cls, order: Order) -> Callable[[Tracked, bool], None]:
+    def reporter(cls, order: TrackerOrder) -> Callable[[Tracked, bool], None]:
         """A folder for each run, below that of the experiment."""
         writers: Any = importlib.import_module("torch.utils.tensorboard")
         numpy: Any = importlib.import_module("numpy")

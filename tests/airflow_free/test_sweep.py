@@ -113,7 +113,7 @@ def sweep(folder: Path, *faults: str) -> tuple[dict[str, Entry], list[SweepEvent
     with Ledger.open(folder) as there, LocalExecutor(folder, jobs=2) as executor:
         loop: Loop[Entry] = Loop(executor, there, begin, events.append)
         ends = loop.run(Queue(points))
-        assert there.of(list(ends)) == ends
+        assert there.ends(list(ends)) == ends
         assert {one.key for one in there.entries()} == set(ends)
         for _, overrides, values in there.rows((), ("weight",), ["ok"]):
             assert (overrides, values) == ([], (2.5,))

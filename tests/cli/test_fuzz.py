@@ -65,7 +65,7 @@ def look(overrides: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def outcome(overrides: list[str]) -> Job | ConfigError:
     try:
-        return Job.of(COMPOSER.compose(overrides), AROUND)
+        return Job.from_composed(COMPOSER.compose(overrides), AROUND)
     except ConfigError as error:
         return error
 

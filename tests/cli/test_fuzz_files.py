@@ -106,7 +106,7 @@ def look_at_configuration(group: str, text: str, folder: Path) -> None:
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     composer = COMPOSER.setdefault(folder, Composer(config_dirs=[str(mine)]))
     chosen = f"{group}=[{name}]" if group == "passes" else f"{group}={name}"
-    found = outcome(lambda: Job.of(composer.compose([chosen]), AROUND))
+    found = outcome(lambda: Job.from_composed(composer.compose([chosen]), AROUND))
     if isinstance(found, Job):
         assert not found.composed.problems
         assert not found.checked.experiment.trust
@@ -138,7 +138,7 @@ def test_no_configuration_of_many_gets_past_the_checks(
 @pytest.fixture(scope="module")
 def recipe() -> dict[str, Any]:
     """A whole lock, as it is written after a run."""
-    return yaml.safe_load(locked_of(Job.of(compose(OVERRIDES))).text())
+    return yaml.safe_load(locked_of(Job.from_composed(compose(OVERRIDES))).text())
 
 
 def changed(recipe: dict[str, Any], data: st.DataObject) -> dict[str, Any]:

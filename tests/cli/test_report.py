@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.cli import main
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures
 
@@ -24,11 +24,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPUCOMPOSE_STORE", raising=False)
     entries = [
-        Entry(key=f"{n:064x}", status="ok", overrides=("model=add", f"seed={n}"), figures=Figures(p50_us=30.0 - n))
+        PointEntry(key=f"{n:064x}", status="ok", overrides=("model=add", f"seed={n}"), figures=Figures(p50_us=30.0 - n))
         for n in range(2)
     ]
-    illegal = Entry(key="f" * 64, status="illegal", overrides=("model=add", "seed=-1"), error="'seed' must be >= 0")
-    with Ledger.open(tmp_path / ".npucompose") as ledger:
+    illegal = PointEntry(
+        key="f" * 64, status="illegal", overrides=("model=add", "seed=-1"), error="'seed' must be >= 0"
+    )
+    with PointLedger.open(tmp_path / ".npucompose") as ledger:
         ledger.write([*entries, illegal])
     points = [{"number": n, "key": key, "overrides": []} for n, key in enumerate([entries[0].key, "f" * 64, "e" * 64])]
     (tmp_path / "sweep").mkdir()
@@ -99,11 +101,11 @@ def test_a_page_of_ledger_and_folders(here: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_front_of_a_ledger_is_that_of_all_its_points(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def end(name: str, p50: float, compile_s: float, *overrides: str) -> Entry:
+    def end(name: str, p50: float, compile_s: float, *overrides: str) -> PointEntry:
         figures = Figures(model="mlp", target="cpu", p50_us=p50, peak_rss_bytes=1 << 20, compile_s=compile_s)
-        return Entry(key=name * 64, status="ok", overrides=(f"seed={name}", *overrides), figures=figures)
+        return PointEntry(key=name * 64, status="ok", overrides=(f"seed={name}", *overrides), figures=figures)
 
-    with Ledger.open(here / "front") as ledger:
+    with PointLedger.open(here / "front") as ledger:
         ledger.write([end("a", 10, 1), end("b", 20, 2), end("c", 30, 0.1), end("d", 40, 4, "model.size=9")])
     rows = [row.split(",")[2] for row in told(capsys, "front", "--csv").splitlines()[1:]]
     assert rows == ["front", "", "front", "front"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from npucompose.compose import check as checking
-from npucompose.compose.check import Checked, Known, check
+from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import COMMAND_LINE, Composed, compose
 from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError
@@ -43,26 +43,26 @@ def test_a_choice_is_a_name_and_its_options() -> None:
 
 
 def test_sections_that_are_one_object_are_made_once_and_wrong_ones_are_left_for_later() -> None:
-    known = Known()
+    sections = SectionCache()
     section = {"warmup": 7}
-    one, other = (known.with_sections({"benchmark": section, "seed": n, "target": {}}) for n in (1, 2))
+    one, other = (sections.with_sections({"benchmark": section, "seed": n, "target": {}}) for n in (1, 2))
     assert one["benchmark"] is other["benchmark"]
     assert one["benchmark"].warmup == 7
     assert (one["seed"], other["seed"], one["target"]) == (1, 2, {})
-    equal = known.with_sections({"benchmark": {"warmup": 7}})["benchmark"]
+    equal = sections.with_sections({"benchmark": {"warmup": 7}})["benchmark"]
     assert equal is not one["benchmark"]
     wrong = {"warmpu": 7}
-    assert known.with_sections({"benchmark": wrong})["benchmark"] is wrong
-    assert known.with_sections({"benchmark": wrong})["benchmark"] is wrong
-    assert known.with_sections({"benchmark": 5})["benchmark"] == 5
+    assert sections.with_sections({"benchmark": wrong})["benchmark"] is wrong
+    assert sections.with_sections({"benchmark": wrong})["benchmark"] is wrong
+    assert sections.with_sections({"benchmark": 5})["benchmark"] == 5
 
 
 def test_the_torch_npu_of_this_machine_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(checking, "found_here", lambda: asked.append(1))
-    known = Known()
+    sections = SectionCache()
     for _ in range(2):
-        check(compose(["target=null_device", "model=add"]), known=known)
+        check(compose(["target=null_device", "model=add"]), sections=sections)
     assert asked == [1]
 
 

@@ -65,7 +65,7 @@ def test_weights_that_are_trained_are_no_constants():
 
 def test_an_option_is_part_of_the_key_and_a_default_spelled_out_is_not():
     def key(*overrides: str) -> str:
-        return Job.of(compose(["model=mlp", FUSED, *overrides])).keys["compile"]
+        return Job.from_composed(compose(["model=mlp", FUSED, *overrides])).keys["compile"]
 
     assert key("inductor.freezing=true") == key()
     assert len({key(), key("inductor.freezing=false"), key("inductor.freezing=null"), key("target.linear=mkl")}) == 4

@@ -286,7 +286,9 @@ def inductor(
 ) -> Any:
     given = experiment(mode, inductor=InductorOptions(values=values), strict=strict, **more)
     support = ModeSupport(fuses=fuses)
-    return found_by(legality._inductor, given, SimpleNamespace(name=target, support=lambda mode: support))
+    can = SimpleNamespace(target=target, device=f"{target}:1" if target == "cuda" else target)
+    made = SimpleNamespace(name=target, support=lambda mode: support, capabilities=lambda mode: can)
+    return found_by(legality._inductor, given, made)
 
 
 @pytest.mark.parametrize(

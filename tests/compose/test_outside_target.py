@@ -14,8 +14,11 @@ from npucompose.compose import check as checking
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.recipe.imported import _collectives
+from npucompose.recipe.values import Facts
 from npucompose.registry import Registry
 from npucompose.targets.base import Target
+from npucompose.targets.cuda import CudaTarget
 from npucompose.targets.npu import NpuTarget
 
 SOC = "ascend310b"
@@ -30,18 +33,31 @@ class MyNpu(NpuTarget):
         Target.check(self, mode)
 
 
+@frozen(kw_only=True)
+class MyGpu(CudaTarget):
+    name: ClassVar[str] = "my_gpu"
+
+    def check(self, mode: str) -> None:
+        Target.check(self, mode)
+
+
+MINE = {"my_npu": "MyNpu", "my_gpu": "MyGpu"}
+
+
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """What an installed package would bring: the class, and conf/target/my_npu.yaml."""
-    point = EntryPoint(name="my_npu", value=f"{__name__}:MyNpu", group="npucompose.targets")
+    """What an installed package would bring: each class, and its conf/target/….yaml."""
+    group = "npucompose.targets"
+    points = {name: EntryPoint(name=name, value=f"{__name__}:{cls}", group=group) for name, cls in MINE.items()}
     installed = Registry._installed
 
     def with_mine(self: Registry[object]) -> dict[str, EntryPoint]:
-        return {**installed(self), **({"my_npu": point} if self.group == point.group else {})}
+        return {**installed(self), **(points if self.group == group else {})}
 
     monkeypatch.setattr(Registry, "_installed", with_mine)
     (tmp_path / "target").mkdir()
-    (tmp_path / "target" / "my_npu.yaml").write_text("# mine\nname: my_npu\n")
+    for name in MINE:
+        (tmp_path / "target" / f"{name}.yaml").write_text(f"# mine\nname: {name}\n")
     return str(tmp_path)
 
 
@@ -71,3 +87,19 @@ def test_only_the_version_that_is_found_can_be_asked_for_where_the_vendor_s_comp
     with pytest.raises(ConfigError, match=r"runs the genuine classes of torch_npu 2\.13\.0, found by a test"):
         checked(folder, "mode=max-autotune", "compiler.torch_npu_version=2.9.0")
     check(compose(["model=add", "mode=max-autotune", "compiler.torch_npu_version=2.9.0"]))
+
+
+def test_a_subclass_is_exported_as_a_kit_and_takes_its_options_from_a_script_as_the_npu_does(folder: str) -> None:
+    assert MyNpu.without_device == "npu_offline"
+    tree = {"target": {"name": "my_npu"}}
+    assert _collectives("max-autotune", tree, Facts(hcom=[(3, "torchair.patch_for_hcom()", "")])) == []
+    assert tree == {"target": {"name": "my_npu", "patch_for_hcom": True}}
+
+
+def test_options_of_inductor_act_on_a_subclass_that_says_it_is_that_device(folder: str) -> None:
+    def idle(target: str) -> list[str]:
+        words = ["model=add", f"target={target}", "mode=max-autotune", "inductor.triton.cudagraphs=true"]
+        return [one.option for one in check(compose(words, config_dirs=[folder])).effective]
+
+    assert "inductor.triton.cudagraphs" not in idle("my_gpu")
+    assert "inductor.triton.cudagraphs" in idle("cpu")

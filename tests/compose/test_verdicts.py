@@ -419,8 +419,8 @@ def test_the_question_of_sinking_is_what_the_experiment_and_its_inputs_say(monke
     assert (found.mode, found.target, found.dynamic, found.fullgraph) == ("max-autotune", "npu", None, False)
     assert (found.mark_static, found.marked, found.gears) == (("c*",), ("cache",), {"x.0": (2, 4)})
     assert (found.sink, found.ops_lower_limit, found.product) == (True, 5, "product of a soc")
-    assert (found.arguments, found.breaks, found.genuine) == (("x", "cache"), ("broke",), False)
+    assert (found.arguments, found.breaks, found.through_torchair) == (("x", "cache"), ("broke",), False)
     assert [(change.argument, change.after) for change in found.changes] == [("n", "9")]
     held.materialised.genuine = object()
     held.experiment.compiler = CompilerOptions()
-    assert (sinking.question_of(held).genuine, sinking.question_of(held).sink) == (True, False)
+    assert (sinking.question_of(held).through_torchair, sinking.question_of(held).sink) == (True, False)

@@ -21,7 +21,7 @@ from npucompose.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.sweep.plan import Plan
+from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.report.listing import KINDS as LISTED
 from npucompose.targets.npu_offline.wheel import locate
 from tests.docs.blocks import ALL, KINDS, PAGES, ROOT, Block, blocks
@@ -64,7 +64,13 @@ def test_every_anchor_is_a_heading() -> None:
             assert anchor in slugs, f"{page.name}: {target}#{anchor}"
 
 
-OPEN_GROUPS = {"model": "npucompose list models", "streams": "explicit plans", "experiment": "presets"}
+OPEN_GROUPS = {
+    "model": "npucompose list models",
+    "passes": "npucompose list passes",
+    "target": "npucompose list targets",
+    "streams": "explicit plans",
+    "experiment": "presets",
+}
 """Groups whose choices the README does not name one by one, and what it says instead."""
 
 
@@ -154,7 +160,7 @@ def look_at_run(words: list[str]) -> None:
     composer = Composer(config_dirs=dirs)
     if "-m" in words:
         with what_only_lacks_a_package():
-            points = Plan.of(overrides, composer).illegal
+            points = SweepPlan.from_overrides(overrides, composer).illegal
             if points:
                 raise ConfigError(*(problem for point in points for problem in point.problems))
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nursery import command
 
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,12 +110,12 @@ def write_factories(folder: Path) -> None:
     (folder / "points.py").write_text(f"HERE = {f'{folder}/'!r}\n{FACTORIES}")
 
 
-def entries(folder: Path) -> list[Entry]:
-    with Ledger.open(folder / ".npucompose") as ledger:
+def entries(folder: Path) -> list[PointEntry]:
+    with PointLedger.open(folder / ".npucompose") as ledger:
         return ledger.entries(by="ended")
 
 
-def by_factory(folder: Path) -> dict[str, Entry]:
+def by_factory(folder: Path) -> dict[str, PointEntry]:
     """{name of the model's factory: end}."""
     return {text.partition(":")[2]: e for e in entries(folder) for text in e.overrides if "model.factory=" in text}
 

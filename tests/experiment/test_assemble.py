@@ -30,7 +30,7 @@ from npucompose.experiment.assemble import (
 )
 from npucompose.experiment.job import Job
 from npucompose.experiment.stages.facts import stream_facts, timelines
-from npucompose.results.measured import Memory, Numerics
+from npucompose.results.measured import MemoryFacts, Numerics
 from npucompose.results.record import (
     BenchmarkFacts,
     CompileTimes,
@@ -241,11 +241,11 @@ def test_each_stage_s_facts_have_their_place() -> None:
 
 def test_memory_is_the_pool_of_the_recording_and_the_peak_of_what_measured() -> None:
     assert _memory({"compile": {}}) is None
-    capture = facts_of(Memory(pool_bytes=5, peak_rss_bytes=1))
-    assert _memory({"capture": {"memory": capture}}) == Memory(pool_bytes=5, peak_rss_bytes=1)
-    assert _memory({"benchmark": {"memory": facts_of(Memory(peak_rss_bytes=9))}, "capture": {"memory": capture}}) == (
-        Memory(pool_bytes=5, peak_rss_bytes=9)
-    )
+    capture = facts_of(MemoryFacts(pool_bytes=5, peak_rss_bytes=1))
+    assert _memory({"capture": {"memory": capture}}) == MemoryFacts(pool_bytes=5, peak_rss_bytes=1)
+    assert _memory(
+        {"benchmark": {"memory": facts_of(MemoryFacts(peak_rss_bytes=9))}, "capture": {"memory": capture}}
+    ) == (MemoryFacts(pool_bytes=5, peak_rss_bytes=9))
 
 
 def finished(stage: str, key: str, reused: bool = False, **facts: Any) -> Finished:
@@ -303,14 +303,14 @@ def test_a_failure_of_tracing_is_not_npucompose_s() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.of(compose(["model=add", "pipeline=check", "expect.bitwise=true"]))
+    return Job.from_composed(compose(["model=add", "pipeline=check", "expect.bitwise=true"]))
 
 
 def test_a_report_holds_the_run_and_says_when_nothing_was_run(job: Job, tmp_path: Any) -> None:
     graphs = [facts_of(GraphFacts(id="g", fingerprint="f", nodes_before=2, nodes_after=1, fx="static"))]
     stages = [
         finished("compile", "a", True, graphs=graphs, passes=[], times={"total_s": 1.0}),
-        finished("capture", "b", True, capture=None, memory=facts_of(Memory(pool_bytes=3))),
+        finished("capture", "b", True, capture=None, memory=facts_of(MemoryFacts(pool_bytes=3))),
         finished("replay", "c", True, numerics=PASSED, recompiles=[{"compile_id": "0/1", "reason": "r"}]),
     ]
     store = Store(tmp_path)
@@ -327,7 +327,7 @@ def test_a_report_holds_the_run_and_says_when_nothing_was_run(job: Job, tmp_path
         ("compile", "a", True, 1.5), ("capture", "b", True, 1.5), ("replay", "c", True, 1.5),
     ]  # fmt: skip
     assert [(one.name, one.held) for one in whole.expectations] == [("bitwise", True)]
-    assert (whole.memory, whole.experiment) == (Memory(pool_bytes=3), job.ingredients.values)
+    assert (whole.memory, whole.experiment) == (MemoryFacts(pool_bytes=3), job.ingredients.values)
     assert whole.provenance == job.checked.provenance
     assert not made(stages[:2]).reused
     assert made(stages[:2]).status == "expect_failed"

@@ -27,7 +27,7 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.lock import Locked
 from npucompose.experiment.orchestrator import default_store, worker_environment
 from npucompose.experiment.sweep import command
-from npucompose.experiment.sweep.plan import Plan
+from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.experiment.verify import compared
 from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import Explanation, SinkingFacts
@@ -35,7 +35,7 @@ from npucompose.results.sinking import Explanation, SinkingFacts
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.of(compose(OVERRIDES))
+    return Job.from_composed(compose(OVERRIDES))
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_recipe_is_locked_where_it_was_asked_for(
     assert arguments.act(arguments) == ends
     assert capsys.readouterr().out == f"{status}; written: {out}\n"
     assert out.read_text() == found.text()
-    assert asked == [(Job.of(compose(OVERRIDES)).key, default_store())]
+    assert asked == [(Job.from_composed(compose(OVERRIDES)).key, default_store())]
     arguments = recipe("lock", *OVERRIDES, "--out", str(tmp_path / "no" / "a.yaml"))
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         arguments.act(arguments)
@@ -148,7 +148,7 @@ def test_what_is_locked_went_to_its_end(job: Job, tmp_path: Path, monkeypatch: p
         verify.lock(job, store=store)
     for status in ("ok", "expect_failed", "numerics_failed"):
         report = attrs.evolve(FULL, status=status, error=None)
-        assert verify.lock(job, store=store) == Locked.of(job.ingredients, report)
+        assert verify.lock(job, store=store) == Locked.from_report(job.ingredients, report)
     assert asked[0][:2] == (job, store)
     assert not asked[0][2].exists()
 
@@ -479,7 +479,7 @@ def test_what_no_pass_can_break_has_no_guilty_pass(tmp_path: Path, monkeypatch: 
 
 def test_illegal_points_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     composer = Composer()
-    plan = Plan.of(["model=add", "seed=1,-1,-2"], composer)
+    plan = SweepPlan.from_overrides(["model=add", "seed=1,-1,-2"], composer)
     lines = list(command.Sweep(plan).illegal_lines())
     assert lines[0] == "2 of 3 points are illegal and not run:"
     assert [line.startswith(f"  seed=-{n}: ") for n, line in enumerate(lines[1:], 1)] == [True, True]
@@ -493,7 +493,7 @@ def test_illegal_points_are_told_before_anything_starts(monkeypatch: pytest.Monk
 def test_the_folder_of_a_point_is_asked_of_hydra_in_our_words(tmp_path: Path) -> None:
     from omegaconf.errors import InterpolationKeyError
 
-    plan = Plan.of(["model=add", "seed=1,2"], Composer())
+    plan = SweepPlan.from_overrides(["model=add", "seed=1,2"], Composer())
     asked: list[Any] = []
 
     class Task(command.Sweep):
@@ -519,8 +519,8 @@ def test_the_folder_of_a_point_is_asked_of_hydra_in_our_words(tmp_path: Path) ->
 
 def test_a_target_that_runs_and_does_not_measure_refuses_a_benchmark() -> None:
     with pytest.raises(ConfigError, match="target=npu_offline has no speed"):
-        Job.of(compose(["model=add", "target=npu_offline", "pipeline=bench", "mode=npugraph_ex"]))
-    Job.of(compose(["model=add", "target=npu_offline", "pipeline=check", "mode=npugraph_ex"]))
+        Job.from_composed(compose(["model=add", "target=npu_offline", "pipeline=bench", "mode=npugraph_ex"]))
+    Job.from_composed(compose(["model=add", "target=npu_offline", "pipeline=check", "mode=npugraph_ex"]))
 
 
 def finished(stage: str = "replay", *, reused: bool = False, **facts: Any) -> Finished:
@@ -625,7 +625,9 @@ def test_compiled_graphs_are_thrown_away_where_the_stage_must_see_a_compilation(
 
 def test_a_run_s_worker_gets_the_limits_of_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    own = Job.of(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2"]))
+    own = Job.from_composed(
+        compose(["model=add", "pipeline=check", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2"])
+    )
     monkeypatch.setattr(experiment, "run_in_worker", lambda *what: asked.append(what) or "outcome")
     monkeypatch.setattr(experiment.ActiveRun, "finish", lambda self, outcome: outcome)
 
@@ -647,10 +649,10 @@ def test_what_was_rejected_and_what_a_compilation_that_failed_knows_is_kept() ->
 
 def test_a_single_run_takes_what_the_store_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    own = Job.of(compose(["model=add", "pipeline=check"]))
+    own = Job.from_composed(compose(["model=add", "pipeline=check"]))
     monkeypatch.setattr(experiment, "run_in_worker", lambda *what: asked.append(what) or "outcome")
     monkeypatch.setattr(experiment.ActiveRun, "finish", lambda self, outcome: outcome)
     monkeypatch.setattr(experiment.ActiveRun, "needs_worker", property(lambda self: False))
     assert experiment.run_experiment(own, tmp_path, store=Store(tmp_path / "s")) is None
     assert asked == []
-    assert (own.measures, Job.of(compose(["model=add", "pipeline=bench"])).measures) == (False, True)
+    assert (own.measures, Job.from_composed(compose(["model=add", "pipeline=bench"])).measures) == (False, True)

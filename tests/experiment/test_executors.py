@@ -50,7 +50,7 @@ def test_a_run_is_a_task_for_this_machine_and_another_for_a_node(
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("A_PERSON_S_TOKEN", "1")
     (tmp_path / "run").mkdir()
-    job = Job.of(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=9"]))
+    job = Job.from_composed(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=9"]))
     one = ActiveRun.begin(job, tmp_path / "run", Store(tmp_path / "store"))
     task, remote = one.task, one.remote_task
     assert (task.entry, task.payload, task.time_limit_s) == (run.ENTRY, one.payload, 9)
@@ -71,7 +71,7 @@ def test_a_run_is_a_task_for_this_machine_and_another_for_a_node(
 
 def test_a_node_unlike_the_planning_machine_is_refused_with_five_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     composed = compose(["model=add", "pipeline=compile_only"])
-    context = {part: dict(values) for part, values in Job.of(composed).ingredients.context.items()}
+    context = {part: dict(values) for part, values in Job.from_composed(composed).ingredients.context.items()}
     payload = {"tree": composed.tree, "provenance": composed.provenance, "context": context}
     monkeypatch.setattr(run, "work", lambda payload, notify: {"worked": payload is not None})
     assert run.remote_work(payload, lambda event: None) == {"worked": True}

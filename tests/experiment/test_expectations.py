@@ -16,18 +16,18 @@ from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
 from npucompose.results.graphs import RuleFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
-from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Expect
 
 SINKING = SinkingFacts.from_verdicts(
-    fx_graph=Verdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),
-    ge_graph=Verdict(value="static", certainty="proven", evidence=("Data query [2, 8, 1, 64]",)),
-    ge_build=Verdict(value="dynamic", certainty="derived", evidence=("row 5",)),
+    fx_graph=SinkingVerdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),
+    ge_graph=SinkingVerdict(value="static", certainty="proven", evidence=("Data query [2, 8, 1, 64]",)),
+    ge_build=SinkingVerdict(value="dynamic", certainty="derived", evidence=("row 5",)),
     path=3,
     blame=(Blame(node="fia", operator="npu.fia", reason="its tiling depends on actual_seq_lengths", source="m.py:12"),),
     steps=(
-        Step(id="S1", title="configuration", status="problem", evidence=("tiling=host",), fix="tiling=sink"),
-        Step(id="S2", title="placeholders", status="ok"),
+        DiagnosisStep(id="S1", title="configuration", status="problem", evidence=("tiling=host",), fix="tiling=sink"),
+        DiagnosisStep(id="S2", title="placeholders", status="ok"),
     ),
 )
 
@@ -72,7 +72,7 @@ def test_an_expectation_holds_or_does_not(expect: dict[str, Any], report: Report
 
 @pytest.mark.parametrize("name", ["speedup", "recompiles", "events"])
 def test_what_is_just_as_expected_holds(name: str) -> None:
-    assert expectations._judged(name, 2.0, expectations.Found(got=2.0)).held
+    assert expectations._judged(name, 2.0, expectations.Finding(got=2.0)).held
 
 
 def test_a_miss_names_the_guard_the_call_and_the_remedy() -> None:
@@ -141,13 +141,13 @@ def test_evidence_is_cut_and_counted() -> None:
 )
 def test_what_a_run_cannot_judge_is_refused_before_it(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Job.of(compose(["model=add", *overrides]))
+        Job.from_composed(compose(["model=add", *overrides]))
     assert words in str(caught.value)
     assert len(caught.value.problems) == 1
 
 
 def test_eager_can_be_asked_for_bits_and_recompilations() -> None:
-    Job.of(compose(["model=add", "mode=eager", "expect.bitwise=true", "expect.recompiles=0"]))
+    Job.from_composed(compose(["model=add", "mode=eager", "expect.bitwise=true", "expect.recompiles=0"]))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_eager_can_be_asked_for_bits_and_recompilations() -> None:
     ],
 )
 def test_declared_calls_run_last_and_where_results_are_compared(overrides: list[str], stages: list[str]) -> None:
-    job = Job.of(compose(["model=add", "model.sequence=[{x.0:6,y.0:6}]", *overrides]))
+    job = Job.from_composed(compose(["model=add", "model.sequence=[{x.0:6,y.0:6}]", *overrides]))
     assert [stage.name for stage in job.order] == stages
 
 
@@ -245,7 +245,7 @@ class SimpleMoves:
 
 @pytest.mark.parametrize("count", [5, 6])
 def test_five_sentences_of_evidence_are_kept(count: int) -> None:
-    found = expectations._judged("streams", 1, expectations.Found(2, tuple("abcdef")[:count]))
+    found = expectations._judged("streams", 1, expectations.Finding(2, tuple("abcdef")[:count]))
     assert found.evidence == (*"abcde", *(["and 1 more"] if count == 6 else []))
     assert not found.held
 
@@ -262,7 +262,7 @@ def test_what_did_not_hold_is_one_paragraph() -> None:
 
 def test_a_count_may_be_less_and_a_speed_more_and_the_rest_is_equal() -> None:
     def held(name: str, wanted: Any, got: Any) -> bool:
-        return expectations._judged(name, wanted, expectations.Found(got)).held
+        return expectations._judged(name, wanted, expectations.Finding(got)).held
 
     assert [held("recompiles", 2, got) for got in (1, 2, 3, None)] == [True, True, False, False]
     assert [held("speedup", 2.0, got) for got in (1.9, 2.0, 2.1, None)] == [False, True, True, False]

@@ -30,7 +30,7 @@ from npucompose.table.structure import of_facts
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.of(compose(OVERRIDES))
+    return Job.from_composed(compose(OVERRIDES))
 
 
 @pytest.fixture

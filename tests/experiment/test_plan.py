@@ -10,15 +10,15 @@ from airflow_free.executors.local import Slot, slot_for, slots
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
-from npucompose.experiment.sweep.plan import Plan, expanded
+from npucompose.experiment.sweep.plan import SweepPlan, expanded
 from npucompose.experiment.sweep.run import PointFolder
 from npucompose.machine import usable_cores
 
 COMPOSER = Composer()
 
 
-def plan(*overrides: str) -> Plan:
-    return Plan.of(overrides, COMPOSER)
+def plan(*overrides: str) -> SweepPlan:
+    return SweepPlan.from_overrides(overrides, COMPOSER)
 
 
 def test_the_first_override_varies_slowest() -> None:
@@ -85,7 +85,7 @@ def test_a_point_is_named_by_what_varies() -> None:
 
 
 def job(*overrides: str) -> Job:
-    return Job.of(COMPOSER.compose(["model=add", *overrides]))
+    return Job.from_composed(COMPOSER.compose(["model=add", *overrides]))
 
 
 CORES = usable_cores()
@@ -142,10 +142,10 @@ def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
 
 def test_a_folder_holds_one_point_and_lies_inside_the_sweep(tmp_path: Path) -> None:
     one, other = plan("model=add", "seed=1,2").points
-    made = PointFolder.of(tmp_path, "0", one).make(one.job or job())
+    made = PointFolder.from_name(tmp_path, "0", one).make(one.job or job())
     assert (made / ".hydra" / "overrides.yaml").read_text() == "- model=add\n- seed=1\n"
     (made / "report.json").write_text("{}")
-    assert PointFolder.of(tmp_path, "0", other).path == tmp_path / "0.2"
+    assert PointFolder.from_name(tmp_path, "0", other).path == tmp_path / "0.2"
     for name in ("..", "../x", "/tmp", "."):
         with pytest.raises(ConfigError, match="no folder below"):
-            PointFolder.of(tmp_path, name, one)
+            PointFolder.from_name(tmp_path, name, one)

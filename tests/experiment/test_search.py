@@ -22,7 +22,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import PlanContext
 from npucompose.experiment.sweep.command import planned
 from npucompose.experiment.sweep.plan import point_of
-from npucompose.experiment.sweep.run import Ledger
+from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension
 from npucompose_extensions.search.space import Space, written
 
@@ -192,7 +192,7 @@ def test_a_trial_is_kept_as_it_was_told(tmp_path: Path) -> None:
         Trial(study="s", number=n, key="k", state=state, params={"mode": '"eager"', "x": 0.5}, values=values)
         for n, (state, values) in enumerate([("complete", (1.5, 2.0)), ("pruned", None), ("failed", None)])
     ]
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         for trial in [*reversed(trials), trials[0]]:
             ledger.write_trial(trial)
         assert ledger.trials("s") == trials

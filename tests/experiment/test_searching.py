@@ -16,7 +16,7 @@ from sweeping import check_folders, entries, none_left, statuses, sweep, write_f
 
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
-from npucompose.experiment.sweep.run import Ledger
+from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension, Optuna
 from npucompose_extensions.search.space import Space
 from npucompose_extensions.search.study import Study
@@ -49,7 +49,7 @@ def with_space(folder: Path, text: str = SPACE) -> list[str]:
 
 
 def trials(folder: Path) -> list[Trial]:
-    with Ledger.open(folder / ".npucompose") as ledger:
+    with PointLedger.open(folder / ".npucompose") as ledger:
         (study,) = {row[0] for row in ledger.connection.execute("SELECT study FROM trials")}
         return ledger.trials(study)
 
@@ -152,7 +152,7 @@ def test_a_trial_of_a_stranger_that_fits_no_search_is_one_sentence(
 ) -> None:
     options = Optuna(objectives={"p50_us": "minimize"}, space={"seed": Dimension(low=1, high=3)})
     told = Trial(study="s", number=4, key="a" * 64, state="complete", params=params, values=values)
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ledger.write_trial(told)
         with pytest.raises(OrchestratorError, match=f"cannot be used: trial 4 of the study 's': .*{said}"):
             Study("s", options, Space(dimensions=options.space, base=()), ledger)

@@ -11,10 +11,10 @@ import torch
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment.stages import ablation, benchmark, facts, modes
 from npucompose.experiment.stages.ablation import lists
-from npucompose.experiment.stages.capture import Capture, _named, _shared, _summed
+from npucompose.experiment.stages.capture import CaptureStage, _named, _shared, _summed
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
-from npucompose.results.measured import ALL, Memory, Numerics, Variant
+from npucompose.results.measured import ALL, MemoryFacts, Numerics, Variant
 from npucompose.results.record import CaptureFacts
 from npucompose.table.structure import facts_of
 
@@ -46,23 +46,25 @@ def session(recordings: list[Any], handle: Any = "handle", why: str = "", device
 def test_the_stage_capture_tells_of_all_recordings() -> None:
     one = {"seconds": 0.5, "kernels": 3, "executor": "native", "executor_reason": "", "pool_bytes": 10,
            "unplanned_bytes": 20, "live_bytes": 5, "slabs": [(1, 12)]}  # fmt: skip
-    found: Any = Capture().run(session([one, {**one, "executor_reason": "slow"}]), lambda done: None)
+    found: Any = CaptureStage().run(session([one, {**one, "executor_reason": "slow"}]), lambda done: None)
     assert found["recordings"] == [one, {**one, "executor_reason": "slow"}]
     assert found["capture"] == facts_of(
         CaptureFacts(seconds=1.0, captures=2, kernels=6, executor="native", why_executor="slow", detached=True)
     )
-    assert found["memory"] == facts_of(Memory(pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10))
-    attached: Any = Capture().run(session([one], None, "it grows"), lambda done: None)
+    assert found["memory"] == facts_of(
+        MemoryFacts(pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10)
+    )
+    attached: Any = CaptureStage().run(session([one], None, "it grows"), lambda done: None)
     assert (attached["capture"]["detached"], attached["capture"]["why_attached"]) == (False, "it grows")
-    nothing = Capture().run(session([]), lambda done: None)
-    assert nothing == {"recordings": [], "capture": None, "memory": facts_of(Memory())}
+    nothing = CaptureStage().run(session([]), lambda done: None)
+    assert nothing == {"recordings": [], "capture": None, "memory": facts_of(MemoryFacts())}
 
 
 def test_the_memory_of_the_device_is_told_with_and_without_a_recording() -> None:
     device = {"device_peak_bytes": 7, "device_reserved_peak_bytes": 8, "device_total_bytes": 9}
     one = {"seconds": 0.5, "kernels": 3, "pool_bytes": 10, "unplanned_bytes": 20, "live_bytes": 5}
     for recordings in ([], [one]):
-        found: Any = Capture().run(session(recordings, device=device), lambda done: None)
+        found: Any = CaptureStage().run(session(recordings, device=device), lambda done: None)
         assert {name: found["memory"][name] for name in device} == device
 
 
@@ -186,7 +188,7 @@ def compiled_session(recordings: list[Any]) -> Any:
             target=SimpleNamespace(recordings=lambda backend: recordings),
             effective=[SimpleNamespace(option="x"), SimpleNamespace(option="y")],
         ),
-        experiment=SimpleNamespace(mode=SimpleNamespace(name="m")),
+        experiment=SimpleNamespace(mode=SimpleNamespace(name="max-autotune")),
         detached=None,
         first_call=SimpleNamespace(times=SimpleNamespace(total_s=2.5)),
     )
@@ -208,12 +210,12 @@ def test_a_variant_s_row_and_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) 
 def test_a_mode_s_row_names_the_options_that_are_idle_in_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     live: Any = SimpleNamespace(checked=SimpleNamespace(effective=[SimpleNamespace(option="x")]))
     monkeypatch.setattr(modes, "compared", lambda session: PASSED)
-    found = modes._tried("m", compiled_session([]), live)
+    found = modes._tried("max-autotune", compiled_session([]), live)
     assert (found.idle, found.candidate, found.compile_s, found.problem) == (("y",), "compiled", 2.5, "a; b")
     assert (found.passed, found.bitwise, found.max_abs_err) == (True, False, 0.5)
     assert modes._tried("eager", compiled_session([]), live).idle == ()
     monkeypatch.setattr(modes, "compared", lambda session: "no")
-    refused = modes._tried("m", compiled_session([]), live)
+    refused = modes._tried("max-autotune", compiled_session([]), live)
     assert (refused.passed, refused.problem, refused.idle, refused.candidate) == (False, "no", ("y",), None)
 
 
@@ -230,7 +232,8 @@ def test_what_cannot_be_compared_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("mode", "detached", "expected"), [("eager", None, "eager"), ("m", None, "compiled"), ("m", True, "replay")]
+    ("mode", "detached", "expected"),
+    [("eager", None, "eager"), ("max-autotune", None, "compiled"), ("max-autotune", True, "replay")],
 )
 def test_what_of_a_session_is_timed(mode: str, detached: Any, expected: str) -> None:
     live: Any = Live(mode, detached)
@@ -308,9 +311,9 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
         name="cse", stage="pre", matches=1, nodes_before=2, nodes_after=1, seconds=0.5, exact=False, rules=(),
         moves=None, folds=None, max_abs_err=0.25,
     )  # fmt: skip
+    before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(
-        id=name, fingerprint="f", nodes_before=9, nodes_after=7, symbols=symbols, partition=None, refused_on_npu=(),
-        passes=[run], text_before="b", text_after="a",
+        id=name, before=before, nodes_after=7, partition=None, refused_on_npu=(), passes=[run], text_after="a",
     )  # fmt: skip
 
 

@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import FILE_NAME, Trial
 from npucompose.cli import main
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.results.record import Figures
 
-POINT = Entry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0, pool_bytes=64))
+POINT = PointEntry(
+    key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0, pool_bytes=64)
+)
 TRIAL = Trial(study="s", number=0, key="a" * 64, state="complete", params={"seed": 1}, values=(2.0,))
 
 
 def ledger_with(folder: Path, table: str = "points", **cells: object) -> Path:
     """A ledger with one point and one trial, some cells of which were written by another hand."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Ledger.open(folder) as ledger:
+    with PointLedger.open(folder) as ledger:
         ledger.write([POINT])
         ledger.write_trial(TRIAL)
         for column, value in cells.items():
@@ -50,8 +52,11 @@ def test_a_wrong_row_is_one_sentence_with_the_file_the_point_and_every_wrong_val
     cells: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ledger_with(tmp_path, **cells)
-    with Ledger.open(folder) as ledger, pytest.raises(OrchestratorError, match=f"{FILE_NAME} cannot be used: .*{said}"):
-        ledger.of([POINT.key])
+    with (
+        PointLedger.open(folder) as ledger,
+        pytest.raises(OrchestratorError, match=f"{FILE_NAME} cannot be used: .*{said}"),
+    ):
+        ledger.ends([POINT.key])
     assert main(["report", str(folder)]) == 2
     error = capsys.readouterr().err
     assert "the point" in error
@@ -61,14 +66,14 @@ def test_a_wrong_row_is_one_sentence_with_the_file_the_point_and_every_wrong_val
 @pytest.mark.parametrize("column", ["p50_us", "overrides"])
 def test_the_figures_of_a_whole_ledger_are_refused_too(column: str, tmp_path: Path) -> None:
     folder, said = ledger_with(tmp_path, **{column: b"\xff"}), f"the point 'aaa.*'{column}' must be"
-    with Ledger.open(folder) as ledger, pytest.raises(OrchestratorError, match=said):
+    with PointLedger.open(folder) as ledger, pytest.raises(OrchestratorError, match=said):
         list(ledger.timed(["ok"]))
 
 
 def test_a_status_that_there_is_not_is_not_counted(tmp_path: Path) -> None:
     folder, said = ledger_with(tmp_path, status=b"\xff"), r"the point 'aaa.*'status' must be one of"
     with (
-        Ledger.open(folder) as ledger,
+        PointLedger.open(folder) as ledger,
         pytest.raises(OrchestratorError, match=said),
     ):
         ledger.counts()
@@ -85,14 +90,17 @@ def test_a_status_that_there_is_not_is_not_counted(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_trial_is_one_sentence(cells: dict[str, object], said: str, tmp_path: Path) -> None:
-    with Ledger.open(ledger_with(tmp_path, "trials", **cells)) as ledger, pytest.raises(OrchestratorError, match=said):
+    with (
+        PointLedger.open(ledger_with(tmp_path, "trials", **cells)) as ledger,
+        pytest.raises(OrchestratorError, match=said),
+    ):
         ledger.trials("s")
 
 
 def test_a_table_with_other_columns_is_one_sentence(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute("CREATE TABLE points (key PRIMARY KEY, status)")
-    with Ledger.open(tmp_path) as ledger, pytest.raises(OrchestratorError, match="cannot be used: no such column"):
+    with PointLedger.open(tmp_path) as ledger, pytest.raises(OrchestratorError, match="cannot be used: no such column"):
         ledger.entries()
 
 
@@ -115,14 +123,14 @@ def test_a_ledger_that_is_looked_at_is_not_written(tmp_path: Path, capsys: pytes
 
 
 def test_a_ledger_that_is_being_written_shows_its_latest_rows(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path) as writer:
+    with PointLedger.open(tmp_path) as writer:
         writer.write([POINT])
-        with Ledger.read(tmp_path) as reader:
+        with PointLedger.read(tmp_path) as reader:
             assert reader.entries() == [POINT]
 
 
 def test_columns_that_a_stranger_added_are_not_read(tmp_path: Path) -> None:
-    with Ledger.open(ledger_with(tmp_path)) as ledger:
+    with PointLedger.open(ledger_with(tmp_path)) as ledger:
         ledger.connection.execute("ALTER TABLE points ADD COLUMN remark")
         assert ledger.entries() == [POINT]
         assert ledger.trials("s") == [TRIAL]
@@ -137,7 +145,7 @@ NUMBERS = itertools.count()
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cells=st.dictionaries(st.sampled_from(Ledger.columns()), CELLS, min_size=1, max_size=4))
+@given(cells=st.dictionaries(st.sampled_from(PointLedger.columns()), CELLS, min_size=1, max_size=4))
 def test_no_row_of_a_stranger_ends_in_a_traceback(
     cells: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,8 +31,16 @@ from npucompose.experiment.sweep import report as reporting
 from npucompose.experiment.sweep import run
 from npucompose.experiment.sweep.command import TrackerQueue
 from npucompose.experiment.sweep.gather import gather, with_reports
-from npucompose.experiment.sweep.plan import Plan, Point
-from npucompose.experiment.sweep.run import Entry, Ledger, PointFolder, exit_status, kept, membership, run_sweep
+from npucompose.experiment.sweep.plan import Point, SweepPlan
+from npucompose.experiment.sweep.run import (
+    PointEntry,
+    PointFolder,
+    PointLedger,
+    exit_status,
+    kept,
+    membership,
+    run_sweep,
+)
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
 from npucompose.schema.sweep import Tracker
@@ -40,8 +48,8 @@ from npucompose_extensions.search.run import _Trials
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
-    return Plan.of(["model=add", "pipeline=check", "seed=1,2,3,1,-1"], Composer())
+def plan() -> SweepPlan:
+    return SweepPlan.from_overrides(["model=add", "pipeline=check", "seed=1,2,3,1,-1"], Composer())
 
 
 class Alone:
@@ -103,19 +111,19 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def sweep(scene: Any, plan: Plan, ledger: Ledger) -> dict[str, Entry]:
+def sweep(scene: Any, plan: SweepPlan, ledger: PointLedger) -> dict[str, PointEntry]:
     return run_sweep(
         plan, scene.folder, lambda point: str(point.number), store=scene.store, ledger=ledger,
         listen=scene.heard.append,
     )  # fmt: skip
 
 
-def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan: SweepPlan, tmp_path: Path) -> None:
     scene.executor.ends["n1"] = Outcome(status="crashed", exit_signal="SIGKILL", seconds=4.5)
     scene.begun[2] = Fixed(evolve(FULL, status="crashed", error="it died"))
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
-        assert ledger.of([point.key for point in plan.points]) == ends
+        assert ledger.ends([point.key for point in plan.points]) == ends
     one, two, three, same, illegal = plan.points
     assert scene.executor.log == [3, 1, 2, "closed"]  # the last of equal points speaks for them
     assert same.key == one.key
@@ -126,7 +134,7 @@ def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan:
         3: "ok",
         4: "illegal",
     }
-    assert ends[two.key] == Entry(
+    assert ends[two.key] == PointEntry(
         key=two.key, status="crashed", overrides=two.overrides, error="it died", exit_signal="SIGKILL",
         run_dir=os.path.join("sweep", "1"), seconds=4.5, ended=ends[two.key].ended, figures=Figures.from_report(FULL),
     )  # fmt: skip
@@ -142,13 +150,15 @@ def test_every_point_runs_once_and_its_end_is_told_and_written(scene: Any, plan:
     assert (found["schema"], [point["number"] for point in found["points"]]) == (1, [0, 1, 2, 3, 4])
 
 
-def test_what_the_ledger_has_is_kept_and_told_and_needs_no_executor(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_what_the_ledger_has_is_kept_and_told_and_needs_no_executor(
+    scene: Any, plan: SweepPlan, tmp_path: Path
+) -> None:
     for name in "012":
         (tmp_path / "old" / name).mkdir(parents=True)
         (tmp_path / "old" / name / "report.json").write_text("{}")
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ledger.write(
-            Entry(key=point.key, status=status, overrides=(), run_dir=f"old/{point.number}")
+            PointEntry(key=point.key, status=status, overrides=(), run_dir=f"old/{point.number}")
             for point, status in zip(plan.points[:3], ("ok", "crashed", "illegal"), strict=True)
         )
         sweep(scene, plan, ledger)
@@ -161,18 +171,18 @@ def test_what_the_ledger_has_is_kept_and_told_and_needs_no_executor(scene: Any, 
 
 
 @pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "memory_limit", "ok", "numerics_failed"])
-def test_what_is_repeated_where_failed_ones_are_asked_for(status: Any, plan: Plan, tmp_path: Path) -> None:
-    with Ledger.open(tmp_path) as ledger:
-        ledger.write([Entry(key=plan.points[0].key, status=status, overrides=())])
+def test_what_is_repeated_where_failed_ones_are_asked_for(status: Any, plan: SweepPlan, tmp_path: Path) -> None:
+    with PointLedger.open(tmp_path) as ledger:
+        ledger.write([PointEntry(key=plan.points[0].key, status=status, overrides=())])
         assert plan.points[0].key in kept(plan.points, ledger, retry_failed=False)
         stays = status in ("ok", "numerics_failed")
         assert (plan.points[0].key in kept(plan.points, ledger, retry_failed=True)) is stays
 
 
-def test_a_point_that_the_store_has_ends_without_an_executor(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_a_point_that_the_store_has_ends_without_an_executor(scene: Any, plan: SweepPlan, tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         scene.begun[seed] = Fixed(works=False)
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
     assert scene.executor.log == ["closed"]
     entry = ends[plan.points[0].key]
@@ -181,12 +191,12 @@ def test_a_point_that_the_store_has_ends_without_an_executor(scene: Any, plan: P
     assert scene.begun[1].outcomes == [None]
 
 
-def test_what_only_the_worker_found_illegal_leaves_no_folder(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_what_only_the_worker_found_illegal_leaves_no_folder(scene: Any, plan: SweepPlan, tmp_path: Path) -> None:
     scene.begun[1] = Fixed(ConfigError("told"))
     scene.begun[2] = Fixed(ConfigError("told"))
     scene.executor.ends["n3"] = Outcome(status="config_error", problems=("no node", "no graph"), exit_status=2)
     scene.executor.ends["n1"] = Outcome(status="config_error", error="alone", exit_status=2)
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
     one, two = (ends[point.key] for point in plan.points[:2])
     assert (one.status, one.error, one.run_dir) == ("illegal", "no node; no graph", None)
@@ -194,10 +204,10 @@ def test_what_only_the_worker_found_illegal_leaves_no_folder(scene: Any, plan: P
     assert sorted(path.name for path in scene.folder.iterdir()) == ["2", "points.json"]
 
 
-def test_what_cannot_be_made_a_report_is_the_end_of_one_point(scene: Any, plan: Plan, tmp_path: Path) -> None:
+def test_what_cannot_be_made_a_report_is_the_end_of_one_point(scene: Any, plan: SweepPlan, tmp_path: Path) -> None:
     scene.begun[1] = Fixed(ValueError("a\x1bb"))
     (scene.folder / "1").write_text("a file where a folder should be")
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         ends = sweep(scene, plan, ledger)
     one, two, three = (ends[point.key] for point in plan.points[:3])
     assert (one.status, one.error) == ("crashed", r"what it left cannot be made a report: ValueError: a\x1bb")
@@ -213,7 +223,7 @@ def test_what_cannot_be_made_a_report_is_the_end_of_one_point(scene: Any, plan: 
      (("ok", "crashed", "illegal", "expect_failed"), 3), (("failed",), 3), (("timeout",), 3), (("memory_limit",), 3)],
 )  # fmt: skip
 def test_the_worst_end_decides_the_exit_status(statuses: tuple[Any, ...], status: int) -> None:
-    assert exit_status([Entry(key="k", status=one, overrides=()) for one in statuses]) == status
+    assert exit_status([PointEntry(key="k", status=one, overrides=()) for one in statuses]) == status
 
 
 def test_the_points_of_a_sweep_are_listed_with_key_and_overrides() -> None:
@@ -223,10 +233,10 @@ def test_the_points_of_a_sweep_are_listed_with_key_and_overrides() -> None:
     }  # fmt: skip
 
 
-def test_a_folder_that_a_job_took_away_is_made_again(plan: Plan, tmp_path: Path) -> None:
+def test_a_folder_that_a_job_took_away_is_made_again(plan: SweepPlan, tmp_path: Path) -> None:
     point = plan.points[0]
     assert point.job is not None
-    folder = PointFolder.of(tmp_path, "a/b", point)
+    folder = PointFolder.from_name(tmp_path, "a/b", point)
     folder.make(point.job)
     (folder.path / "run.log").write_text("x")
     folder.make(point.job)
@@ -245,20 +255,20 @@ def test_a_folder_that_a_job_took_away_is_made_again(plan: Plan, tmp_path: Path)
     assert [path.name for path in folder.path.iterdir()] == ["mine"]
 
 
-def test_a_report_of_the_same_point_lends_its_folder_and_another_s_does_not(plan: Plan, tmp_path: Path) -> None:
+def test_a_report_of_the_same_point_lends_its_folder_and_another_s_does_not(plan: SweepPlan, tmp_path: Path) -> None:
     point = plan.points[0]
     for name, key in (("0", point.key), ("1", "b" * 64), ("1.2", "c" * 64)):
         (tmp_path / name).mkdir()
         report_json.write(evolve(FULL, key=key), tmp_path / name)
-    assert PointFolder.of(tmp_path, "0", point).path == tmp_path / "0"
-    assert PointFolder.of(tmp_path, "1", point).path == tmp_path / "1.3"
+    assert PointFolder.from_name(tmp_path, "0", point).path == tmp_path / "0"
+    assert PointFolder.from_name(tmp_path, "1", point).path == tmp_path / "1.3"
 
 
 # Trackers of a sweep.
 
 
 def test_points_that_ended_now_are_told_to_their_tracker(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plan: SweepPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(tracking, "report_runs", lambda *what: asked.append(what) or ["it is gone"])
@@ -266,8 +276,8 @@ def test_points_that_ended_now_are_told_to_their_tracker(
     told = TrackerQueue(heard.append)
     one, two, *_, illegal = plan.points
 
-    def entry(run_dir: str | None) -> Entry:
-        return Entry(key="k", status="ok", overrides=(), run_dir=run_dir)
+    def entry(run_dir: str | None) -> PointEntry:
+        return PointEntry(key="k", status="ok", overrides=(), run_dir=run_dir)
 
     for news in (
         SweepEvent(kind="started", point=one), SweepEvent(kind="ended", point=one, entry=entry("a")),
@@ -298,7 +308,9 @@ class Study:
         self.told.append((trial.number, values, illegal))
 
 
-def trials(ledger: Ledger, folder: Path, study: Study, *objectives: str, heard: list[Any], retry: bool = False) -> Any:
+def trials(
+    ledger: PointLedger, folder: Path, study: Study, *objectives: str, heard: list[Any], retry: bool = False
+) -> Any:
     composer = Composer()
     question = SimpleNamespace(
         composer=composer, base=composer.compose(["model=add"]), retry_failed=retry,
@@ -310,21 +322,21 @@ def trials(ledger: Ledger, folder: Path, study: Study, *objectives: str, heard: 
 def test_a_trial_is_run_kept_shared_or_illegal(tmp_path: Path) -> None:
     heard: list[Any] = []
     study = Study(("seed=1",), ("seed=1",), ("seed=-1",), ("seed=2",), ("seed=1",))
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         source = trials(ledger, tmp_path, study, "p50_us", heard=heard)
         one, two = source.ask(), source.ask()
         assert (one.number, two.number) == (0, 3)
         assert study.told == [(2, None, True)]
         (news,) = heard
         assert (news.kind, news.entry.status, news.point.number) == ("ended", "illegal", 2)
-        assert ledger.of([news.point.key])[news.point.key].status == "illegal"
-        end = Entry(key=one.key, status="ok", overrides=(), figures=Figures(p50_us=3))
+        assert ledger.ends([news.point.key])[news.point.key].status == "illegal"
+        end = PointEntry(key=one.key, status="ok", overrides=(), figures=Figures(p50_us=3))
         source.ended(one, end)
         assert study.told[1:] == [(0, (3.0,), False), (1, (3.0,), False)]
         assert source.ask() is None
         assert study.told[3:] == [(4, (3.0,), False)]
         assert heard[-1].kind == "kept"
-        source.ended(two, Entry(key=two.key, status="illegal", overrides=()))
+        source.ended(two, PointEntry(key=two.key, status="illegal", overrides=()))
         assert study.told[4:] == [(3, None, True)]
         assert set(source.ends) == {one.key, two.key, news.point.key}
     listed = json.loads((tmp_path / "points.json").read_text())["points"]
@@ -333,24 +345,24 @@ def test_a_trial_is_run_kept_shared_or_illegal(tmp_path: Path) -> None:
 
 def test_an_earlier_end_of_the_same_point_is_an_answer(tmp_path: Path) -> None:
     heard: list[Any] = []
-    key = Plan.of(["model=add", "seed=1"], Composer()).points[0].key
-    with Ledger.open(tmp_path) as ledger:
-        ledger.write([Entry(key=key, status="crashed", overrides=())])
+    key = SweepPlan.from_overrides(["model=add", "seed=1"], Composer()).points[0].key
+    with PointLedger.open(tmp_path) as ledger:
+        ledger.write([PointEntry(key=key, status="crashed", overrides=())])
         study = Study(("seed=1",))
         assert trials(ledger, tmp_path, study, "p50_us", heard=heard).ask() is None
         assert study.told == [(0, None, False)]
         again = trials(ledger, tmp_path, Study(("seed=1",), ("seed=1",)), "p50_us", heard=heard, retry=True)
         point = again.ask()
         assert point is not None
-        again.ended(point, Entry(key=key, status="crashed", overrides=()))
+        again.ended(point, PointEntry(key=key, status="crashed", overrides=()))
 
 
 def test_only_a_point_that_held_has_values_and_all_of_them(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         source = trials(ledger, tmp_path, Study(), "p50_us", "pool_bytes", heard=[])
 
         def values(status: Any, **figures: Any) -> Any:
-            return source._values(Entry(key="k", status=status, overrides=(), figures=Figures(**figures)))
+            return source._values(PointEntry(key="k", status=status, overrides=(), figures=Figures(**figures)))
 
         assert values("ok", p50_us=1.5, pool_bytes=2) == (1.5, 2.0)
         assert values("ok", p50_us=1.5) is None
@@ -358,7 +370,7 @@ def test_only_a_point_that_held_has_values_and_all_of_them(tmp_path: Path) -> No
 
 
 def test_what_no_stage_measures_and_what_only_a_person_says_is_illegal(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         study = Study(("pipeline=compile_only",), ("pipeline=compile_only", "executor.jobs=3"))
         source = trials(ledger, tmp_path, study, "p50_us", "compile_s", "pool_bytes", heard=[])
         assert source.ask() is None
@@ -380,9 +392,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, report in (("slow", INDUCTOR), ("fast", FULL), ("wrong", WRONG)):
         (tmp_path / "runs" / name).mkdir(parents=True)
         report_json.write(report, tmp_path / "runs" / name)
-    with Ledger.open(tmp_path / "store") as ledger:
+    with PointLedger.open(tmp_path / "store") as ledger:
         ledger.write(
-            Entry(key=f"{n}" * 64, status="ok", overrides=("model=add", f"seed={n}"), run_dir=f"../runs/{name}",
+            PointEntry(key=f"{n}" * 64, status="ok", overrides=("model=add", f"seed={n}"), run_dir=f"../runs/{name}",
                   figures=Figures(model="add", target="cpu", p50_us=float(n), pool_bytes=1, peak_rss_bytes=1,
                                   compile_s=1.0))
             for n, name in ((2, "fast"), (1, "slow"))
@@ -439,8 +451,8 @@ def test_the_work_is_the_model_and_what_else_decides_it() -> None:
 
 
 def test_one_run_alone_keeps_all_of_its_overrides(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path) as ledger:
-        ledger.write([Entry(key="k" * 64, status="illegal", overrides=("a=1", "b=2"), error="e")])
+    with PointLedger.open(tmp_path) as ledger:
+        ledger.write([PointEntry(key="k" * 64, status="illegal", overrides=("a=1", "b=2"), error="e")])
     (line,) = gather([tmp_path], sort="p50_us").lines
     assert (line.name, line.status, line.error, line.folder) == ("a=1 b=2", "illegal", "e", None)
     assert with_reports([line])[0].report is None

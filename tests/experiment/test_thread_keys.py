@@ -16,7 +16,7 @@ PLANNED = ("model=add", "passes=[stream_plan]", "pipeline=check")
 
 
 def keys(*overrides: str) -> dict[str, str]:
-    return dict(Job.of(compose((*PLANNED, *overrides))).keys)
+    return dict(Job.from_composed(compose((*PLANNED, *overrides))).keys)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_worker_elsewhere_has_the_settings_of_threads_of_the_process_that_made
 ) -> None:
     """Ray sets OMP_NUM_THREADS on the node; what the person did not set must not be set there."""
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
-    remote = ActiveRun.begin(Job.of(compose(PLANNED)), tmp_path, Store(tmp_path / "store")).remote_task
+    remote = ActiveRun.begin(Job.from_composed(compose(PLANNED)), tmp_path, Store(tmp_path / "store")).remote_task
     monkeypatch.delenv("MKL_NUM_THREADS")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     env = remote.on_this_machine().environment

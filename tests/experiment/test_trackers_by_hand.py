@@ -15,8 +15,8 @@ import pytest
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
 from npucompose.experiment import tracking
-from npucompose.experiment.sweep.run import Ledger
-from npucompose.experiment.tracking import Order
+from npucompose.experiment.sweep.run import PointLedger
+from npucompose.experiment.tracking import TrackerOrder
 from npucompose.report.json import Tracked
 from npucompose.schema.sweep import Dimension, Optuna, Tracker
 from npucompose_extensions import trackers
@@ -30,8 +30,8 @@ RUN = Tracked(
 )  # fmt: skip
 
 
-def order(folder: Path, place: str | None = None) -> Order:
-    return Order(name="mlflow", place=place, experiment="mine", store=str(folder / "store"), folders=())
+def order(folder: Path, place: str | None = None) -> TrackerOrder:
+    return TrackerOrder(name="mlflow", place=place, experiment="mine", store=str(folder / "store"), folders=())
 
 
 class Mlflow:
@@ -325,7 +325,7 @@ def trial(number: int, state: Any = "complete", values: Any = (2.0,)) -> Trial:
 
 
 def test_a_study_asks_for_each_trial_once_and_writes_down_how_it_ended(tmp_path: Path, optuna: Seen) -> None:
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         study = Study("s", options(trials=3), SPACE, ledger)
         assert optuna.calls == ["warning", {"directions": ["minimize"], "sampler": ("tpe", 10)}]
         assert list(study.best()) == []
@@ -347,7 +347,7 @@ def test_a_study_asks_for_each_trial_once_and_writes_down_how_it_ended(tmp_path:
 
 
 def test_a_study_goes_on_where_an_earlier_process_ended(tmp_path: Path, optuna: Seen) -> None:
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         for one in (trial(0), trial(2, "pruned", None), trial(3, "failed", None)):
             ledger.write_trial(one)
         study = Study("s", options(sampler="random"), SPACE, ledger)
@@ -367,7 +367,7 @@ def test_a_study_goes_on_where_an_earlier_process_ended(tmp_path: Path, optuna: 
 def test_trials_that_fit_no_search_are_refused_and_several_objectives_have_several_best(
     tmp_path: Path, optuna: Seen
 ) -> None:
-    with Ledger.open(tmp_path) as ledger:
+    with PointLedger.open(tmp_path) as ledger:
         two = options(objectives={"p50_us": "minimize", "speedup": "maximize"})
         study = Study("s", two, SPACE, ledger)
         assert optuna.calls[1]["directions"] == ["minimize", "maximize"]

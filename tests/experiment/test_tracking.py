@@ -12,7 +12,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment import tracking
-from npucompose.experiment.tracking import Order, handle, reporter_of
+from npucompose.experiment.tracking import TrackerOrder, handle, reporter_of
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.json import Tracked
@@ -37,7 +37,7 @@ def needs(package: str) -> None:
 
 def test_a_report_in_the_words_of_trackers(tmp_path: Path) -> None:
     folder = run_dir(tmp_path / "day" / "time", FULL)
-    told = Tracked.of(FULL, folder)
+    told = Tracked.from_report(FULL, folder)
     assert told.name == "day/time gpt_decode cpu reduce-overhead"
     assert told.params["mode.name"] == "reduce-overhead"
     assert told.params["model.options.layers"] == "4"
@@ -50,7 +50,7 @@ def test_a_report_in_the_words_of_trackers(tmp_path: Path) -> None:
 
 def test_wrong_results_and_crashes_have_no_speed(tmp_path: Path) -> None:
     for name, report in (("wrong", WRONG), ("crashed", CRASHED)):
-        told = Tracked.of(report, run_dir(tmp_path / name, report))
+        told = Tracked.from_report(report, run_dir(tmp_path / name, report))
         assert told.samples == {}
         assert not [metric for metric in told.metrics if metric.startswith(("latency", "p50"))]
         assert "npucompose.error" in told.tags or report is WRONG
@@ -104,7 +104,7 @@ def test_one_run_that_cannot_be_told_keeps_no_other_from_it(tmp_path: Path) -> N
         if run.tags["npucompose.status"] == "ok":
             raise OSError("the disk is full")
 
-    order = Order(name="mlflow", place=None, experiment="e", store="", folders=tuple(map(str, folders)))
+    order = TrackerOrder(name="mlflow", place=None, experiment="e", store="", folders=tuple(map(str, folders)))
     problems = handle(order, teller)
     assert seen == ["ok", "crashed"]
     assert problems[0] == "a was not told: OSError: the disk is full"
@@ -122,8 +122,8 @@ def test_the_way_to_its_process_and_back(tmp_path: Path, monkeypatch: pytest.Mon
     assert "the runs are kept" in problem
 
 
-def order(name: str, tmp_path: Path, *folders: Path) -> Order:
-    return Order(
+def order(name: str, tmp_path: Path, *folders: Path) -> TrackerOrder:
+    return TrackerOrder(
         name=name, place=None, experiment="mine", store=str(tmp_path / "store"), folders=tuple(map(str, folders))
     )
 

@@ -22,9 +22,9 @@ from npucompose.experiment.job import NOT_IN_A_KEY, Job
 from npucompose.experiment.lock import Locked
 from npucompose.experiment.sweep import command as view_module
 from npucompose.experiment.sweep.command import LAST_SHOWN, SweepView
-from npucompose.experiment.sweep.plan import Plan
-from npucompose.experiment.sweep.run import Entry, exit_status
-from npucompose.experiment.verify import Difference, Verdict, described, judged
+from npucompose.experiment.sweep.plan import SweepPlan
+from npucompose.experiment.sweep.run import PointEntry, exit_status
+from npucompose.experiment.verify import LockDifference, LockVerdict, described, judged
 from npucompose.results.record import Figures, Status
 from npucompose_extensions.search.command import MOST_SHOWN, best_lines
 
@@ -33,15 +33,15 @@ from npucompose_extensions.search.command import MOST_SHOWN, best_lines
 
 @pytest.fixture(scope="module")
 def locked() -> Locked:
-    return locked_of(Job.of(compose(OVERRIDES)))
+    return locked_of(Job.from_composed(compose(OVERRIDES)))
 
 
-def differing(part: str, field: str = "x", there: Any = 1, here: Any = 2) -> Difference:
-    return Difference(part=part, field=field, locked=there, here=here)
+def differing(part: str, field: str = "x", there: Any = 1, here: Any = 2) -> LockDifference:
+    return LockDifference(part=part, field=field, locked=there, here=here)
 
 
 def test_a_verdict_is_told_part_by_part(locked: Locked) -> None:
-    verdict = Verdict(
+    verdict = LockVerdict(
         compared={"configuration": 50, "versions": 3, "device": 1},
         differences=(differing("versions", "torch"), differing("versions", "python"), differing("device", "cpu")),
     )
@@ -59,7 +59,7 @@ def test_a_verdict_is_told_part_by_part(locked: Locked) -> None:
 
 
 def test_a_promise_that_is_broken_or_was_not_made_is_told(locked: Locked) -> None:
-    broken = Verdict(compared={}, differences=(differing("numerics", "bitwise", True, False), differing("speedup")))
+    broken = LockVerdict(compared={}, differences=(differing("numerics", "bitwise", True, False), differing("speedup")))
     here = attrs.evolve(locked, result=attrs.evolve(locked.result, status="numerics_failed"))
     assert judged(broken, locked, here).splitlines() == [
         "numerics: differ",
@@ -69,7 +69,7 @@ def test_a_promise_that_is_broken_or_was_not_made_is_told(locked: Locked) -> Non
         "the recipe does not hold here: numerics_failed",
     ]
     without = attrs.evolve(locked, result=attrs.evolve(locked.result, numerics=None, benchmark=None))
-    assert judged(Verdict(compared={}, differences=()), without, locked).splitlines() == [
+    assert judged(LockVerdict(compared={}, differences=()), without, locked).splitlines() == [
         "numerics: not in the recipe",
         "speedup: not in the recipe",
         "the recipe holds here: ok",
@@ -124,7 +124,7 @@ def test_a_speedup_may_lack_as_much_as_is_tolerated(
         return attrs.evolve(locked, result=attrs.evolve(locked.result, benchmark=benchmark))
 
     found = list(verify._speedup(with_speedup(there), with_speedup(here), tolerance))
-    assert found == ([] if holds else [Difference(part="speedup", field="eager", locked=there, here=here)])
+    assert found == ([] if holds else [LockDifference(part="speedup", field="eager", locked=there, here=here)])
     assert list(verify._speedup(with_speedup(None), with_speedup(there), tolerance)) == [], "nothing was promised"
 
 
@@ -156,19 +156,19 @@ def test_numerics_that_held_there_have_to_hold_here_and_better_ones_break_nothin
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
-    return Plan.of(["model=add", f"seed={','.join(map(str, range(12)))}"], Composer())
+def plan() -> SweepPlan:
+    return SweepPlan.from_overrides(["model=add", f"seed={','.join(map(str, range(12)))}"], Composer())
 
 
-def entry(key: str, status: Status, **more: Any) -> Entry:
-    return Entry(key=key, status=status, overrides=(), **more)
+def entry(key: str, status: Status, **more: Any) -> PointEntry:
+    return PointEntry(key=key, status=status, overrides=(), **more)
 
 
-def logged(total: int, plan: Plan) -> SweepView:
+def logged(total: int, plan: SweepPlan) -> SweepView:
     return SweepView(Console(file=io.StringIO(), width=100, color_system=None), total, plan.name)
 
 
-def test_the_summary_counts_ends_what_is_left_and_what_was_done_before(plan: Plan) -> None:
+def test_the_summary_counts_ends_what_is_left_and_what_was_done_before(plan: SweepPlan) -> None:
     view = logged(5, plan)
     assert view.summary() == "5 points: none done, 5 left"
     with view:
@@ -182,14 +182,14 @@ def test_the_summary_counts_ends_what_is_left_and_what_was_done_before(plan: Pla
     assert [line.split("  ")[0] for line in text.getvalue().splitlines()] == ["1/5", "2/5", "4/5"]
 
 
-def test_a_point_without_a_job_that_is_kept_was_not_done_before(plan: Plan) -> None:
+def test_a_point_without_a_job_that_is_kept_was_not_done_before(plan: SweepPlan) -> None:
     view = logged(1, plan)
     point = attrs.evolve(plan.points[0], job=None)
     view.listen(SweepEvent(kind="kept", point=point, entry=entry(point.key, "illegal")))
     assert view.summary() == "1 points: 1 illegal configuration"
 
 
-def test_a_line_says_status_name_time_and_error(plan: Plan) -> None:
+def test_a_line_says_status_name_time_and_error(plan: SweepPlan) -> None:
     view, point = logged(1, plan), plan.points[3]
     assert view._line(point, entry("k", "ok")).plain == "ok  seed=3"
     assert view._line(point, entry("k", "ok", figures=Figures(p50_us=12.34))).plain == "ok  seed=3 · p50 12.3 µs"
@@ -200,7 +200,7 @@ def test_a_line_says_status_name_time_and_error(plan: Plan) -> None:
     ]  # fmt: skip
 
 
-def test_what_runs_is_known_until_it_ends_and_the_last_ends_are_kept(plan: Plan) -> None:
+def test_what_runs_is_known_until_it_ends_and_the_last_ends_are_kept(plan: SweepPlan) -> None:
     view = logged(12, plan)
     one, other = plan.points[:2]
     view.listen(SweepEvent(kind="started", point=one))
@@ -219,7 +219,7 @@ def test_what_runs_is_known_until_it_ends_and_the_last_ends_are_kept(plan: Plan)
     assert LAST_SHOWN == 8
 
 
-def test_a_terminal_is_drawn_at_most_four_times_a_second(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_drawn_at_most_four_times_a_second(plan: SweepPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(view_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     view = SweepView(Console(file=io.StringIO(), force_terminal=True, width=100), 12, plan.name)

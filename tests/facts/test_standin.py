@@ -26,6 +26,7 @@ from tests.facts.broken import (
     without_a_wait,
 )
 from tests.sample_graphs import some_inputs
+from tests.targets.npu_offline.asked import on_stream
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def captured(device: Device, module: fx.GraphModule) -> Recording:
     streams, events = {"default": device.new_stream()}, dict[fx.Node, Event]()
     interpreter = fx.Interpreter(module, garbage_collect_values=False)
     graph = Recording(device)
-    with torch.no_grad(), device.stream(streams["default"]):
+    with torch.no_grad(), on_stream(device, streams["default"]):
         graph.begin()
         for node in module.graph.nodes:
             label = labels.get(node, "default")
@@ -54,7 +55,7 @@ def captured(device: Device, module: fx.GraphModule) -> Recording:
             elif node.op == "placeholder":
                 interpreter.env[node] = next(given)
             elif node.op != "output" and kind is None:
-                with device.stream(stream):
+                with on_stream(device, stream):
                     interpreter.env[node] = interpreter.run_node(node)
         graph.end()
     return graph

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from npucompose.measure.numerics import combined, compare
 from npucompose.replay.operands import same_bytes
-from npucompose.results.measured import EXACT, TOLERANCES, Numerics, Share, Tolerance
+from npucompose.results.measured import EXACT, TOLERANCES, Numerics, NumericTolerance, Share
 
 NAN = float("nan")
 
@@ -142,7 +142,7 @@ def test_the_gate_agrees_with_torch(values: list[float], error: float) -> None:
     assert compare(x, y).passed == torch.allclose(y.double(), x.double(), rtol=allowed.rtol, atol=allowed.atol)
 
 
-TWICE = Tolerance(rtol=1.0, atol=0.0)
+TWICE = NumericTolerance(rtol=1.0, atol=0.0)
 """Allows twice the reference; with the two exchanged, half of it."""
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from npucompose.measure import timing
 from npucompose.measure.timing import Samples, interleaved, paired, paired_ratio
-from npucompose.results.measured import Timing
+from npucompose.results.measured import TimeSamples
 
 
 class Clock:
@@ -231,7 +231,7 @@ def test_samples_and_their_percentiles_in_a_record() -> None:
     samples = Samples(us=[30, 10, 20])
     timing = samples.timing()
     assert (timing.p90_us, timing.p99_us) == (pytest.approx(28.0), pytest.approx(29.8))
-    assert timing == Timing(
+    assert timing == TimeSamples(
         samples_us=(30.0, 10.0, 20.0), p50_us=20.0, p90_us=samples.p90, p99_us=samples.p99, mean_us=20.0
     )
     assert (samples.percentile(0), samples.percentile(100), samples.percentile(25)) == (10.0, 30.0, 15.0)

@@ -14,7 +14,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.passes import PASSES
 from npucompose.passes.pipeline import build
-from npucompose.results.streams import Event
+from npucompose.results.streams import StreamEvent
 from npucompose.schema.experiment import Choice
 from npucompose.schema.streams import Streams
 from npucompose.streams import plan
@@ -102,7 +102,7 @@ def test_the_plans_for_mm_abs_sub_agree() -> None:
         wanted = structure(Streams, composed(*choice)["streams"], "streams")
         found = plan(traced(mm_abs_sub, torch.randn(4, 4)).graph, wanted, CAN)
         assert found.nodes == {"mm": "default", "abs_1": "stream1", "sub": "stream1", "add": "default"}
-        assert found.events == (Event(recorder="sub", waiter="add"),)
+        assert found.events == (StreamEvent(recorder="sub", waiter="add"),)
 
 
 def test_the_plan_for_parallel_branches_parts_the_two_chains() -> None:

@@ -15,8 +15,8 @@ from torch._dynamo.backends.common import aot_autograd
 
 from npucompose import recipe
 from npucompose.graphs import printed
-from npucompose.recipe.genuine import Package, attributes
-from npucompose.vendor.option_specs import Leaf
+from npucompose.recipe.vendor_options import Package, attributes
+from npucompose.vendor.option_specs import OptionSpec
 
 HOOKS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
 
@@ -48,7 +48,7 @@ class FakeConfig:
             self._set[path] = value if leaf.kind == "pool" else leaf.checked(value)
 
 
-def genuine(package: Package) -> dict[str, Leaf]:
+def genuine(package: Package) -> dict[str, OptionSpec]:
     return {leaf.genuine_path: leaf for leaf in attributes(package).values()}
 
 

@@ -12,7 +12,7 @@ from npucompose import api
 from npucompose.recipe import Imported, import_script
 from npucompose.schema.experiment import CompileKeywords, Experiment, Mode, Shapes
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.option_specs import Leaf
+from npucompose.vendor.option_specs import OptionSpec
 
 
 def read(script: str) -> Imported:
@@ -30,7 +30,7 @@ def experiment_of(imported: Imported, folder: Path) -> Experiment:
     return api.checked(["experiment=mine"], config_dirs=[str(folder)]).experiment
 
 
-def values_of(leaf: Leaf, mode: str) -> st.SearchStrategy[Any]:
+def values_of(leaf: OptionSpec, mode: str) -> st.SearchStrategy[Any]:
     if leaf.choices is not None:
         return st.sampled_from(leaf.choices_in.get(mode, leaf.choices))
     texts = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from npucompose.recipe.ejected import Mark, Parts
+from npucompose.recipe.ejected import InputMark, Parts
 from npucompose.recipe.reader import read
 
 SCRIPT = """
@@ -25,7 +25,7 @@ def test_a_compiled_model_is_a_value_of_which_nothing_is_known() -> None:
 
 
 def test_a_mark_is_of_all_dimensions_of_a_tensor_unless_it_says_more() -> None:
-    mark = Mark(argument="x")
+    mark = InputMark(argument="x")
     assert (mark.dims, mark.nested) == (None, False)
     defaults = {field.name: field.default for field in Parts.__attrs_attrs__}  # type: ignore[attr-defined]
     assert (defaults["marks"], defaults["gears"], defaults["graphs"]) == ((), {}, {})

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from npucompose import api
 from npucompose.errors import ConfigError
 from npucompose.recipe import header, python_text
-from npucompose.recipe.ejected import Mark, Parts
+from npucompose.recipe.ejected import InputMark, Parts
 from npucompose.recipe.ejected import text as script
 from npucompose.recipe.freeze import FrozenGraph
 from npucompose.schema.experiment import Experiment
@@ -68,7 +68,7 @@ def parts(experiment: Experiment, said: Callable[[str], str]) -> Parts:
     return Parts(
         experiment=experiment,
         recipe={"model": {"name": said("model"), said("key"): [said("value"), {said("in"): said("it")}]}},
-        marks=(Mark(argument=said("x")), Mark(argument=said("y"), dims=(0,), nested=True)),
+        marks=(InputMark(argument=said("x")), InputMark(argument=said("y"), dims=(0,), nested=True)),
         gears={said("z"): {0: [2, 4]}},
         graphs={"pre": (frozen,), "post": (frozen,)},
     )

@@ -8,7 +8,7 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.recipe import header, python_text
-from npucompose.recipe.ejected import Mark, Parts, text
+from npucompose.recipe.ejected import InputMark, Parts, text
 from npucompose.recipe.freeze import FrozenGraph
 from npucompose.recipe.python_text import (
     WIDTH,
@@ -73,10 +73,10 @@ PARTS: dict[str, Parts] = {
         ),
         recipe={},
         marks=(
-            Mark(argument="x"),
-            Mark(argument="state", nested=True),
-            Mark(argument="y", dims=(0, 1)),
-            Mark(argument="both", dims=(2,), nested=True),
+            InputMark(argument="x"),
+            InputMark(argument="state", nested=True),
+            InputMark(argument="y", dims=(0, 1)),
+            InputMark(argument="both", dims=(2,), nested=True),
         ),
         gears={"x": {0: (32, 64), 1: (1, 2)}},
     ),

@@ -16,9 +16,10 @@ from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
 from npucompose.experiment import lock
 from npucompose.experiment.sweep import gather
-from npucompose.experiment.sweep.run import Entry, Ledger
+from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
+from npucompose.schema.experiment import Mode
 from npucompose.table.options import option
 from npucompose.table.structure import of_facts, structure
 from npucompose.vendor import versions
@@ -35,7 +36,7 @@ LOCKED: dict[str, Any] = {
     "result": {"status": "ok"},
 }
 REPORT = Report(key="a", status="ok", experiment={}).as_dict()
-POINT = Entry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0))
+POINT = PointEntry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0))
 TRIAL = Trial(study="s", number=0, key="a" * 64, state="complete", params={"seed": 1}, values=(2.0,))
 RECORD = json.loads(Record(stage="compile", key="a" * 64, facts={}, seconds=1.0).text())
 
@@ -56,18 +57,18 @@ def report(content: Any) -> Callable[[Path], Any]:
     return read
 
 
-def ledger(read: Callable[[Ledger], Any], *statements: str) -> Callable[[Path], Any]:
+def ledger(read: Callable[[PointLedger], Any], *statements: str) -> Callable[[Path], Any]:
     """One with a point and a trial, in which somebody wrote."""
 
     def of(folder: Path) -> Any:
-        with Ledger.open(folder) as made:
+        with PointLedger.open(folder) as made:
             made.write([POINT])
             made.write_trial(TRIAL)
         with sqlite3.connect(folder / FILE_NAME) as connection:
             for statement in statements:
                 connection.execute(statement)
         connection.close()
-        with Ledger.read(folder) as opened:
+        with PointLedger.read(folder) as opened:
             return read(opened)
 
     return of
@@ -77,7 +78,7 @@ def opened(folder: Path) -> Any:
     with sqlite3.connect(folder / FILE_NAME) as connection:
         connection.execute("PRAGMA user_version=7")
     connection.close()
-    with Ledger.open(folder) as there:
+    with PointLedger.open(folder) as there:
         return there.counts()
 
 
@@ -187,7 +188,7 @@ CASES = (
     Case(
         LEDGER,
         "Ledger.read :: it has schema",
-        ledger(Ledger.counts, "PRAGMA user_version=7"),
+        ledger(PointLedger.counts, "PRAGMA user_version=7"),
         "it has schema 7, and this version reads 1",
         "closed database",
     ),
@@ -201,27 +202,20 @@ CASES = (
     Case(
         LEDGER,
         "_refuse('status'",
-        ledger(Ledger.counts, "UPDATE points SET status = 'fine'"),
+        ledger(PointLedger.counts, "UPDATE points SET status = 'fine'"),
         "'status' must be one of",
     ),
     Case(
         LEDGER,
         "from error",
-        ledger(Ledger.counts, "DROP TABLE points"),
+        ledger(PointLedger.counts, "DROP TABLE points"),
         "cannot be used: no such table",
         "OperationalError",
     ),
     Case(
         LEDGER,
-        "usable :: from None",
-        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
-        "cannot be used: the point",
-        "_NoneOfOurs",
-    ),
-    Case(
-        LEDGER,
-        "_NoneOfOurs(",
-        ledger(Ledger.entries, "UPDATE points SET status = 'fine'"),
+        "_typed :: from None",
+        ledger(PointLedger.entries, "UPDATE points SET status = 'fine'"),
         "cannot be used: the point",
         "'status' must be",
     ),
@@ -272,6 +266,13 @@ CASES = (
     Case(FACTS, "_Wrong(words, raw)", report({**REPORT, "key": 3}), "'key' must be text: 3 @ report"),
     Case(FACTS, "at most 64 bits", toy(number=2**70), "'number' must be a number of at most 64 bits"),
     Case(FACTS, "_literal :: raise", toy(word="c"), "'word' must be one of a, b: 'c'"),
+    Case(
+        FACTS,
+        "_registered :: raise",
+        lambda folder: structure(Mode, {"name": "fast"}, "mode"),
+        "'name' must be one of max-autotune",
+        "'name' must be in (",
+    ),
     Case(FACTS, "_union :: raise", toy(maybe="3"), "'maybe' must be an integer or null: '3'"),
     Case(FACTS, "_named :: 'a mapping', raw", toy(named=3), "'named' must be a mapping: 3", "no attribute 'get'"),
     Case(FACTS, "whose name is one of", toy(named={"name": "c"}), "name is one of one, two: 'c'", "is missing"),

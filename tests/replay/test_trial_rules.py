@@ -15,11 +15,11 @@ from npucompose.replay.executor.native import Native
 from npucompose.replay.executor.trial import PlanTrial, Way, _quantile, _Race, _untriable
 from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import Plan, Root, Slot, Step
-from npucompose.results.streams import Trial, Verdict
+from npucompose.results.streams import TrialRequest, TrialVerdict
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten
-TRIAL = Trial(ms=50, min_gain=0.02)
+TRIAL = TrialRequest(ms=50, min_gain=0.02)
 
 
 class Stub(Native):
@@ -89,7 +89,7 @@ def test_what_is_not_tried_is_told(plan: Plan, before: set[int], overlapping: se
 
 @pytest.mark.parametrize(("serial_us", "tried"), [(None, True), (50_000.0, True), (50_001.0, False)])
 def test_a_replay_that_takes_longer_than_the_trial_may_is_not_tried(serial_us: float | None, tried: bool) -> None:
-    asked = Trial(ms=50, min_gain=0.02, predicted_us=1.0, predicted_serial_us=serial_us)
+    asked = TrialRequest(ms=50, min_gain=0.02, predicted_us=1.0, predicted_serial_us=serial_us)
     assert (not _untriable(plan_of(RELU), {}, frozenset(), asked)) is tried
 
 
@@ -118,7 +118,7 @@ def test_inputs_that_the_graph_writes_are_copied_with_all_that_lies_around_them(
     monkeypatch.setattr(trials, "COPIED_BYTES", 31)
     assert PlanTrial(TRIAL).before(module, inputs) == {}
     tried = PlanTrial(TRIAL)
-    tried._tried = Verdict(applied=True)
+    tried._tried = TrialVerdict(applied=True)
     monkeypatch.undo()
     assert tried.before(module, inputs) == {}
 
@@ -139,25 +139,25 @@ class Clock:
         monkeypatch.setattr(_Race, "_replay", replay)
 
 
-def race(asked: Trial = TRIAL, before: dict[int, torch.Tensor] | None = None, *roots: Root) -> _Race:
+def race(asked: TrialRequest = TRIAL, before: dict[int, torch.Tensor] | None = None, *roots: Root) -> _Race:
     return _Race(plan_of(roots=roots), way(), way(None), before or {}, asked)
 
 
 def test_both_ways_take_turns_at_being_first_and_short_replays_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "MOST_TURNS", 6)
     clock = Clock(monkeypatch, streams_ns=1000, one_ns=2000)
-    verdict = race(Trial(ms=1e6, min_gain=0.02)).verdict()
+    verdict = race(TrialRequest(ms=1e6, min_gain=0.02)).verdict()
     assert clock.told == [1, 0, *([1, 1, 0, 0, 0, 0, 1, 1] * 3)]
     assert (verdict.applied, verdict.turns, verdict.plan_us, verdict.one_stream_us) == (True, 6, 1.0, 2.0)
     clock = Clock(monkeypatch, streams_ns=2_000_001, one_ns=2_000_000)
-    verdict = race(Trial(ms=1e6, min_gain=0.02)).verdict()
+    verdict = race(TrialRequest(ms=1e6, min_gain=0.02)).verdict()
     assert clock.told == [1, 0, *([1, 1, 0, 0, 1, 1] * 3)]
     assert not verdict.applied
 
 
 def test_time_ends_a_race_after_the_least_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, streams_ns=1000, one_ns=2000)
-    assert race(Trial(ms=0.0, min_gain=0.02)).verdict().turns == trials.LEAST_TURNS == 5
+    assert race(TrialRequest(ms=0.0, min_gain=0.02)).verdict().turns == trials.LEAST_TURNS == 5
     assert trials.MOST_TURNS == 200
     assert trials.COPIED_BYTES == 64 * 2**20
 
@@ -191,7 +191,7 @@ def test_a_race_that_comes_to_no_end_leaves_it_to_the_prediction(
         raise raised
 
     monkeypatch.setattr(_Race, "_replay", replay)
-    asked = Trial(ms=50, min_gain=0.02, predicted_us=predicted_us, predicted_serial_us=10.0)
+    asked = TrialRequest(ms=50, min_gain=0.02, predicted_us=predicted_us, predicted_serial_us=10.0)
     verdict = race(asked).verdict()
     assert verdict.applied == (predicted_us == 5.0)
     words = "a replay of the trial failed: one"
@@ -258,9 +258,9 @@ def judge(trial: PlanTrial, streams: Way, one: Way, plan: Plan | None = None, he
 
 
 def test_a_race_is_run_while_nobody_else_replays_and_once_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, found = [False], Verdict(applied=True, turns=9)
+    held, found = [False], TrialVerdict(applied=True, turns=9)
 
-    def verdict(self: _Race) -> Verdict:
+    def verdict(self: _Race) -> TrialVerdict:
         assert held == [True]
         return found
 
@@ -268,22 +268,22 @@ def test_a_race_is_run_while_nobody_else_replays_and_once_for_a_graph(monkeypatc
     trial, streams, one = PlanTrial(TRIAL), way(), way(None)
     assert judge(trial, streams, one, held=held) == (streams, found)
     assert held == [False]
-    assert judge(trial, streams, one) == (streams, Verdict(applied=True, why=trials.TOGETHER))
-    trial, found = PlanTrial(TRIAL), Verdict(applied=False, turns=9)
+    assert judge(trial, streams, one) == (streams, TrialVerdict(applied=True, why=trials.TOGETHER))
+    trial, found = PlanTrial(TRIAL), TrialVerdict(applied=False, turns=9)
     assert judge(trial, streams, one, held=held) == (one, found)
-    assert judge(trial, streams, one) == (one, Verdict(applied=False, why=trials.TOGETHER))
+    assert judge(trial, streams, one) == (one, TrialVerdict(applied=False, why=trials.TOGETHER))
 
 
 def test_where_no_streams_are_left_there_is_nothing_to_try() -> None:
     trial, one = PlanTrial(TRIAL), way(None)
-    assert judge(trial, one, way()) == (one, Verdict(applied=False, why=trials.NOTHING_BESIDE))
+    assert judge(trial, one, way()) == (one, TrialVerdict(applied=False, why=trials.NOTHING_BESIDE))
     why = Way(threads=None, why_threads="one core", memory=one.memory, executor=one.executor, why_executor="")
     assert judge(trial, why, way())[1].why == "one core"
 
 
 @pytest.mark.parametrize("predicted_us", [5.0, 10.0])
 def test_what_is_not_tried_follows_the_prediction_and_is_asked_again(predicted_us: float) -> None:
-    asked = Trial(ms=50, min_gain=0.02, predicted_us=predicted_us, predicted_serial_us=10.0)
+    asked = TrialRequest(ms=50, min_gain=0.02, predicted_us=predicted_us, predicted_serial_us=10.0)
     trial, streams, one = PlanTrial(asked), way(), way(None)
     plan = plan_of(Step(op=aten.rand.default, args=([2],)))
     for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 
 from npucompose.results.graphs import Outside, Partition, PassFacts
-from npucompose.results.measured import Behind, Memory, ModeFacts, ModeTime, Numerics, Overwrites, Share
+from npucompose.results.measured import Behind, MemoryFacts, ModeFacts, ModeTime, Numerics, Overwrites, Share
 from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -20,15 +20,15 @@ from npucompose.results.record import (
     StageRun,
     Stages,
     StreamFacts,
-    Timing,
+    TimeSamples,
 )
-from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Timeline
 
 
-def timing(microseconds: float) -> Timing:
+def timing(microseconds: float) -> TimeSamples:
     samples = (microseconds, microseconds * 1.5)
-    return Timing(
+    return TimeSamples(
         samples_us=samples,
         p50_us=microseconds,
         p90_us=microseconds * 1.4,
@@ -88,7 +88,7 @@ FULL = Report(
         benchmark=FULL_BENCHMARK,
     ),
     numerics=Numerics(reference="eager", max_abs_err=0.0, bitwise=True, passed=True, compared=9),
-    memory=Memory(pool_bytes=9421, unplanned_bytes=163_840, live_bytes=9216, peak_rss_bytes=512 << 20),
+    memory=MemoryFacts(pool_bytes=9421, unplanned_bytes=163_840, live_bytes=9216, peak_rss_bytes=512 << 20),
     records=(
         StageRun(stage="compile", key="1" * 64, reused=True, seconds=1.7),
         StageRun(stage="benchmark", key="2" * 64, reused=False, seconds=2.25),
@@ -106,12 +106,12 @@ INDUCTOR = evolve(
     FULL,
     sinking=SinkingFacts.from_verdicts(
         path=3,
-        fx_graph=Verdict(value="dynamic", certainty="derived", evidence=("lens[0] is the number s0",)),
-        ge_graph=Verdict(value="static", certainty="derived"),
-        ge_build=Verdict(value="dynamic", certainty="derived", evidence=("row 5: fia: tiling sink is off",)),
+        fx_graph=SinkingVerdict(value="dynamic", certainty="derived", evidence=("lens[0] is the number s0",)),
+        ge_graph=SinkingVerdict(value="static", certainty="derived"),
+        ge_build=SinkingVerdict(value="dynamic", certainty="derived", evidence=("row 5: fia: tiling sink is off",)),
         product="ascend910b",
         blame=(Blame(node="fia", operator="npu.fia.default", reason="tiling sink is off", dimension=0, rule="row 5"),),
-        steps=(Step(id="S4", title="operators", status="problem", evidence=("fia",), fix="tiling=sink"),),
+        steps=(DiagnosisStep(id="S4", title="operators", status="problem", evidence=("fia",), fix="tiling=sink"),),
     ),
     experiment={**FULL.experiment, "mode": {"name": "max-autotune"}, "shapes": {"name": "dynamic"}},
     effective=(),
@@ -149,7 +149,7 @@ INDUCTOR = evolve(
         stride_mismatches=("[0]",),
         tolerance={"float32": {"rtol": 1e-4, "atol": 1e-5}},
     ),
-    memory=Memory(peak_rss_bytes=3 << 30),
+    memory=MemoryFacts(peak_rss_bytes=3 << 30),
 )
 
 WRONG = evolve(

@@ -10,7 +10,7 @@ from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR, WRONG
 from rich.console import Console
 
 from npucompose.report.compare import (
-    Line,
+    RunLine,
     as_csv,
     as_markdown,
     as_table,
@@ -19,8 +19,8 @@ from npucompose.report.compare import (
 from npucompose.results.record import CHOICES, MEASURED, Figures, Report
 
 
-def line(name: str, report: Report) -> Line:
-    return Line(name=name, status=report.status, figures=Figures.from_report(report), error=report.error)
+def line(name: str, report: Report) -> RunLine:
+    return RunLine(name=name, status=report.status, figures=Figures.from_report(report), error=report.error)
 
 
 LINES = [line(name, report) for name, report in EXAMPLES.items()]

@@ -10,15 +10,15 @@ from attrs import evolve
 from hostile import HOSTILE, filled
 from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR
 
-from npucompose.report.compare import Line, with_front
-from npucompose.report.comparison import ABSENT, Compared, differences, render
-from npucompose.results.measured import Memory
+from npucompose.report.compare import RunLine, with_front
+from npucompose.report.comparison import ABSENT, ComparedRun, differences, render
+from npucompose.results.measured import MemoryFacts
 from npucompose.results.record import Figures, Report
 from tools.chromium import Chromium
 
 
-def line(name: str, report: Report) -> Line:
-    return Line(
+def line(name: str, report: Report) -> RunLine:
+    return RunLine(
         name=name,
         status=report.status,
         figures=Figures.from_report(report),
@@ -27,9 +27,9 @@ def line(name: str, report: Report) -> Line:
     )
 
 
-def compared(**reports: Report) -> list[Compared]:
+def compared(**reports: Report) -> list[ComparedRun]:
     lines = with_front([line(name, report) for name, report in reports.items()])
-    return [Compared(line=one, report=report) for one, report in zip(lines, reports.values(), strict=True)]
+    return [ComparedRun(line=one, report=report) for one, report in zip(lines, reports.values(), strict=True)]
 
 
 assert FULL.stages.benchmark is not None
@@ -39,13 +39,13 @@ SMALL = evolve(
     experiment={**FULL.experiment, "seed": 7},
     provenance={**FULL.provenance, "seed": "command line"},
     stages=evolve(FULL.stages, benchmark=evolve(FULL.stages.benchmark, p50_us=2000.0)),
-    memory=Memory(peak_rss_bytes=1 << 20),
+    memory=MemoryFacts(peak_rss_bytes=1 << 20),
 )
 ALL = compared(fast=FAST, small=SMALL, **EXAMPLES)
 COUNTS = {"ok": 4, "numerics_failed": 1, "expect_failed": 1, "crashed": 1, "illegal": 1}
 
 
-def written(runs: list[Compared], folder: Path, counts: dict[str, int] = COUNTS) -> Path:
+def written(runs: list[ComparedRun], folder: Path, counts: dict[str, int] = COUNTS) -> Path:
     path = folder / "comparison.html"
     path.write_text(render(runs, counts))
     return path
@@ -119,7 +119,9 @@ def test_the_front_is_marked_in_table_and_pictures(chromium: Chromium, tmp_path:
 
 
 def test_a_run_without_a_report_is_in_the_table_and_cannot_be_chosen() -> None:
-    text = render([*ALL, Compared(line=Line(name="gone", status="illegal", error="'seed' must be >= 0"))], {"ok": 9})
+    text = render(
+        [*ALL, ComparedRun(line=RunLine(name="gone", status="illegal", error="'seed' must be >= 0"))], {"ok": 9}
+    )
     assert "&#39;seed&#39; must be &gt;= 0" in text
     assert 'value="9"' not in text
 
@@ -134,7 +136,7 @@ def test_a_browser_runs_nothing_of_hostile_runs(chromium: Chromium, tmp_path: Pa
     bad = filled(Report)
     other = evolve(bad, experiment={HOSTILE: HOSTILE + "2"}, key="")
     hostile = [
-        Compared(line=evolve(line(HOSTILE, report), error=HOSTILE, work=HOSTILE), report=report)
+        ComparedRun(line=evolve(line(HOSTILE, report), error=HOSTILE, work=HOSTILE), report=report)
         for report in (bad, other, FULL)
     ]
     path = written(hostile, tmp_path)

@@ -11,11 +11,11 @@ from report_examples import CONTEST, CONTESTED, timing
 from npucompose.report import html
 from npucompose.report import json as report_json
 from npucompose.report.words import modes_sentence
-from npucompose.results.measured import Behind, ModeFacts, ModeTime, Timing
+from npucompose.results.measured import Behind, ModeFacts, ModeTime, TimeSamples
 from tests.report.test_terminal import shown
 
 
-def rounds(count: int, microseconds: float) -> Timing:
+def rounds(count: int, microseconds: float) -> TimeSamples:
     return evolve(timing(microseconds), samples_us=(microseconds,) * count)
 
 

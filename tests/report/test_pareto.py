@@ -8,7 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.report.compare import Line, front, rounded, with_front
+from npucompose.report.compare import RunLine, front, rounded, with_front
 from npucompose.results.record import Figures
 
 SMALL = st.integers(0, 4).map(float)
@@ -32,12 +32,12 @@ def test_a_hundred_thousand_points_are_no_wait() -> None:
     assert time.process_time() - begun < 30
 
 
-def run(p50: float, pool: int | None, compile_s: float, *, work: str = "mlp on cpu", peak: int = 1 << 30) -> Line:
+def run(p50: float, pool: int | None, compile_s: float, *, work: str = "mlp on cpu", peak: int = 1 << 30) -> RunLine:
     figures = Figures(p50_us=p50, pool_bytes=pool, peak_rss_bytes=peak, compile_s=compile_s)
-    return Line(name=f"{p50}", status="ok", figures=figures, work=work)
+    return RunLine(name=f"{p50}", status="ok", figures=figures, work=work)
 
 
-def marked(*lines: Line) -> list[bool]:
+def marked(*lines: RunLine) -> list[bool]:
     return [line.front for line in with_front(lines)]
 
 
@@ -69,4 +69,4 @@ def test_memory_is_the_pool_where_all_have_one_and_the_peak_elsewhere() -> None:
 
 def test_what_was_not_measured_or_was_wrong_does_not_compete() -> None:
     wrong = evolve(run(1, 1, 1), status="numerics_failed")
-    assert marked(wrong, run(10, 100, 1), Line(name="crashed", status="crashed")) == [False, True, False]
+    assert marked(wrong, run(10, 100, 1), RunLine(name="crashed", status="crashed")) == [False, True, False]

@@ -7,19 +7,19 @@ import attrs
 from npucompose.experiment.assemble import _tried
 from npucompose.report.words import plan_words
 from npucompose.results.record import StreamFacts
-from npucompose.results.streams import Verdict
+from npucompose.results.streams import TrialVerdict
 from npucompose.table.structure import facts_of
 
 PLAN = StreamFacts(
     streams=2, events=8, nodes={"mm": "default", "abs": "stream1"}, predicted_us=873.7, serial_us=704.5,
     why="objective makespan, predicted gain -24.0%, to be tried at capture",
 )  # fmt: skip
-FASTER = Verdict(applied=True, turns=40, plan_us=251, plan_p90_us=268, one_stream_us=302, one_stream_p90_us=330)
+FASTER = TrialVerdict(applied=True, turns=40, plan_us=251, plan_p90_us=268, one_stream_us=302, one_stream_p90_us=330)
 SLOWER = attrs.evolve(FASTER, applied=False, plan_us=310, plan_p90_us=350)
 TIMES = "against 302.0 µs (p90 330.0 µs) on one stream, p10 of 40 turns"
 
 
-def tried(*verdicts: Verdict) -> StreamFacts:
+def tried(*verdicts: TrialVerdict) -> StreamFacts:
     return _tried(PLAN, [{"streams": 2, "trial": facts_of(verdict)} for verdict in verdicts])
 
 
@@ -41,7 +41,7 @@ def test_a_plan_that_was_slower_leaves_one_stream() -> None:
 
 
 def test_a_plan_that_was_not_tried_says_why() -> None:
-    plan = tried(Verdict(applied=False, why="not tried: aten.rand.default draws random numbers"))
+    plan = tried(TrialVerdict(applied=False, why="not tried: aten.rand.default draws random numbers"))
     assert plan_words(plan) == (
         "plan not applied: not tried: aten.rand.default draws random numbers, predicted 873.7 µs against 704.5 µs"
     )

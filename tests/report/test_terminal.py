@@ -10,7 +10,7 @@ from rich.console import Console
 
 from npucompose.report import html
 from npucompose.report.terminal import render
-from npucompose.results.measured import CallStatistics, Memory
+from npucompose.results.measured import CallStatistics, MemoryFacts
 from npucompose.results.record import STATUSES, CallFacts, CaptureFacts, Report, SequenceFacts
 
 
@@ -73,7 +73,7 @@ def test_every_status_is_shown(status: str) -> None:
 
 def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_take_apart() -> None:
     def told(shared: int | None) -> str:
-        memory = Memory(pool_bytes=4096, shared_pool_bytes=shared, unplanned_bytes=8192, live_bytes=3072)
+        memory = MemoryFacts(pool_bytes=4096, shared_pool_bytes=shared, unplanned_bytes=8192, live_bytes=3072)
         return shown(evolve(FULL, memory=memory), width=120)
 
     assert "pool 1.0 KiB that all recordings share (4.0 KiB apart, 8.0 KiB without reuse)" in told(1024)
@@ -83,7 +83,7 @@ def test_memory_that_recordings_share_is_told_where_it_is_less_than_what_they_ta
 
 
 def test_the_memory_of_a_device_stands_beside_the_process() -> None:
-    device = Memory(device_peak_bytes=2 << 20, device_reserved_peak_bytes=4 << 20, device_total_bytes=1 << 36)
+    device = MemoryFacts(device_peak_bytes=2 << 20, device_reserved_peak_bytes=4 << 20, device_total_bytes=1 << 36)
     report = evolve(FULL, memory=device)
     assert "device peak 2.0 MiB (4.0 MiB reserved, 64.0 GiB there)" in shown(report, width=120)
     assert "device peak" in html.render(report)

@@ -32,7 +32,7 @@ from npucompose.report.comparison import (
     CUT as WINDOW,
 )
 from npucompose.report.comparison import (
-    Compared,
+    ComparedRun,
     as_json,
     beside_each_other,
     difference_markdown,
@@ -91,9 +91,9 @@ def test_long_texts_are_cut_around_their_first_difference() -> None:
     assert beside_each_other("y", "x" * 90) == ("y", "x" * 60 + "…")
 
 
-def compared(reports: dict[str, Report]) -> Iterator[Compared]:
+def compared(reports: dict[str, Report]) -> Iterator[ComparedRun]:
     lines = [
-        compare.Line(
+        compare.RunLine(
             name=f"{name} mode=x",
             status=report.status,
             figures=Figures.from_report(report),
@@ -103,7 +103,7 @@ def compared(reports: dict[str, Report]) -> Iterator[Compared]:
         for name, report in reports.items()
     ]
     for line, report in zip(compare.with_front(lines), reports.values(), strict=True):
-        yield Compared(line=line, report=None if report.status == "illegal" else report)
+        yield ComparedRun(line=line, report=None if report.status == "illegal" else report)
 
 
 def test_the_page_of_many_runs_is_this(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_what_a_tracker_is_told(golden: Any, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("report.json", "trace.json", "other"):
         (folder / name).touch()
-    told = [attrs.asdict(Tracked.of(report, folder)) for report in (RICH, CRASHED, EXAMPLES["wrong"])]
+    told = [attrs.asdict(Tracked.from_report(report, folder)) for report in (RICH, CRASHED, EXAMPLES["wrong"])]
     for one in told:
         one["files"] = [path.name for path in one["files"]]
     golden("report/tracked.json", json.dumps(told, indent=1, default=str) + "\n")

@@ -22,7 +22,7 @@ from npucompose.report import (
     explain,
     terminal,
 )
-from npucompose.report.comparison import Compared, render
+from npucompose.report.comparison import ComparedRun, render
 from npucompose.report.words import (
     as_bytes,
     as_count,
@@ -42,7 +42,7 @@ from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.measured import CallStatistics, Numerics
 from npucompose.results.record import StreamFacts
 from npucompose.results.sinking import Explanation
-from npucompose.results.streams import Verdict as Weighed
+from npucompose.results.streams import TrialVerdict as Weighed
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,6 @@ def test_figures_are_compared_in_steps_of_five_percent() -> None:
 
 
 def test_hostile_texts_stay_texts_in_every_form() -> None:
-    line = compare.Line(name=HOSTILE, status="ok")
-    assert "<script" not in render([Compared(line=line)], {"ok": 1}).replace("<script>", "", 1)
+    line = compare.RunLine(name=HOSTILE, status="ok")
+    assert "<script" not in render([ComparedRun(line=line)], {"ok": 1}).replace("<script>", "", 1)
     assert compare.as_markdown([line]).count("\n") == 3

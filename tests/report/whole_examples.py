@@ -11,11 +11,11 @@ from rich.console import Console
 
 from npucompose.console import console
 from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, PassFacts, RuleFacts
-from npucompose.results.measured import AblationFacts, CallStatistics, Memory, Numerics, Share, Variant
+from npucompose.results.measured import AblationFacts, CallStatistics, MemoryFacts, Numerics, Share, Variant
 from npucompose.results.record import CallFacts, GraphFacts, Report, SequenceFacts
-from npucompose.results.sinking import Blame, GeGraph, NpuFacts, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import Blame, DiagnosisStep, GeGraph, NpuFacts, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Timeline
-from npucompose.results.streams import Verdict as Weighed
+from npucompose.results.streams import TrialVerdict as Weighed
 
 ADAPT = PassFacts(
     name="adapt",
@@ -88,9 +88,9 @@ NPU = NpuFacts(
 )
 FACTS = SinkingFacts.from_verdicts(
     path=None,
-    fx_graph=Verdict(value="static", certainty="proven"),
-    ge_graph=Verdict(value="mixed", certainty="derived", evidence=("one", "two")),
-    ge_build=Verdict(value="unknown", certainty="unknown"),
+    fx_graph=SinkingVerdict(value="static", certainty="proven"),
+    ge_graph=SinkingVerdict(value="mixed", certainty="derived", evidence=("one", "two")),
+    ge_build=SinkingVerdict(value="unknown", certainty="unknown"),
     blame=(
         Blame(
             node="fia",
@@ -106,10 +106,10 @@ FACTS = SinkingFacts.from_verdicts(
         Blame(node="mm", operator="aten.mm.default", reason="another"),
     ),
     steps=(
-        Step(id="S1", title="first", status="ok", fix="nothing=1"),
-        Step(id="S2", title="second", status="problem", evidence=("a", "b")),
-        Step(id="S3", title="third", status="problem", fix="tiling=sink"),
-        Step(id="S4", title="fourth", status="skipped"),
+        DiagnosisStep(id="S1", title="first", status="ok", fix="nothing=1"),
+        DiagnosisStep(id="S2", title="second", status="problem", evidence=("a", "b")),
+        DiagnosisStep(id="S3", title="third", status="problem", fix="tiling=sink"),
+        DiagnosisStep(id="S4", title="fourth", status="skipped"),
     ),
 )
 WEIGHED = (
@@ -205,7 +205,7 @@ PREDICTED = evolve(
     log_cut_bytes=0,
     npu=evolve(NPU, platform="stand-in", ge_graphs=(GE, evolve(GE, name="two", nodes=5)), streams=None),
     streams=evolve(FULL.streams, applied=False, why="too small", threads=None, device="ascend910b"),
-    memory=Memory(pool_bytes=2048, peak_rss_bytes=1 << 30),
+    memory=MemoryFacts(pool_bytes=2048, peak_rss_bytes=1 << 30),
     effective=FULL.effective[:4],
     expectations=(),
     numerics=evolve(RICH.numerics, max_abs_err=None, passed=True, model=None),

@@ -24,14 +24,14 @@ from npucompose.table.modes import NPUGRAPH_EX
 from npucompose.targets.npu_offline.option_trees import load_configs
 from npucompose.targets.torchair.config import PREFIX, read, write
 from npucompose.vendor.compiler import CompilerOptions
-from npucompose.vendor.option_specs import Leaf
+from npucompose.vendor.option_specs import OptionSpec
 from npucompose.vendor.versions import REFERENCE, tree_of
 
 POOL = (0, 1)
 """What stands for a handle: the name of a pool becomes one, which only a device gives."""
 
 
-def asked(leaf: Leaf, options: CompilerOptions) -> Any:
+def asked(leaf: OptionSpec, options: CompilerOptions) -> Any:
     """What the leaf is to hold, from wherever it is set in YAML."""
     if leaf.set_by == "mode":
         modes = [m for m in ("reduce-overhead", "npugraph_ex") if m in (leaf.choices or ())]
@@ -45,7 +45,7 @@ def asked(leaf: Leaf, options: CompilerOptions) -> Any:
     return options[leaf.path]
 
 
-def held(leaf: Leaf, value: Any, now: Any) -> bool:
+def held(leaf: OptionSpec, value: Any, now: Any) -> bool:
     """Whether the object holds the value; for a filter, whether it holds a function that works like one."""
     if leaf.kind == "names" and value is not None:
         node = type("Node", (), {"name": "mm", "target": "aten.mm.default"})()
@@ -55,7 +55,7 @@ def held(leaf: Leaf, value: Any, now: Any) -> bool:
     return type(now) is type(wanted) and now == wanted
 
 
-def package_of(leaf: Leaf) -> str:
+def package_of(leaf: OptionSpec) -> str:
     return NPUGRAPH_EX if leaf.path.startswith(PREFIX) else "torchair"
 
 
@@ -71,7 +71,7 @@ def main(tree: str, *left_alone: str) -> None:
 
 
 def set_all(
-    classes: Mapping[str, type[Any]], wanted: Sequence[tuple[Leaf, Any]], left_alone: Sequence[str]
+    classes: Mapping[str, type[Any]], wanted: Sequence[tuple[OptionSpec, Any]], left_alone: Sequence[str]
 ) -> tuple[dict[str, bool], dict[str, dict[str, str]]]:
     """Fresh objects, every leaf but `left_alone` set: whether each holds its value, and as_dict() of each object."""
     configs = {package: cls() for package, cls in classes.items()}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from npucompose.vendor.option_specs import ELSEWHERE, Leaf
+from npucompose.vendor.option_specs import ELSEWHERE, OptionSpec
 from npucompose.vendor.versions import NPUGRAPH_EX_LEAVES, TORCHAIR
 
 LETTERS = string.ascii_letters + string.digits + string.punctuation + " "
@@ -42,7 +42,7 @@ def tree_of(values: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def values_of(leaf: Leaf) -> st.SearchStrategy[Any]:
+def values_of(leaf: OptionSpec) -> st.SearchStrategy[Any]:
     """Any value that the leaf takes."""
     if leaf.choices is not None:
         return st.sampled_from(leaf.choices)
@@ -64,7 +64,7 @@ def test_both_trees_have_every_leaf_of_the_genuine_ones():
 
 
 @pytest.mark.parametrize("leaf", LEAVES.values(), ids=lambda leaf: leaf.path)
-def test_every_leaf_is_documented_sourced_and_takes_its_own_default(leaf: Leaf):
+def test_every_leaf_is_documented_sourced_and_takes_its_own_default(leaf: OptionSpec):
     assert leaf.doc
     assert "\n" not in leaf.doc
     assert leaf.source
@@ -116,7 +116,7 @@ def test_every_allowed_value_survives_yaml_json_and_back(path_and_value: tuple[s
 
 
 @given(st.sampled_from(SETTABLE), st.one_of(st.floats(), st.binary(), st.just(["x", 1.5])))
-def test_a_value_of_no_possible_type_is_refused_with_the_full_path(leaf: Leaf, value: Any):
+def test_a_value_of_no_possible_type_is_refused_with_the_full_path(leaf: OptionSpec, value: Any):
     (problem,) = problems_of(tree_of({leaf.path: value}))
     assert problem.startswith(f"compiler.{leaf.path} takes {leaf.allowed()}; given ")
 

@@ -20,7 +20,7 @@ from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions, illegal_in_mode
-from npucompose.vendor.option_specs import INT64_MAX, GenuineLeaf, Leaf, differences, stored_path
+from npucompose.vendor.option_specs import INT64_MAX, OptionSpec, VendorOption, differences, stored_path
 from npucompose.vendor.versions import genuine_tree, known, tree_of, versions
 
 OURS = tuple(LEAVES.values())
@@ -33,23 +33,23 @@ OTHER_PATTERN = {
 
 
 @pytest.fixture(scope="session")
-def genuine(torch_npu_tree: Path) -> tuple[GenuineLeaf, ...]:
+def genuine(torch_npu_tree: Path) -> tuple[VendorOption, ...]:
     return read_tree(torch_npu_tree)
 
 
-def told(ours: Sequence[Leaf], theirs: Sequence[GenuineLeaf]) -> list[str]:
+def told(ours: Sequence[OptionSpec], theirs: Sequence[VendorOption]) -> list[str]:
     return differences(ours, theirs, OTHER_PATTERN)
 
 
 # The same.
 
 
-def test_every_leaf_kind_value_and_default_is_the_genuine_one(genuine: tuple[GenuineLeaf, ...]):
+def test_every_leaf_kind_value_and_default_is_the_genuine_one(genuine: tuple[VendorOption, ...]):
     assert len(genuine) == 103
     assert told(OURS, genuine) == []
 
 
-def test_the_committed_tree_of_2_13_0_is_the_genuine_one(genuine: tuple[GenuineLeaf, ...]):
+def test_the_committed_tree_of_2_13_0_is_the_genuine_one(genuine: tuple[VendorOption, ...]):
     assert {leaf.path: leaf for leaf in genuine} == genuine_tree("2.13.0")
 
 
@@ -160,7 +160,7 @@ def test_another_kind_of_ours_is_noticed():
 # Set through YAML, read back from the genuine object.
 
 
-def another_value(leaf: Leaf, folder: Path) -> Any:
+def another_value(leaf: OptionSpec, folder: Path) -> Any:
     """A value that is legal for the genuine class and is not the default (but where only the default is allowed)."""
     if leaf.choices is not None:
         return next((c for c in leaf.choices if c != leaf.default), leaf.default)
@@ -172,7 +172,7 @@ def another_value(leaf: Leaf, folder: Path) -> Any:
     return values[leaf.kind]
 
 
-def through_yaml(leaves: Sequence[Leaf], version: str, folder: Path) -> CompilerOptions:
+def through_yaml(leaves: Sequence[OptionSpec], version: str, folder: Path) -> CompilerOptions:
     """Every settable leaf given on the command line, composed with conf/ by Hydra, and structured."""
     (folder / "file.json").write_text("{}")
     given = {leaf.path: another_value(leaf, folder) for leaf in leaves if leaf.set_by == "compiler"}
@@ -268,7 +268,7 @@ def fetched(version: str, *, exactly: bool = False) -> Path:
     from npucompose.errors import FetchError
 
     try:
-        return fetch(pinned(version if exactly else known(version), "3.11", "x86_64")).tree
+        return fetch(pinned(version if exactly else known(version), "3.11", "x86_64"))[0]
     except FetchError as error:
         pytest.skip(f"needs the wheel of torch_npu {version}: {error}")
 

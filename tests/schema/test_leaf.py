@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from npucompose.vendor.option_specs import INT64_MAX, Kind, Leaf, shown
+from npucompose.vendor.option_specs import INT64_MAX, Kind, OptionSpec, shown
 
 
-def leaf(kind: Kind, default: Any = None, **more: Any) -> Leaf:
-    return Leaf(path="npugraph_ex.group.one", kind=kind, default=default, doc="d", source="s", modes=("m",), **more)
+def leaf(kind: Kind, default: Any = None, **more: Any) -> OptionSpec:
+    return OptionSpec(
+        path="npugraph_ex.group.one", kind=kind, default=default, doc="d", source="s", modes=("m",), **more
+    )
 
 
 @pytest.mark.parametrize(

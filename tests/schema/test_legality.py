@@ -13,7 +13,7 @@ from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment, Mode
 from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import LEAVES, CompilerOptions, idle_options, illegal_in_mode, twins, waiting
-from npucompose.vendor.option_specs import Leaf
+from npucompose.vendor.option_specs import OptionSpec
 
 COMPILING = ("max-autotune", "reduce-overhead", "npugraph_ex")
 NOTHING: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ def legality(
     return list(rules.judged((rules._compiler,), rules.Asked(experiment=asked, target=device)))
 
 
-def another_value(leaf: Leaf) -> Any:
+def another_value(leaf: OptionSpec) -> Any:
     others = [c for c in leaf.choices or () if c != leaf.default]
     if others:
         return others[0]
@@ -46,7 +46,7 @@ CHANGEABLE = [leaf for leaf in LEAVES.values() if leaf.set_by == "compiler" and 
 
 @pytest.mark.parametrize("leaf", CHANGEABLE, ids=lambda leaf: leaf.path)
 @pytest.mark.parametrize("mode", COMPILING)
-def test_a_changed_option_is_illegal_exactly_where_it_does_not_act(leaf: Leaf, mode: str):
+def test_a_changed_option_is_illegal_exactly_where_it_does_not_act(leaf: OptionSpec, mode: str):
     value = another_value(leaf)
     illegal = illegal_in_mode(CompilerOptions(values={leaf.path: value}), mode)
     acts = mode in leaf.modes and value in leaf.choices_in.get(mode, (value,))

@@ -20,7 +20,7 @@ OFF_RECIPES = ("ge[no converter]", "ejected[")
 """Claims that no experiment rests on: the words of an error, and the scripts of our own experiments."""
 
 
-def results(path: Path = Path("r.json"), **verdicts: str) -> premises.Results:
+def results(path: Path = Path("r.json"), **verdicts: str) -> premises.DeviceResults:
     claims = [{"name": n, "says": "it holds", "verdict": v, "error": "1 != 2"} for n, v in verdicts.items()]
     return premises.read(path, json.dumps({"schema": premises.SCHEMA, "device": ON, "claims": claims}))
 

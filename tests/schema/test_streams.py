@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from npucompose.results.streams import Decision, Event, Plan, Prediction, Timeline, Trial, Verdict
+from npucompose.results.streams import (
+    Decision,
+    Prediction,
+    StreamAssignment,
+    StreamEvent,
+    Timeline,
+    TrialRequest,
+    TrialVerdict,
+)
 from npucompose.schema.streams import Cores, ExtraEdge, Match, PlanEntry, SourceMatch, Streams, SuperKernelRegion
 
 MATCH = Match(name="a")
@@ -79,10 +87,12 @@ def test_an_explicit_plan_has_entries() -> None:
 
 
 def test_the_streams_of_a_plan_begin_with_the_default_one_then_in_order_of_appearance() -> None:
-    plan = Plan(nodes={"a": "s2", "b": "s1", "c": "default", "d": "s2"}, events=(Event(recorder="a", waiter="b"),))
+    plan = StreamAssignment(
+        nodes={"a": "s2", "b": "s1", "c": "default", "d": "s2"}, events=(StreamEvent(recorder="a", waiter="b"),)
+    )
     assert plan.streams == ("default", "s2", "s1")
-    assert Plan(nodes={"a": "s2"}).streams == ("s2",)
-    assert Plan().streams == ()
+    assert StreamAssignment(nodes={"a": "s2"}).streams == ("s2",)
+    assert StreamAssignment().streams == ()
 
 
 def prediction(plan_us: float, serial_us: float) -> Prediction:
@@ -93,10 +103,10 @@ def test_the_gain_of_a_plan_is_its_share_of_one_stream_s_time() -> None:
     assert prediction(75.0, 100.0).gain == 0.25
     assert prediction(125.0, 100.0).gain == -0.25
     assert prediction(1.0, 0.0).gain == 0.0
-    assert Verdict(applied=True, plan_us=75.0, one_stream_us=100.0).gain == 0.25
+    assert TrialVerdict(applied=True, plan_us=75.0, one_stream_us=100.0).gain == 0.25
     for untold in ({"plan_us": None, "one_stream_us": 1.0}, {"plan_us": 1.0, "one_stream_us": None},
                    {"plan_us": 1.0, "one_stream_us": 0.0}):  # fmt: skip
-        assert Verdict(applied=True, **untold).gain is None
+        assert TrialVerdict(applied=True, **untold).gain is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +115,7 @@ def test_the_gain_of_a_plan_is_its_share_of_one_stream_s_time() -> None:
      (100.0, 100.0, 0.0, False), (None, 100.0, None, True), (50.0, None, None, True), (50.0, 0.0, None, True)],
 )  # fmt: skip
 def test_a_plan_is_expected_to_pay_from_the_least_gain_on(plan_us: Any, serial_us: Any, gain: Any, pays: bool) -> None:
-    trial = Trial(ms=1.0, min_gain=1 - 0.98, predicted_us=plan_us, predicted_serial_us=serial_us)
+    trial = TrialRequest(ms=1.0, min_gain=1 - 0.98, predicted_us=plan_us, predicted_serial_us=serial_us)
     assert trial.predicted_gain == gain
     assert trial.is_expected_to_pay is pays
 
@@ -130,7 +140,7 @@ def test_what_a_decision_predicts_is_worked_out_once_and_when_it_is_read() -> No
 
 @pytest.mark.parametrize("predict", [None, lambda: (prediction(1.0, 2.0), TIMELINE)])
 def test_a_copy_of_a_decision_has_its_prediction_and_says_the_same(predict: Any) -> None:
-    trial = Trial(ms=1.0, min_gain=0.1)
+    trial = TrialRequest(ms=1.0, min_gain=0.1)
     made = Decision(applied=False, why="because", validated=False, trial=trial, predict=predict)
     copy = pickle.loads(pickle.dumps(made.__reduce__()[1]))
     assert copy == (False, "because", False, trial, predict and (made.prediction, made.timeline))

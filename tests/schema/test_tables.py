@@ -22,7 +22,7 @@ from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.table.options import _in_literal, choices_of_field
 from npucompose.targets import TARGETS
-from npucompose.vendor.option_specs import Leaf, shown
+from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]
@@ -94,7 +94,7 @@ def test_every_option_has_the_default_and_the_bounds_that_were_reviewed(golden: 
     golden("schema/options.txt", "\n".join(lines) + "\n")
 
 
-def row(leaf: Leaf) -> str:
+def row(leaf: OptionSpec) -> str:
     parts = [leaf.allowed(), f"default {shown(leaf.default)}", f"acts in {' '.join(leaf.modes) or 'no mode'}"]
     parts += [f"in {mode}: {shown(choices)}" for mode, choices in leaf.choices_in.items()]
     said: dict[str, Any] = {

@@ -23,7 +23,15 @@ from npucompose.results.graphs import (
     refused_on_npu,
     rules_together,
 )
-from npucompose.results.measured import EXACT, TOLERANCES, CallStatistics, Memory, Overwrites, Tolerance, tolerance_of
+from npucompose.results.measured import (
+    EXACT,
+    TOLERANCES,
+    CallStatistics,
+    MemoryFacts,
+    NumericTolerance,
+    Overwrites,
+    tolerance_of,
+)
 from npucompose.results.record import (
     CHOICES,
     EXIT_STATUS,
@@ -37,7 +45,7 @@ from npucompose.results.record import (
     StreamFacts,
     figure_stage,
 )
-from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.experiment import PATHS, Operator, dimension_of, told
 from npucompose.schema.streams import fits
@@ -139,22 +147,22 @@ def test_the_tolerances_are_those_of_the_table() -> None:
     from npucompose.results import measured as tolerance
 
     rows = [line.split() for line in (tolerance.__doc__ or "").splitlines() if "e-" in line]
-    written = {name.removesuffix("_*"): Tolerance(float(rtol), float(atol)) for name, rtol, atol in rows}
+    written = {name.removesuffix("_*"): NumericTolerance(float(rtol), float(atol)) for name, rtol, atol in rows}
     assert len(written) == 5
     of_parts = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
     assert {**written, **{whole: written[part] for whole, part in of_parts.items()}} == TOLERANCES
 
 
 def test_a_dtype_s_tolerance_is_found_by_its_name() -> None:
-    assert tolerance_of("torch.float32") == tolerance_of("float32") == Tolerance(1e-4, 1e-5)
+    assert tolerance_of("torch.float32") == tolerance_of("float32") == NumericTolerance(1e-4, 1e-5)
     assert tolerance_of("torch.float8_e4m3fn") == TOLERANCES["float8"]
-    assert tolerance_of("int64") == tolerance_of("torch.bool") == EXACT == Tolerance(0.0, 0.0)
+    assert tolerance_of("int64") == tolerance_of("torch.bool") == EXACT == NumericTolerance(0.0, 0.0)
 
 
 def test_a_tolerance_is_widened_by_what_allows_more_and_what_is_exact_stays_so() -> None:
-    assert Tolerance(0.1, 2.0).widened(Tolerance(1.0, 0.2)) == Tolerance(1.0, 2.0)
-    assert EXACT.widened(Tolerance(1.0, 1.0)) == EXACT
-    assert facts_of(Tolerance(0.1, 2.0)) == {"rtol": 0.1, "atol": 2.0}
+    assert NumericTolerance(0.1, 2.0).widened(NumericTolerance(1.0, 0.2)) == NumericTolerance(1.0, 2.0)
+    assert EXACT.widened(NumericTolerance(1.0, 1.0)) == EXACT
+    assert facts_of(NumericTolerance(0.1, 2.0)) == {"rtol": 0.1, "atol": 2.0}
 
 
 # Options and who set them.
@@ -299,7 +307,7 @@ def test_every_wrong_field_of_a_report_is_a_problem_of_its_own() -> None:
         Report.from_dict({**report().as_dict(), "key": 1, "reused": "no", "provenance": {"a": 1}})
     assert len(refused.value.problems) == 3
     with pytest.raises(ConfigError, match="this must be a mapping: 3 @ here"):
-        of_facts(Memory, 3, where="here")
+        of_facts(MemoryFacts, 3, where="here")
 
 
 def test_a_number_of_a_report_may_be_a_whole_one_and_is_none_of_text_or_truth() -> None:
@@ -315,10 +323,10 @@ def test_a_number_of_a_report_may_be_a_whole_one_and_is_none_of_text_or_truth() 
 
 
 def test_recordings_take_what_they_share_where_that_is_less() -> None:
-    assert Memory(pool_bytes=5, shared_pool_bytes=3).taken_bytes == 3
-    assert Memory(pool_bytes=2, shared_pool_bytes=3).taken_bytes == 2
-    assert Memory(pool_bytes=5).taken_bytes == 5
-    assert Memory(shared_pool_bytes=3).taken_bytes is None
+    assert MemoryFacts(pool_bytes=5, shared_pool_bytes=3).taken_bytes == 3
+    assert MemoryFacts(pool_bytes=2, shared_pool_bytes=3).taken_bytes == 2
+    assert MemoryFacts(pool_bytes=5).taken_bytes == 5
+    assert MemoryFacts(shared_pool_bytes=3).taken_bytes is None
 
 
 def timed() -> BenchmarkFacts:
@@ -333,7 +341,7 @@ def test_a_run_is_one_row_of_choices_and_figures() -> None:
         "passes": {"a": {}, "b": {}}, "streams": {"name": "auto"},
     }  # fmt: skip
     stages = Stages(compile=CompileTimes(total_s=8.0), benchmark=timed())
-    memory = Memory(pool_bytes=9, peak_rss_bytes=10)
+    memory = MemoryFacts(pool_bytes=9, peak_rss_bytes=10)
     whole = report(experiment=experiment, stages=stages, memory=memory, streams=StreamFacts(streams=1, events=0))
     assert attrs.astuple(Figures.from_report(whole)) == (
         "mlp", "cpu", "eager", "static", "a,b", "auto", 2.0, 4.0, 6.0, 8.0, 9, 10,
@@ -359,12 +367,12 @@ def test_every_figure_is_a_choice_or_measured_by_a_stage() -> None:
 
 def test_three_verdicts_become_flat_facts_and_come_back() -> None:
     verdicts = {
-        "fx_graph": Verdict(value="static", certainty="proven", evidence=("a",)),
-        "ge_graph": Verdict(value="mixed", certainty="derived", evidence=("b", "c")),
+        "fx_graph": SinkingVerdict(value="static", certainty="proven", evidence=("a",)),
+        "ge_graph": SinkingVerdict(value="mixed", certainty="derived", evidence=("b", "c")),
         "ge_build": UNKNOWN,
     }
     blame = (Blame(node="n", operator="o", reason="r"),)
-    steps = (Step(id="S1", title="t", status="ok"),)
+    steps = (DiagnosisStep(id="S1", title="t", status="ok"),)
     facts = SinkingFacts.from_verdicts(**verdicts, path=3, product="p", blame=blame, steps=steps, failure=None)
     assert facts.verdicts() == verdicts
     assert (facts.fx_graph, facts.ge_graph, facts.ge_build) == ("static", "mixed", "unknown")

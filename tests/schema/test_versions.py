@@ -11,7 +11,7 @@ import pytest
 import npucompose.vendor.versions as versions_module
 from npucompose.errors import ConfigError
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.vendor.option_specs import GenuineLeaf, Leaf, kind_of, stored_path
+from npucompose.vendor.option_specs import OptionSpec, VendorOption, kind_of, stored_path
 from npucompose.vendor.versions import (
     Span,
     _covers,
@@ -71,7 +71,7 @@ def test_no_default_differs_between_versions():
 @pytest.mark.parametrize(
     "leaf", [leaf for path, leaf in every_leaf().items() if path not in LEAVES], ids=lambda x: x.path
 )
-def test_a_leaf_of_other_versions_is_described_as_torchairs_own(leaf: Leaf):
+def test_a_leaf_of_other_versions_is_described_as_torchairs_own(leaf: OptionSpec):
     assert leaf.path.startswith("npugraph_ex.")
     assert having(stored_path(leaf)) == ("2.7.1.post4", "2.8.0.post4", "2.10.0")
     assert leaf.doc
@@ -193,12 +193,12 @@ def test_what_is_no_version_is_refused(given: object):
         CompilerOptions.of_tree({"torch_npu_version": given})
 
 
-def genuine(path: str, **more: Any) -> GenuineLeaf:
-    return GenuineLeaf(**{"path": path, "kind": "OptionValue", "default": None, **more})
+def genuine(path: str, **more: Any) -> VendorOption:
+    return VendorOption(**{"path": path, "kind": "OptionValue", "default": None, **more})
 
 
-def described(path: str, **more: Any) -> Leaf:
-    return _described(genuine(path, **more), {leaf.path: leaf for leaf in TABLE})
+def described(path: str, **more: Any) -> OptionSpec:
+    return _described(genuine(path, **more))
 
 
 TABLE = [leaf for path, leaf in LEAVES.items() if path.split(".")[0] in ("debug", "dump_config", "experimental_config")]
@@ -247,8 +247,7 @@ def test_a_leaf_of_a_known_name_is_described_as_torchairs_and_acts_in_its_own_pa
     assert lock.doc == LEAVES["debug.deadlock_check"].doc
     clone = described("npugraph_ex.debug.aclgraph.clone_input", default=True, allowed=(True, False))
     assert (clone.twin, clone.twin_inverted) == (None, False)
-    aoe = {leaf.path: leaf for leaf in LEAVES.values()}
-    work = _described(genuine("npugraph_ex.aoe_config.work_path", default="./"), aoe)
+    work = _described(genuine("npugraph_ex.aoe_config.work_path", default="./"))
     assert work.needs is None, "what it needs is in no version of that package"
 
 
@@ -267,9 +266,9 @@ def test_the_class_of_a_genuine_leaf_says_its_kind(given: dict[str, Any], kind: 
 
 
 def test_the_list_of_allowed_values_is_read_as_a_tuple() -> None:
-    found = GenuineLeaf.of_dict({"path": "p", "kind": "OptionValue", "default": 1, "allowed": [1, 2]})
+    found = VendorOption.from_dict({"path": "p", "kind": "OptionValue", "default": 1, "allowed": [1, 2]})
     assert found.allowed == (1, 2)
-    assert GenuineLeaf.of_dict({"path": "p", "kind": "plain", "default": 1}).allowed is None
+    assert VendorOption.from_dict({"path": "p", "kind": "plain", "default": 1}).allowed is None
 
 
 def test_a_leaf_lives_from_a_version_to_a_version() -> None:

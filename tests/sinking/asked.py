@@ -10,7 +10,7 @@ from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.experiment.explain import explained
-from npucompose.results.sinking import SinkingFacts, Step
+from npucompose.results.sinking import DiagnosisStep, SinkingFacts
 
 ON_CPU = ("target=cpu", "target.soc=ascend910b", "mode=max-autotune")
 
@@ -24,7 +24,7 @@ def asked(*overrides: str, on: Sequence[str] = ON_CPU) -> SinkingFacts:
         torch._dynamo.reset()
 
 
-def step(facts: SinkingFacts, step_id: str) -> Step:
+def step(facts: SinkingFacts, step_id: str) -> DiagnosisStep:
     return next(one for one in facts.steps if one.id == step_id)
 
 

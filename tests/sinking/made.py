@@ -8,12 +8,12 @@ from attrs import asdict, evolve, frozen
 
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Operator
-from npucompose.sinking import FxFacts, GeFacts, OperatorTable, Question, shipped_table
+from npucompose.sinking import FxFacts, GeFacts, OperatorTable, SinkingQuestion, shipped_table
 from npucompose.sinking.facts import Argument, Input, Op
 from npucompose.sinking.operators import Product
 
 TABLE = shipped_table()
-QUESTION = Question(mode="max-autotune", target="cpu", dynamic=True, sink=True, product="ascend910b")
+QUESTION = SinkingQuestion(mode="max-autotune", target="cpu", dynamic=True, sink=True, product="ascend910b")
 GE = GeFacts(name="g", data={"x": (4, 8)}, inputs={"x": ("Data", {}), "Add": ("Add", {"x1": "Data"})})
 
 SMALL = OperatorTable(
@@ -79,7 +79,7 @@ def chain(length: int, *, dynamic_at: int) -> FxFacts:
 class Asked:
     """What is given to `diagnose`."""
 
-    question: Question
+    question: SinkingQuestion
     graphs: tuple[FxFacts, ...]
     ge: tuple[GeFacts, ...] = ()
 

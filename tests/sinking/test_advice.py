@@ -9,7 +9,7 @@ import pytest
 import torch._dynamo.convert_frame
 
 from npucompose.schema.experiment import Call, Shapes
-from npucompose.sinking.recompiles import Again, Asked, explained, watched
+from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, recorded_recompilations
 
 TELLER: Any = torch._dynamo.convert_frame
 DYNAMIC, STATIC = Shapes(dynamic=True), Shapes(dynamic=False)
@@ -22,8 +22,8 @@ NEEDED = f"{NOTHING}the model itself needs these sizes to be equal"
 DUCK = "  # duck sizing added this equality"
 
 
-def asked(shapes: Shapes = STATIC, mode: Any = "reduce-overhead", **more: Any) -> Asked:
-    return Asked(shapes=shapes, mode=mode, arguments=("x", "y", "lens", "times"), **more)
+def asked(shapes: Shapes = STATIC, mode: Any = "reduce-overhead", **more: Any) -> AdviceContext:
+    return AdviceContext(shapes=shapes, mode=mode, arguments=("x", "y", "lens", "times"), **more)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def asked(shapes: Shapes = STATIC, mode: Any = "reduce-overhead", **more: Any) -
          "nothing that is known here: the guard's text says what must stay as it was"),
     ],
 )  # fmt: skip
-def test_the_advice_is_about_the_guard_and_what_was_asked_for(reason: str, asked: Asked, advice: str) -> None:
-    found = explained(Again(compile_id="0/1", reasons=(reason,)), asked, call={}, name="call 1")
+def test_the_advice_is_about_the_guard_and_what_was_asked_for(reason: str, asked: AdviceContext, advice: str) -> None:
+    found = explain_recompilation(Recompilation(compile_id="0/1", reasons=(reason,)), asked, call={}, name="call 1")
     assert found.avoid == advice
     assert (found.compile_id, found.call) == ("0/1", "call 1")
 
 
 def test_the_reason_keeps_the_line_of_the_model() -> None:
     def told(reason: str) -> tuple[str, str | None]:
-        found = explained(Again(compile_id="0/1", reasons=(reason,)), asked(), call={}, name="c")
+        found = explain_recompilation(Recompilation(compile_id="0/1", reasons=(reason,)), asked(), call={}, name="c")
         return found.reason, found.argument
 
     assert told("0/0: times == 4      # x * times") == ("times == 4  # x * times", "times")
@@ -122,8 +122,8 @@ GUARDS = {
     ],
 )  # fmt: skip
 def test_the_guard_that_the_call_failed_decides(call: Call, order: tuple[str, ...], decides: str) -> None:
-    again = Again(compile_id="0/5", reasons=tuple(GUARDS[name] for name in order))
-    reason = explained(again, asked(), call=call, name="c").reason
+    again = Recompilation(compile_id="0/5", reasons=tuple(GUARDS[name] for name in order))
+    reason = explain_recompilation(again, asked(), call=call, name="c").reason
     assert GUARDS[decides].endswith(reason)
 
 
@@ -153,19 +153,19 @@ def dynamo(monkeypatch: pytest.MonkeyPatch) -> Dynamo:
 
 def test_what_was_compiled_again_is_listed_with_all_its_reasons(dynamo: Dynamo) -> None:
     genuine = TELLER.get_and_maybe_log_recompilation_reasons
-    with watched() as again:
+    with recorded_recompilations() as again:
         assert again() == []
         dynamo.compiles("0/0")
         dynamo.compiles("0/1", "newest", "older")
         dynamo.compiles("1/1", "older", "oldest")
         dynamo.metrics.append(SimpleNamespace(compile_id="2/1", recompile_reason="never heard"))
         assert again() == [
-            Again(compile_id="0/1", reasons=("newest", "older")),
-            Again(compile_id="1/1", reasons=("older", "oldest")),
-            Again(compile_id="2/1", reasons=("never heard",)),
+            Recompilation(compile_id="0/1", reasons=("newest", "older")),
+            Recompilation(compile_id="1/1", reasons=("older", "oldest")),
+            Recompilation(compile_id="2/1", reasons=("never heard",)),
         ]
         assert TELLER.get_and_maybe_log_recompilation_reasons is not genuine
     assert TELLER.get_and_maybe_log_recompilation_reasons is genuine
-    with pytest.raises(ValueError, match="the model's own"), watched():
+    with pytest.raises(ValueError, match="the model's own"), recorded_recompilations():
         raise ValueError("the model's own")
     assert TELLER.get_and_maybe_log_recompilation_reasons is genuine

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.errors import ConfigError
-from npucompose.results.sinking import Blame, SinkingFacts, Step, Verdict
+from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Operator
 from npucompose.sinking import diagnose, not_compiled, shipped_table, with_artefacts
 from npucompose.sinking.diagnosis import TITLES
@@ -60,15 +60,15 @@ def test_nothing_is_proven_beside_a_graph_that_was_not_taken(name: str) -> None:
 def facts(
     fx: str = "unknown", ge: str = "unknown", build: str = "unknown", certainty: str = "proven", **more: Any
 ) -> SinkingFacts:
-    def verdict(value: str) -> Verdict:
+    def verdict(value: str) -> SinkingVerdict:
         sure: Any = "unknown" if value == "unknown" else certainty
-        return Verdict(value=value, certainty=sure, evidence=(f"{sure} {value}",))  # type: ignore[arg-type]
+        return SinkingVerdict(value=value, certainty=sure, evidence=(f"{sure} {value}",))  # type: ignore[arg-type]
 
     return SinkingFacts.from_verdicts(fx_graph=verdict(fx), ge_graph=verdict(ge), ge_build=verdict(build), **more)
 
 
-def a_step(id: str, status: str, *evidence: str) -> Step:
-    return Step(id=id, title=id, status=status, evidence=evidence)  # type: ignore[arg-type]
+def a_step(id: str, status: str, *evidence: str) -> DiagnosisStep:
+    return DiagnosisStep(id=id, title=id, status=status, evidence=evidence)  # type: ignore[arg-type]
 
 
 def a_blame(node: str) -> Blame:

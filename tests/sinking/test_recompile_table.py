@@ -15,12 +15,12 @@ import pytest
 import torch
 from attrs import evolve, field, frozen
 
+from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied
 from npucompose.compose.engine import translate_torch_errors
-from npucompose.compose.inputs import apply_shapes, check_calls, unmarked, varied
 from npucompose.errors import CompileError
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, Shapes
-from npucompose.sinking.recompiles import Again, Asked, explained, watched
+from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, recorded_recompilations
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -183,16 +183,16 @@ def called(row: Row, policy: Shapes, calls: tuple[Call, ...]) -> tuple[list[Reco
         check_calls([call], example)
         inputs = varied(call, example)
         apply_shapes(policy, inputs, unmarked=unmarked(call))
-        asked = Asked(
+        asked = AdviceContext(
             shapes=policy,
             mode="reduce-overhead",
             static=frozenset(policy.mark_static),
             numbers=frozenset({"lens"}),
             arguments=tuple(inputs),
         )
-        with watched() as seen, translate_torch_errors():
+        with recorded_recompilations() as seen, translate_torch_errors():
             compiled(*inputs.values())
-        again += [explained(one, asked, call=call, name=str(call)) for one in seen()]
+        again += [explain_recompilation(one, asked, call=call, name=str(call)) for one in seen()]
     return again, symbolic
 
 
@@ -245,8 +245,10 @@ def test_code_that_specialises_a_dimension_marked_dynamic_is_an_error(dynamic: b
 def test_of_several_guards_the_one_on_what_the_call_changed_is_told(changed: Call, told: str) -> None:
     reasons = [f"0/{n}: tensor 'x' size mismatch at index {n}. expected 4, actual 6" for n in (0, 1)]
     reasons += ["0/2: tensor 'x' stride mismatch at index 0. expected 3, actual 1", "0/3: lens[0] == 512"]
-    asked = Asked(shapes=Shapes(), mode="reduce-overhead", arguments=("x", "y", "lens"))
-    found = explained(Again(compile_id="0/4", reasons=tuple(reasons)), asked, call=changed, name="call 1")
+    asked = AdviceContext(shapes=Shapes(), mode="reduce-overhead", arguments=("x", "y", "lens"))
+    found = explain_recompilation(
+        Recompilation(compile_id="0/4", reasons=tuple(reasons)), asked, call=changed, name="call 1"
+    )
     assert told in found.reason
 
 

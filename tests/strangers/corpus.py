@@ -178,7 +178,7 @@ def recipe() -> dict[str, Any]:
     from npucompose.experiment.job import Job
     from tests.lock_examples import OVERRIDES, locked_of
 
-    return yaml.safe_load(locked_of(Job.of(compose(OVERRIDES))).text())
+    return yaml.safe_load(locked_of(Job.from_composed(compose(OVERRIDES))).text())
 
 
 def _leaves(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

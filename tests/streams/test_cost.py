@@ -13,7 +13,7 @@ import torch
 from npucompose.errors import PlanError
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
-from npucompose.streams.cost import Sizes, roofline
+from npucompose.streams.cost import ResultSizes, roofline
 from npucompose.vendor.devices import ATLAS_A2, cpu
 from tests.sample_graphs import CAN, mm_abs_sub, node, traced
 
@@ -24,7 +24,7 @@ def us(function: Any, name: str, *inputs: torch.Tensor, mode: str = "fake") -> f
     """The estimate of one kernel on a device without latency."""
     graph = traced(function, *inputs, mode=mode).graph
     model = attrs.evolve(cpu(1), launch_us=0.0, cube_gflops=1.0, vector_gflops=1.0, gbytes_s=1e9)
-    return roofline([node(graph, name)], model, Sizes())[0].us
+    return roofline([node(graph, name)], model, ResultSizes())[0].us
 
 
 def test_a_matrix_product_costs_its_multiplications_and_additions() -> None:
@@ -43,7 +43,7 @@ def test_everything_else_costs_its_elements_and_a_symbolic_size_its_hint() -> No
 
 def test_memory_bounds_what_arithmetic_does_not() -> None:
     graph = traced(lambda x: x + x, torch.randn(1024, 1024)).graph
-    (work,) = roofline([node(graph, "add")], attrs.evolve(ATLAS_A2, launch_us=0.0), Sizes())
+    (work,) = roofline([node(graph, "add")], attrs.evolve(ATLAS_A2, launch_us=0.0), ResultSizes())
     assert work.us == pytest.approx(2 * 4 * 1024**2 / (ATLAS_A2.gbytes_s * 1e3))
     assert work.bandwidth == pytest.approx(1.0)
     assert (work.cube, work.vector) == (0, 48)

@@ -12,7 +12,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
-from npucompose.results.streams import Event
+from npucompose.results.streams import StreamEvent
 from npucompose.schema.streams import DEFAULT_STREAM, Streams
 from npucompose.streams import apply, decision_of, execute, plan_of, validate
 from npucompose.streams import emit as emitting
@@ -88,8 +88,8 @@ def test_a_kernel_waits_for_the_last_of_its_stream_and_for_what_is_awaited() -> 
         "neg_4": ["neg_1", "neg_3"],
     }
     assert plan_of(graph, needed).events == (
-        Event(recorder="neg", waiter="neg_2"),
-        Event(recorder="neg_3", waiter="neg_4"),
+        StreamEvent(recorder="neg", waiter="neg_2"),
+        StreamEvent(recorder="neg_3", waiter="neg_4"),
     )
 
 
@@ -119,7 +119,7 @@ def test_a_wait_for_a_tensor_is_one_for_the_kernels_that_make_it() -> None:
     made.off()
     graph, needed = made.done()
     assert before(graph, needed) == {"neg": [], "neg_1": ["neg"]}
-    assert Timing.from_graph(graph, needed).events == [Event(recorder="neg", waiter="neg_1")]
+    assert Timing.from_graph(graph, needed).events == [StreamEvent(recorder="neg", waiter="neg_1")]
 
 
 def test_a_record_before_any_kernel_stands_for_none() -> None:
@@ -150,7 +150,7 @@ def test_clocks_say_how_far_each_stream_is_known_to_be() -> None:
         "neg_3": {"default": 0, "s": 3},
         "neg_4": {"default": 4, "s": 3},
     }
-    assert timing.events == [Event(recorder="neg", waiter="neg_2"), Event(recorder="neg_3", waiter="neg_4")]
+    assert timing.events == [StreamEvent(recorder="neg", waiter="neg_2"), StreamEvent(recorder="neg_3", waiter="neg_4")]
     kernels = {kernel.name: kernel for kernel in needed.kernels}
     pairs = {(a, b) for a in kernels for b in kernels if timing.orders(kernels[a], kernels[b])}
     assert pairs == {

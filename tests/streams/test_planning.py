@@ -12,7 +12,7 @@ from torch import fx
 
 from npucompose.errors import ConfigError, PlanError
 from npucompose.graphs import fingerprint, printed
-from npucompose.results.streams import Event
+from npucompose.results.streams import StreamEvent
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, plan, plan_of, strip, validate
@@ -42,7 +42,7 @@ ABS_SUB = streams(
 def test_mm_abs_sub_takes_two_streams_and_one_event(wanted: Streams) -> None:
     found = plan(traced(mm_abs_sub, X).graph, wanted, CAN)
     assert found.nodes == {"mm": "default", "abs_1": "stream1", "sub": "stream1", "add": "default"}
-    assert found.events == (Event(recorder="sub", waiter="add"),)
+    assert found.events == (StreamEvent(recorder="sub", waiter="add"),)
 
 
 def test_the_planned_mm_abs_sub_is_the_seed_s_listing(golden: Any) -> None:
@@ -114,14 +114,14 @@ def test_an_input_is_written_only_after_every_stream_has_read_it() -> None:
     module = traced(forward, X, torch.randn(4, 4))
     wanted = streams(plan=[{"stream": "s", "match": {"name": "mm"}}])
     apply(module.graph, wanted, CAN)
-    assert plan_of(module.graph).events == (Event(recorder="mm", waiter="copy_"),)
+    assert plan_of(module.graph).events == (StreamEvent(recorder="mm", waiter="copy_"),)
 
 
 def test_random_numbers_keep_their_order_across_streams() -> None:
     module = traced(lambda x: torch.rand_like(x) + torch.rand_like(x).abs(), X)
     wanted = streams(plan=[{"stream": "s", "match": {"name": "rand_like_1"}}])
     found = plan(module.graph, wanted, CAN)
-    assert Event(recorder="rand_like", waiter="rand_like_1") in found.events
+    assert StreamEvent(recorder="rand_like", waiter="rand_like_1") in found.events
 
 
 def test_symbolic_sizes_are_planned_and_no_guard_is_added() -> None:
@@ -285,7 +285,7 @@ def test_an_extra_edge_orders_what_data_does_not() -> None:
     )
     module = traced(mm_abs_sub, X)
     apply(module.graph, wanted, CAN)
-    assert Event(recorder="abs_1", waiter="mm") in plan_of(module.graph).events
+    assert StreamEvent(recorder="abs_1", waiter="mm") in plan_of(module.graph).events
     assert apply(module.graph, wanted, CAN) == 0
 
 

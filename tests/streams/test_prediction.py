@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.results.streams import Event, Trial
+from npucompose.results.streams import StreamEvent, TrialRequest
 from npucompose.schema.streams import Cores, Streams
 from npucompose.streams.planning import NamedPlan, named, with_names
 from npucompose.streams.problem import Life, Problem, _changes, _living, _peak, lives_of, predicted, schedule
@@ -176,7 +176,7 @@ def test_a_plan_is_written_by_names_in_its_order() -> None:
     limit = Cores(aicore=1, vectorcore=2)
     found = named(problem, ["z", "s", "s", "z"], {"s": 3, "gone": 1, "z": 2}, {"s": limit, "gone": limit})
     assert found.plan.nodes == {"mm": "z", "abs_1": "s", "sub": "s", "add": "z"}
-    assert found.plan.events == (Event(recorder="sub", waiter="add"),)
+    assert found.plan.events == (StreamEvent(recorder="sub", waiter="add"),)
     assert (found.plan.priorities, found.plan.cores) == ({"s": 3, "z": 2}, {"s": limit})
     assert list(found.stream_names) == ["default", "z", "s"]
     assert list(found.scheduled.streams) == [1, 2, 2, 1]
@@ -184,7 +184,7 @@ def test_a_plan_is_written_by_names_in_its_order() -> None:
 
 def test_a_decision_says_what_it_is_given() -> None:
     found = found_plan(["default"] * 4, [1.0] * 4)
-    trial = Trial(ms=1.0, min_gain=0.5)
+    trial = TrialRequest(ms=1.0, min_gain=0.5)
     decision = found.decision(applied=True, why="because", validated=False, trial=trial)
     assert (decision.applied, decision.why, decision.validated, decision.trial) == (True, "because", False, trial)
     other = found.decision(applied=False, why="no")

@@ -14,7 +14,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, execute, validate
-from npucompose.streams.execute import Inputs, find_races, isolated_run
+from npucompose.streams.execute import ExampleInputs, find_races, isolated_run
 from npucompose.streams.timing import issued_before
 from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, Program, aten, run, seeded_program, traced
@@ -36,7 +36,7 @@ def orders(before: dict[fx.Node, list[fx.Node]], done: tuple[fx.Node, ...] = ())
 def is_observable(module: fx.GraphModule) -> bool:
     """Whether some order that streams and events allow gives other bits."""
     dependence = Dependence.from_graph(module.graph)
-    inputs = Inputs(module.graph, dependence)
+    inputs = ExampleInputs(module.graph, dependence)
     with isolated_run():
         expected = execute._run(module.graph, inputs, dependence.kernels)
         every = orders(issued_before(module.graph, dependence.kernels))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from npucompose.streams import cost
-from npucompose.streams.cost import Sizes, hint, roofline
+from npucompose.streams.cost import ResultSizes, hint, roofline
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel, cpu
 from tests.sample_graphs import node, traced
@@ -25,12 +25,12 @@ COUNT, BYTES = 64 * 64, 64 * 64 * 4
 
 
 def work_of(function: Callable[..., Any], name: str, *inputs: torch.Tensor, model: DeviceModel = MODEL) -> Work:
-    (found,) = roofline([node(traced(function, *inputs).graph, name)], model, Sizes())
+    (found,) = roofline([node(traced(function, *inputs).graph, name)], model, ResultSizes())
     return found
 
 
 def test_sizes_are_elements_and_bytes_of_all_tensors_of_a_result() -> None:
-    sizes = Sizes()
+    sizes = ResultSizes()
     graph = traced(lambda x: x.max(0), X).graph
     both = node(graph, "max_1")
     assert sizes[both] == (64 + 64, 64 * 4 + 64 * 8)
@@ -137,9 +137,9 @@ def all_reduce() -> torch.fx.Node:
 
 def test_a_collective_takes_all_vector_cores_at_once() -> None:
     kernel = all_reduce()
-    (found,) = roofline([kernel], FAST, Sizes())
+    (found,) = roofline([kernel], FAST, ResultSizes())
     assert (found.cube, found.vector, found.gang) == (0, 8, True)
-    (found,) = roofline([kernel], attrs.evolve(FAST, cube=0), Sizes())
+    (found,) = roofline([kernel], attrs.evolve(FAST, cube=0), ResultSizes())
     assert (found.cube, found.vector, found.gang) == (0, 1, False)
 
 
@@ -147,7 +147,7 @@ def test_a_kernel_that_takes_no_time_takes_no_bandwidth() -> None:
     graph = torch.fx.Graph()
     made = graph.call_function(aten.rand.default, ([0],))
     made.meta["val"] = torch.empty(0)
-    (found,) = roofline([made], attrs.evolve(MODEL, launch_us=0.0), Sizes())
+    (found,) = roofline([made], attrs.evolve(MODEL, launch_us=0.0), ResultSizes())
     assert (found.us, found.bandwidth) == (0.0, 0.0)
 
 

@@ -13,7 +13,7 @@ import npucompose
 from npucompose import scope
 from npucompose.errors import PlanError
 from npucompose.graphs import fingerprint, printed
-from npucompose.results.streams import Event, Plan
+from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.execute import find_races
@@ -56,7 +56,7 @@ def compiled(model: torch.nn.Module, *overrides: str) -> Any:
 def test_scopes_of_the_source_get_the_events_that_their_data_need() -> None:
     found = compiled(Side(), "passes=stream_plan")
     assert found.plan.nodes == {"mm": "default", "abs_1": "side", "sub": "side", "add": "default"}
-    assert found.plan.events == (Event(recorder="sub", waiter="add"),)
+    assert found.plan.events == (StreamEvent(recorder="sub", waiter="add"),)
     assert found.plan.priorities == {"side": 1}
     assert found.decision.why == "streams of the graph itself, with the events they lacked"
 
@@ -65,7 +65,7 @@ def test_nested_scopes_are_flattened_and_order_by_hand_is_kept() -> None:
     found = compiled(Nested(), "passes=stream_plan")
     assert found.plan.nodes["neg"] == "deep"
     assert found.plan.nodes["sub"] == "side"
-    assert Event(recorder="mm", waiter="abs_1") in found.plan.events
+    assert StreamEvent(recorder="mm", waiter="abs_1") in found.plan.events
     validate(found.graph_module.graph)
 
 
@@ -106,7 +106,7 @@ def test_a_mode_that_syncs_data_itself_keeps_the_source_as_it_is() -> None:
     assert not decision.validated
 
 
-def replanned(seed: int, wanted: Streams) -> tuple[str, str, Plan]:
+def replanned(seed: int, wanted: Streams) -> tuple[str, str, StreamAssignment]:
     module = seeded_program(seed, size=16)
     apply(module.graph, wanted, CAN)
     once = fingerprint(module.graph)

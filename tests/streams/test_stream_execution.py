@@ -15,7 +15,7 @@ from npucompose.graphs import Dependence
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import cost, execute, made_up_inputs
-from npucompose.streams.execute import Execution, Inputs, isolated_run
+from npucompose.streams.execute import ExampleInputs, Execution, isolated_run
 from npucompose.streams.problem import Problem
 from npucompose.streams.simulate import Work
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, names, node, traced
@@ -90,7 +90,7 @@ def writer() -> fx.GraphModule:
 
 def test_what_the_graph_writes_is_a_copy_of_its_own_at_each_start() -> None:
     module = writer()
-    inputs = Inputs(module.graph, Dependence.from_graph(module.graph))
+    inputs = ExampleInputs(module.graph, Dependence.from_graph(module.graph))
     once, again = inputs.start(), inputs.start()
     x, y = (node(module.graph, name) for name in ("x0", "x1"))
     assert list(once) == [x, y]
@@ -128,7 +128,7 @@ def viewed() -> fx.GraphModule:
 
 def begun(module: fx.GraphModule) -> tuple[Execution, dict[str, fx.Node]]:
     found = Dependence.from_graph(module.graph)
-    execution = Execution(module.graph, found.kernels, Inputs(module.graph, found).start())
+    execution = Execution(module.graph, found.kernels, ExampleInputs(module.graph, found).start())
     return execution, {one.name: one for one in module.graph.nodes}
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.results.streams import Trial
+from npucompose.results.streams import TrialRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of
@@ -86,5 +86,5 @@ def test_without_time_for_a_trial_the_prediction_decides() -> None:
 def test_a_plan_without_prices_is_tried() -> None:
     decision = decision_of(planned(Streams(cost="none", trial_ms=7, min_gain=0.1), TRIES))
     assert decision is not None
-    assert decision.trial == Trial(ms=7, min_gain=0.1)
+    assert decision.trial == TrialRequest(ms=7, min_gain=0.1)
     assert pickle.loads(pickle.dumps(decision)).trial == decision.trial

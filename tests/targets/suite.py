@@ -26,11 +26,11 @@ class TargetSuite:
         assert target.name in choices_of("target")
 
     def test_its_modes_are_modes(self, target: Target) -> None:
-        assert set(target.modes) <= set(MODES)
+        assert set(target.modes) <= set(MODES.names())
         assert "eager" in target.modes
 
     def test_a_mode_that_it_cannot_run_is_refused_by_name(self, target: Target) -> None:
-        for mode in set(MODES) - set(target.modes):
+        for mode in set(MODES.names()) - set(target.modes):
             with pytest.raises(ConfigError, match=target.name):
                 target.check(mode)
 

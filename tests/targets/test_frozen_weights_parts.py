@@ -188,11 +188,11 @@ def test_the_weights_of_a_graph_have_the_models_names_and_each_is_there_once(mon
     roots = [None if weight.root is None else weight.root() for weight in found]
     assert roots == [model, model, None, None, None]
     assert not any(weight.frozen for weight in found)
-    assert modules_at_hand() == [model]
+    assert list(modules_at_hand().values()) == [model]
 
 
 def test_outside_of_a_trace_there_are_no_modules_and_names_are_the_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert modules_at_hand() == []
+    assert modules_at_hand() == {}
     model = Placed()
     graph = dynamos({}, "w", w=model.fc.weight)
     del graph._param_name_to_source
@@ -215,9 +215,9 @@ def watch_of(*parts: tuple[nn.Module, str]) -> Watch:
 def test_a_watch_holds_until_a_constant_changes_and_what_is_read_may() -> None:
     model = linear()
     watch = Watch([Weight(model.weight, "weight", weakref.ref(model)), Weight(model.bias, "bias", weakref.ref(model))])
-    assert not watch.has_frozen, "until it is told what was frozen"
+    assert not watch.frozen, "until it is told what was frozen"
     watch.froze(set())
-    assert watch.has_frozen
+    assert watch.frozen
     assert watch.holds()
     watch.froze({id(model.bias)})
     assert [weight.frozen for weight in watch.weights] == [True, False]
@@ -232,7 +232,7 @@ def test_a_watch_holds_until_a_constant_changes_and_what_is_read_may() -> None:
     assert not watch.holds()
     assert watch.change() == "weight was written to"
     watch.froze({id(model.weight), id(model.bias)})
-    assert not watch.has_frozen
+    assert not watch.frozen
     assert watch.holds()
 
 
@@ -328,7 +328,7 @@ def full(monkeypatch: pytest.MonkeyPatch, *codes: Any) -> list[Any]:
     """Dynamo's lists of versions of these are full; what is cleared is noted."""
     cleared: list[Any] = []
     monkeypatch.setattr(frozen_weights, "_is_full", lambda code: code in codes)
-    monkeypatch.setattr(torch._dynamo.eval_frame, "remove_from_cache", cleared.append)
+    monkeypatch.setattr(frozen_weights, "remove_from_cache", cleared.append)
     return cleared
 
 
@@ -431,9 +431,8 @@ def test_room_is_made_before_a_call_that_finds_changed_weights(monkeypatch: pyte
 def test_a_list_is_full_with_as_many_versions_as_torch_keeps(
     monkeypatch: pytest.MonkeyPatch, versions: int, is_full: bool
 ) -> None:
-    from torch._C._dynamo import eval_frame
 
-    monkeypatch.setattr(eval_frame, "_debug_get_cache_entry_list", lambda code: [code] * versions)
+    monkeypatch.setattr(frozen_weights, "_debug_get_cache_entry_list", lambda code: [code] * versions)
     with torch._dynamo.config.patch(recompile_limit=2):
         assert frozen_weights._is_full(CODES[0]) is is_full
 

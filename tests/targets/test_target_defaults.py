@@ -90,7 +90,7 @@ def test_recordings_are_the_facts_of_each_graph_that_was_lowered() -> None:
         return SimpleNamespace(facts=lambda: {"name": name})
 
     whole = SimpleNamespace(captured=[recording("a"), recording("b")])
-    cut = SimpleNamespace(captured=[], recordings=lambda: [recording("c")], partition=lambda: None)
+    cut = SimpleNamespace(captured=[recording("c")], partition=lambda: None)
     lowered = [SimpleNamespace(lowered=one) for one in (whole, None, cut)]
     backend: Any = SimpleNamespace(compilations=lowered)
     assert optional.recording_facts(Plain(), backend) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]

@@ -145,7 +145,7 @@ def test_every_graph_that_is_loaded_or_exported_is_noted_once(monkeypatch: pytes
     backend = module("torchair.core._backend", TorchNpuGraph=Graph, _GLOBAL_COMPILE_OPTION=None)
     module("torchair.core", _torchair=compiled, _backend=backend)
     monkeypatch.setattr(facts, "LOADED", [])
-    monkeypatch.setattr(facts, "_WATCHED", [])
+    facts.watch_ge.cache_clear()
     facts.watch_ge()
     facts.watch_ge()
     assert Graph().load(SimpleNamespace(SerializeToString=lambda: b"one"), {"ge.a": 1}, more=2) == "loaded"

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from npucompose.errors import CompileError, ConfigError
-from npucompose.results.measured import Memory
+from npucompose.results.measured import MemoryFacts
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
@@ -68,7 +68,7 @@ def test_the_memory_of_the_device_is_that_of_its_own_allocator(monkeypatch: pyte
         get_device_properties=lambda index: SimpleNamespace(total_memory=9),
     )
     monkeypatch.setattr(torch, "npu", npu, raising=False)
-    memory = Memory(**target(index=3).device_memory())
+    memory = MemoryFacts(**target(index=3).device_memory())
     assert (memory.device_peak_bytes, memory.device_reserved_peak_bytes, memory.device_total_bytes) == (7, 8, 9)
     assert asked == [3, 3]
     assert device_memory(NpuOfflineTarget()) == {}

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from npucompose.errors import FetchError
-from npucompose.vendor.option_specs import GenuineLeaf
+from npucompose.vendor.option_specs import VendorOption
 from npucompose.vendor.versions import DATA, genuine_tree, versions
 from tools.read_option_trees import declared, folded, in_order, wheel_in, written
 
 
-def level(*allowed: str, default: str = "O3") -> GenuineLeaf:
-    return GenuineLeaf(path="ge_config.oo_level", kind="OptionValue", default=default, allowed=allowed)
+def level(*allowed: str, default: str = "O3") -> VendorOption:
+    return VendorOption(path="ge_config.oo_level", kind="OptionValue", default=default, allowed=allowed)
 
 
-def spans_of(*trees: GenuineLeaf | None) -> list[tuple[str, str | None]]:
+def spans_of(*trees: VendorOption | None) -> list[tuple[str, str | None]]:
     """(since, until) of the one leaf, None where a version lacks it; versions are 1.0, 2.0, …"""
     named = {f"{at}.0": [leaf] if leaf else [] for at, leaf in enumerate(trees, 1)}
     data = folded(named, dict.fromkeys(named, "digest"))
@@ -37,7 +37,7 @@ def test_a_leaf_that_comes_back_is_two_spans():
 
 
 @pytest.mark.parametrize("other", [level("O1", "O2"), level("O1", default="O1")])
-def test_another_value_or_default_opens_a_span(other: GenuineLeaf):
+def test_another_value_or_default_opens_a_span(other: VendorOption):
     assert spans_of(level("O1"), other, other) == [("1.0", "1.0"), ("2.0", None)]
 
 
@@ -47,7 +47,7 @@ def test_versions_are_ordered_by_number():
 
 def test_only_what_a_class_declares_is_written():
     assert declared(level("O1")) == {"kind": "OptionValue", "default": "O3", "allowed": ["O1"]}
-    assert declared(GenuineLeaf(path="x", kind="plain", default=None)) == {"kind": "plain", "default": None}
+    assert declared(VendorOption(path="x", kind="plain", default=None)) == {"kind": "plain", "default": None}
 
 
 def test_the_committed_file_is_what_its_own_trees_fold_into():

@@ -56,7 +56,7 @@ class Checked:
     """Which operators' tiling reads values: the project's rows and the experiment's."""
 
 
-class Known:
+class SectionCache:
     """What the checks of many points share: this machine's torch_npu, sections of their trees that are one object."""
 
     def __init__(self) -> None:
@@ -68,12 +68,11 @@ class Known:
         made = dict(tree)
         for name, kind in _sections().items():
             section = tree.get(name)
-            key = name, id(section)
-            if isinstance(section, dict) and key not in self._made:
-                value = _gather([], partial(structure, kind, section, name))
-                self._made[key] = section, value
-            if isinstance(section, dict) and self._made[key][1] is not None:
-                made[name] = self._made[key][1]
+            if isinstance(section, dict):
+                key = name, id(section)
+                if key not in self._made:
+                    self._made[key] = section, _gather([], partial(structure, kind, section, name))
+                made[name] = self._made[key][1] or section
         return made
 
 
@@ -81,15 +80,15 @@ class Known:
 def _sections() -> dict[str, Any]:
     """{field of an experiment: its class or classes}; choices are shaped anew for each point, and are not shared."""
     fields = attrs.fields(attrs.resolve_types(Experiment))
-    return {f.name: f.type for f in fields if f.type is not Choice and classes_of(f.type)}
+    return {f.name: f.type for f in fields if f.type not in (Choice, Extensions) and classes_of(f.type)}
 
 
-def check(composed: Composed, *, with_model: bool = True, known: Known | None = None) -> Checked:
+def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError."""
-    known = known or Known()
-    _gather(list(composed.problems), known.torch_npu)  # before the options are read: they are those of its tree
+    sections = sections or SectionCache()
+    _gather(list(composed.problems), sections.torch_npu)  # before the options are read: they are those of its tree
     problems = list(composed.problems)
-    tree = known.with_sections(_shaped(composed.tree, problems))
+    tree = sections.with_sections(_shaped(composed.tree, problems))
     experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
     if experiment is None:
         raise ConfigError(*problems)
@@ -105,31 +104,28 @@ def check(composed: Composed, *, with_model: bool = True, known: Known | None = 
     of_target: list[str] = []
     target = _gather(of_target, lambda: _made(TARGETS, experiment.target, "target"))
     runs = target is not None and target.capabilities(experiment.mode.name).vendor_compiler
-    torch_npu = _gather(problems, lambda: torch_npu_of(experiment, known.torch_npu, runs=runs))
+    torch_npu = _gather(problems, lambda: torch_npu_of(experiment, sections.torch_npu, runs=runs))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
     if model is not None:
         _model_problems(model, experiment, problems)
     _pass_problems(passes or (), experiment, problems)
-    effective: tuple[Effective, ...] = ()
+    effective = None
     operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
     if target is not None:
         _gather(problems, lambda: shipped_table().product(target.soc))
         _gather(problems, lambda: target.check(experiment.mode.name))
-        found = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
-        effective = found or ()
+        effective = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
     if problems or passes is None or target is None or torch_npu is None or operators is None:
         raise ConfigError(*dict.fromkeys(problems))
-    effective = (*torch_npu.effective(experiment.compiler), *effective)
-    provenance = torch_npu.told(_complete(experiment, composed.provenance))
     return Checked(
         experiment=experiment,
         passes=passes,
         target=target,
         model=model,
-        effective=effective,
-        provenance=provenance,
+        effective=(*torch_npu.effective(experiment.compiler), *(effective or ())),
+        provenance=torch_npu.with_version(_complete(experiment, composed.provenance)),
         torch_npu=torch_npu,
         operators=operators,
     )
@@ -165,12 +161,9 @@ def _shaped(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 
 
 def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
-    if options is None:
-        return Choice(name=label)
-    if not isinstance(options, Mapping):
+    if options is not None and not isinstance(options, Mapping):
         problems.append(f"this must be a mapping of the pass's options: {options!r} @ passes.{label}")
-        return Choice(name=label)
-    rest = dict(options)
+    rest = dict(options) if isinstance(options, Mapping) else {}
     return Choice(name=str(rest.pop("pass", label)), options=rest)
 
 
@@ -216,10 +209,9 @@ def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, p
 
 def _with_tiling(experiment: Experiment) -> Experiment:
     """tiling=sink is the compiler option of that name; the group is its short form."""
-    if experiment.tiling.schedule == "sink":
-        options = experiment.compiler.with_values({TILING_SINK: True})
-        return attrs.evolve(experiment, compiler=options)
-    return experiment
+    if experiment.tiling.schedule != "sink":
+        return experiment
+    return attrs.evolve(experiment, compiler=experiment.compiler.with_values({TILING_SINK: True}))
 
 
 def _with_adapt(experiment: Experiment) -> Experiment:
@@ -295,7 +287,7 @@ class TorchNpu:
     doubts: tuple[Doubt, ...] = ()
     """Options that only newer versions are known to have, where the tree is assumed."""
 
-    def told(self, provenance: Mapping[str, str]) -> dict[str, str]:
+    def with_version(self, provenance: Mapping[str, str]) -> dict[str, str]:
         """Provenance in which the entry of compiler.torch_npu_version says which version a null stands for."""
         if self.by == KEY:
             said = f"{provenance.get(KEY, 'default')}{_assumption(self.version)}"

@@ -15,7 +15,7 @@ import torch
 from attrs import evolve, frozen
 from torch import nn
 
-from npucompose.compose.inputs import is_static
+from npucompose.compose.calls import is_static
 from npucompose.compose.session import Session
 from npucompose.compose.state import unsteady_result
 from npucompose.errors import NpuComposeError, SignatureError
@@ -25,7 +25,7 @@ from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.measured import Cause, Numerics, Share
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, told
-from npucompose.sinking.recompiles import Asked, explained, watched
+from npucompose.sinking.recompiles import AdviceContext, explain_recompilation, recorded_recompilations
 from npucompose.targets.compilation import Backend
 from npucompose.targets.optional import decompositions
 
@@ -53,12 +53,12 @@ def compared(session: Session, function: Callable[..., Any], step: int, call: Ca
     session.seed(step)
     expected = session.call(session.reference, theirs)
     session.seed(step)
-    with watched() as again:
+    with recorded_recompilations() as again:
         begun = perf_counter()
         got = session.call(function, ours)
         took = (perf_counter() - begun) * 1e6
     # Before the judgement, which may compile a graph of its own.
-    recompiles = tuple(explained(one, asked, call=call, name=name) for one in again())
+    recompiles = tuple(explain_recompilation(one, asked, call=call, name=name) for one in again())
     sides = left(session, session.reference, expected, theirs), left(session, session.built.module, got, ours)
     return Compared(numerics=unsteady or judged(session, *sides), took_us=took, recompiles=recompiles)
 
@@ -109,11 +109,11 @@ def named(at: int, call: Call) -> str:
     return f"call {at} of model.sequence ({told(call)})"
 
 
-def _asked(session: Session, inputs: Mapping[str, Any]) -> Asked:
+def _asked(session: Session, inputs: Mapping[str, Any]) -> AdviceContext:
     policy = session.experiment.shapes
     marked = [name for name in inputs if is_static(policy, name)]
     numbers = [name for name, value in inputs.items() if _is_numbers(value)]
-    return Asked(
+    return AdviceContext(
         shapes=policy,
         mode=session.experiment.mode.name,
         static=frozenset(marked),

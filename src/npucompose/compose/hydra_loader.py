@@ -1,6 +1,6 @@
 """Hydra around our files: where it finds YAML (conf/, extensions, a person's folders), and Hydra as the application.
 
-Of a person's folders it gets plain data.
+Of a person's folders it gets plain data. Loads Hydra.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npucompose.compose.conf import conf_dir, installed_dirs
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.types import RunMode
+from omegaconf import OmegaConf, flag_override
+
+from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, installed_dirs
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.references import escaped, resolved
@@ -19,14 +31,34 @@ from npucompose.compose.untrusted_config import read_foreign
 from npucompose.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.hydra import Hydra
-    from hydra.core.override_parser.types import Override
-
 
 MOST_FILES = 1_000
 """Of one defaults list, a file counted each time that it is named."""
 DEEPEST = 50
+
+
+class FinishingLoader(ConfigLoaderImpl):
+    """Composes choices as Hydra does; values are merged by us, and references are followed by us."""
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> Any:
+        said = parsed_overrides(overrides)
+        values = [o for o in said if not (o.is_hydra_override() or o.is_sweep_override() or self.chooses(o))]
+        rest = [str(o.input_line) for o in said if o not in values]
+        config = super().load_configuration(config_name, rest, run_mode, from_shell, validate_sweep_overrides)
+        _finish(config, values, follow=run_mode is RunMode.RUN)
+        _record(config, [o for o in said if not o.is_hydra_override()])
+        return config
+
+    def chooses(self, o: Override) -> bool:
+        return self.repository.group_exists(o.key_or_group)
 
 
 def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
@@ -34,45 +66,17 @@ def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
 
     What it loads holds no reference any more but Hydra's own, below `hydra`.
     """
-    from hydra import version
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.types import RunMode
-
-    class FinishingLoader(ConfigLoaderImpl):
-        def load_configuration(
-            self,
-            config_name: str | None,
-            overrides: list[str],
-            run_mode: RunMode,
-            from_shell: bool = True,
-            validate_sweep_overrides: bool = True,
-        ) -> Any:
-            said = parsed_overrides(overrides)
-            values = [o for o in said if not (o.is_hydra_override() or o.is_sweep_override() or self.chooses(o))]
-            rest = [str(o.input_line) for o in said if o not in values]
-            config = super().load_configuration(config_name, rest, run_mode, from_shell, validate_sweep_overrides)
-            _finish(config, values, follow=run_mode is RunMode.RUN)
-            _record(config, [o for o in said if not o.is_hydra_override()])
-            return config
-
-        def chooses(self, o: Override) -> bool:
-            return self.repository.group_exists(o.key_or_group)
-
     version.setbase("1.3")
     search_path = create_config_search_path(str(conf_dir()))
     for folder in config_dirs:
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     loader = FinishingLoader(config_search_path=search_path)
-    loader.repository = _guarded(search_path, config_dirs)
+    loader.repository = GuardedRepository(search_path, config_dirs)
     return loader
 
 
 def plain(config: Any, *, but: str = "") -> dict[str, Any]:
     """The values of a DictConfig as they are written, its references not followed; the key `but` left out."""
-    from omegaconf import OmegaConf
-
     nodes = {str(key): config._get_node(key) for key in config if key != but}
     return {
         key: OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node._value()
@@ -83,8 +87,6 @@ def plain(config: Any, *, but: str = "") -> dict[str, Any]:
 def _finish(config: Any, values: Sequence[Override], *, follow: bool) -> None:
     """Our tree in the place of what OmegaConf would resolve. The base of a sweep lacks what its points say, which may
     be what is referred to: there the references stay, as text."""
-    from omegaconf import flag_override
-
     base = completed(plain(config, but="hydra"))
     tree = with_overrides(base, values, Keys.of(base))
     tree = escaped(resolved(tree) if follow else tree)
@@ -97,8 +99,6 @@ def _finish(config: Any, values: Sequence[Override], *, follow: bool) -> None:
 
 def _record(config: Any, overrides: Sequence[Override]) -> None:
     """What Hydra writes down of the overrides, those among them that it was not given."""
-    from hydra._internal.config_loader_impl import get_overrides_dirname
-
     job, how = config.hydra.job, config.hydra.job.config.override_dirname
     config.hydra.overrides.task = [str(o.input_line) for o in overrides]
     job.override_dirname = get_overrides_dirname(
@@ -106,111 +106,135 @@ def _record(config: Any, overrides: Sequence[Override]) -> None:
     )
 
 
-def _guarded(search_path: Any, config_dirs: Sequence[Path]) -> Any:
-    from hydra._internal.config_repository import ConfigRepository
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
-    from hydra.core.object_type import ObjectType
-    from hydra.plugins.config_source import ConfigResult
-    from omegaconf import OmegaConf
+class ForeignFiles(FileConfigSource):
+    """The YAML below one folder that did not come with the package."""
 
-    theirs = {str(folder) for folder in config_dirs}
+    def __init__(self, provider: str, path: str, repository: GuardedRepository) -> None:
+        super().__init__(provider, path)
+        self.repository = repository
 
-    class ForeignFiles(FileConfigSource):
-        """The YAML below one folder that did not come with the package."""
+    def load_config(self, config_path: str) -> Any:
+        root = Path(self.path).resolve()
+        file = (root / self._normalize_file_name(config_path)).resolve()
+        if not file.is_relative_to(root):
+            raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
+        content, package = read_foreign(file, config_path, self.repository.is_known_group)
+        return ConfigResult(
+            config=OmegaConf.create(content),
+            path=f"{self.scheme()}://{self.path}",
+            provider=self.provider,
+            header={"package": package},
+        )
 
-        def __init__(self, provider: str, path: str, repository: GuardedRepository) -> None:
-            super().__init__(provider, path)
-            self.repository = repository
 
-        def load_config(self, config_path: str) -> Any:
-            root = Path(self.path).resolve()
-            file = (root / self._normalize_file_name(config_path)).resolve()
-            if not file.is_relative_to(root):
-                raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
-            read = read_foreign(file, config_path, self.repository.is_known_group)
-            return ConfigResult(
-                config=OmegaConf.create(read.content),
-                path=f"{self.scheme()}://{self.path}",
-                provider=self.provider,
-                header={"package": read.package},
-            )
+class Registered(ConfigSource):
+    """A choice of every target, model and pass that has no file: its name, and every option at its default."""
 
-    class GuardedRepository(ConfigRepository):
-        """Reads each file once; what it hands out is a copy, because Hydra changes what it is given."""
+    def __init__(self) -> None:
+        super().__init__("registered", REGISTERED)
 
-        def __init__(self) -> None:
-            super().__init__(search_path)
-            self.ours = [s for s in self.sources if s.scheme() != "file" or s.path not in theirs]
-            self.sources = [s if s in self.ours else ForeignFiles(s.provider, s.path, self) for s in self.sources]
-            self.without = True
-            """The folders of installed packages are not among the sources yet."""
-            self.read: dict[str, Any] = {}
-            self.counted: dict[str, int] = {}
+    @staticmethod
+    def scheme() -> str:
+        return "registered"
 
-        def __deepcopy__(self, memo: Any) -> GuardedRepository:
-            return self  # Hydra copies a repository before it adds hydra.searchpath, which nobody here may set
+    def available(self) -> bool:
+        return True
 
-        def _find_object_source(self, config_path: str, object_type: Any) -> Any:
-            """Where nobody else has a file, installed packages are asked for it, from then on."""
-            found = super()._find_object_source(config_path, object_type)
-            nobodys = config_path.startswith("hydra/") or config_path.endswith(
-                "/None"
-            )  # `experiment: null` is asked for
-            if found is not None or object_type is not ObjectType.CONFIG or nobodys:
-                return found
-            self.add_installed()
-            return super()._find_object_source(config_path, object_type)
+    def is_group(self, config_path: str) -> bool:
+        return config_path in WITHOUT_YAML
 
-        def get_group_options(self, group_name: str, results_filter: Any = ObjectType.CONFIG) -> list[str]:
-            self.add_installed()
-            return super().get_group_options(group_name, results_filter)
+    def is_config(self, config_path: str) -> bool:
+        group, _, name = config_path.rpartition("/")
+        return group in WITHOUT_YAML and name in WITHOUT_YAML[group]
 
-        def add_installed(self) -> None:
-            if self.without:
-                added = [FileConfigSource(package, f"file://{folder}") for folder, package in installed_dirs().items()]
-                self.ours, self.without = [*self.ours, *added], False
-                self.sources[-1:-1] = added  # Hydra's own has to be the last
+    def load_config(self, config_path: str) -> Any:
+        group, _, name = config_path.rpartition("/")
+        content = {name: {}} if group == "passes" else {"name": name}
+        package = WITHOUT_YAML[group].package(name)
+        return ConfigResult(
+            config=OmegaConf.create(content), path=REGISTERED, provider=package, header={"package": None}
+        )
 
-        def is_known_group(self, group: str) -> bool:
-            """Of the package or an installed extension."""
-            return any(source.is_group(group) for source in self.ours)
+    def list(self, config_path: str, results_filter: Any) -> list[str]:
+        return [*WITHOUT_YAML[config_path].names()]
 
-        def load_config(self, config_path: str) -> Any:
-            if theirs:
-                self._count(config_path, ())
-            return copy.deepcopy(self._loaded(config_path))
 
-        def _loaded(self, config_path: str) -> Any:
-            if config_path not in self.read:
-                self.read[config_path] = super().load_config(config_path)
-            return self.read[config_path]
+class GuardedRepository(ConfigRepository):
+    """Reads each file once; what it hands out is a copy, because Hydra changes what it is given."""
 
-        def _count(self, config_path: str, above: tuple[str, ...]) -> int:
-            """How many files the defaults list of one asks for; Hydra would follow it without end."""
-            if config_path in above or len(above) > DEEPEST:
-                way = " -> ".join([*above[-3:], config_path])
-                raise ConfigError(f"the defaults lists lead from file to file without end: {way}.")
-            if config_path not in self.counted:
-                inside = [self._count(path, (*above, config_path)) for path in self._named_by(config_path)]
-                self.counted[config_path] = 1 + sum(inside)
-            if self.counted[config_path] > MOST_FILES:
-                raise ConfigError(f"{config_path}: its defaults lists name more than {MOST_FILES:,} files in all.")
-            return self.counted[config_path]
+    def __init__(self, search_path: Any, config_dirs: Sequence[Path]) -> None:
+        super().__init__(search_path)
+        theirs = {str(folder) for folder in config_dirs}
+        self.ours = [s for s in self.sources if s.scheme() != "file" or s.path not in theirs]
+        self.guards = bool(theirs)
+        self.sources = [s if s in self.ours else ForeignFiles(s.provider, s.path, self) for s in self.sources]
+        self.without = True
+        """The folders of installed packages are not among the sources yet."""
+        self.read: dict[str, Any] = {}
+        self.counted: dict[str, int] = {}
 
-        def _named_by(self, config_path: str) -> list[str]:
-            result = self._loaded(config_path)
-            group = config_path.rpartition("/")[0]
-            named: list[str] = []
-            for one in (result.defaults_list if result is not None else None) or ():
-                if hasattr(one, "group"):
-                    where = one.group[1:] if one.group.startswith("/") else f"{group}/{one.group}".lstrip("/")
-                    choices = one.value if isinstance(one.value, list) else [one.value]
-                    named += [f"{where}/{choice}" for choice in choices if isinstance(choice, str)]
-                elif isinstance(path := getattr(one, "path", None), str) and path != "_self_":
-                    named.append(path[1:] if path.startswith("/") else f"{group}/{path}".lstrip("/"))
-            return named
+    def __deepcopy__(self, memo: Any) -> GuardedRepository:
+        return self  # Hydra copies a repository before it adds hydra.searchpath, which nobody here may set
 
-    return GuardedRepository()
+    def _find_object_source(self, config_path: str, object_type: Any) -> Any:
+        """Where nobody else has a file, installed packages are asked for it, from then on."""
+        found = super()._find_object_source(config_path, object_type)
+        nobodys = config_path.startswith("hydra/") or config_path.endswith("/None")  # `experiment: null` is asked for
+        if found is not None or object_type is not ObjectType.CONFIG or nobodys:
+            return found
+        self.add_installed()
+        return super()._find_object_source(config_path, object_type)
+
+    def get_group_options(self, group_name: str, results_filter: Any = ObjectType.CONFIG) -> list[str]:
+        self.add_installed()
+        return super().get_group_options(group_name, results_filter)
+
+    def add_installed(self) -> None:
+        if self.without:
+            folders = installed_dirs().items()
+            added: list[Any] = [FileConfigSource(package, f"file://{folder}") for folder, package in folders]
+            added.append(Registered())
+            self.ours, self.without = [*self.ours, *added], False
+            self.sources[-1:-1] = added  # Hydra's own has to be the last
+
+    def is_known_group(self, group: str) -> bool:
+        """Of the package or an installed extension."""
+        return any(source.is_group(group) for source in self.ours)
+
+    def load_config(self, config_path: str) -> Any:
+        if self.guards:
+            self._count(config_path, ())
+        return copy.deepcopy(self._loaded(config_path))
+
+    def _loaded(self, config_path: str) -> Any:
+        if config_path not in self.read:
+            self.read[config_path] = super().load_config(config_path)
+        return self.read[config_path]
+
+    def _count(self, config_path: str, above: tuple[str, ...]) -> int:
+        """How many files the defaults list of one asks for; Hydra would follow it without end."""
+        if config_path in above or len(above) > DEEPEST:
+            way = " -> ".join([*above[-3:], config_path])
+            raise ConfigError(f"the defaults lists lead from file to file without end: {way}.")
+        if config_path not in self.counted:
+            inside = [self._count(path, (*above, config_path)) for path in self._named_by(config_path)]
+            self.counted[config_path] = 1 + sum(inside)
+        if self.counted[config_path] > MOST_FILES:
+            raise ConfigError(f"{config_path}: its defaults lists name more than {MOST_FILES:,} files in all.")
+        return self.counted[config_path]
+
+    def _named_by(self, config_path: str) -> list[str]:
+        result = self._loaded(config_path)
+        group = config_path.rpartition("/")[0]
+        named: list[str] = []
+        for one in (result.defaults_list if result is not None else None) or ():
+            if hasattr(one, "group"):
+                where = one.group[1:] if one.group.startswith("/") else f"{group}/{one.group}".lstrip("/")
+                choices = one.value if isinstance(one.value, list) else [one.value]
+                named += [f"{where}/{choice}" for choice in choices if isinstance(choice, str)]
+            elif isinstance(path := getattr(one, "path", None), str) and path != "_self_":
+                named.append(path[1:] if path.startswith("/") else f"{group}/{path}".lstrip("/"))
+        return named
 
 
 # Hydra as the application around a run: it makes the folder, `.hydra/` and the log, and answers --cfg, --info, --help.
@@ -251,8 +275,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _follow(hydra: Hydra, arguments: argparse.Namespace, name: str, task: Callable[[Any], None]) -> None:
-    from hydra._internal.utils import get_args_parser
-
     overrides = arguments.overrides
     if arguments.help:
         hydra.app_help(config_name=name, args_parser=get_args_parser(), args=arguments)

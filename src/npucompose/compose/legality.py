@@ -12,8 +12,9 @@ An option's own `Acts` says where it acts; the rules below say what goes with wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import attrs
 from attrs import asdict, frozen
@@ -23,7 +24,7 @@ from npucompose.passes.base import Pass
 from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.table.modes import GE, ModeSpec, modes_that
+from npucompose.table.modes import MODES, ModeSpec, modes_that
 from npucompose.table.options import Acts
 from npucompose.targets.base import Target
 from npucompose.targets.optional import VendorCompiled
@@ -32,7 +33,7 @@ from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idl
 from npucompose.vendor.devices import soc_of
 from npucompose.vendor.option_specs import shown
 
-NEVER, STRICTEST, STRICT = (), ("all",), ("mode", "all")
+NEVER, STRICTEST, STRICT, ALWAYS = (), ("all",), ("mode", "all"), ("off", "mode", "all")
 """Which `strict` refuses a request."""
 
 AICORE_NUM = "ge_config.aicore_num"
@@ -62,31 +63,23 @@ class Asked:
         return bool(getattr(told, ability))
 
 
-class Findings:
-    """What takes no effect, and what is refused, in the order in which the rules find it."""
+class Finding(NamedTuple):
+    """What some values of `strict` refuse, with this sentence; `idle` is listed where it is not refused."""
 
-    def __init__(self, strict: str) -> None:
-        self.strict = strict
-        self.idle: list[Effective] = []
-        self.problems: list[str] = []
-
-    def add(
-        self,
-        option: str,
-        requested: Any,
-        why: str,
-        refused_by: Sequence[str],
-        *,
-        effective: Any = None,
-        sentence: str = "",
-    ) -> None:
-        """A request that is idle, which some values of `strict` refuse with `sentence`."""
-        if self.strict in refused_by:
-            self.problems.append(sentence or f"{option}: {why}.")
-        self.idle.append(Effective(option=option, requested=requested, effective=effective, why=why))
+    refused_by: Sequence[str]
+    sentence: str
+    idle: Effective | None = None
 
 
-Rule = Callable[[Asked, Findings], None]
+def idle(
+    option: str, requested: Any, why: str, refused_by: Sequence[str], *, effective: Any = None, sentence: str = ""
+) -> Finding:
+    """A request that takes no effect."""
+    listed_as = Effective(option=option, requested=requested, effective=effective, why=why)
+    return Finding(refused_by, sentence or f"{option}: {why}.", listed_as)
+
+
+Rule = Callable[[Asked], Iterable[Finding]]
 
 
 def effective_options(
@@ -98,29 +91,28 @@ def effective_options(
 
 def judged(rules: Sequence[Rule], asked: Asked) -> tuple[Effective, ...]:
     """What these rules find; ConfigError with everything that is refused."""
-    found = Findings(asked.experiment.strict)
-    for rule in rules:
-        rule(asked, found)
-    if found.problems:
-        raise ConfigError(*found.problems)
-    return tuple(found.idle)
+    found = [one for rule in rules for one in rule(asked)]
+    problems = [one.sentence for one in found if asked.experiment.strict in one.refused_by]
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(one.idle for one in found if one.idle)
 
 
 # Where an option acts, as its field says.
 
 
-def _acting(section: str) -> Rule:
-    """The rule for every option of a section that says where it acts."""
-    return lambda asked, found: _idle_fields(section, getattr(asked.experiment, section), asked, found)
+def _acting(section: str, asked: Asked) -> Iterator[Finding]:
+    """Every option of a section that says where it acts, where it does not."""
+    return _idle_fields(section, getattr(asked.experiment, section), asked)
 
 
-def _installed(asked: Asked, found: Findings) -> None:
+def _installed(asked: Asked) -> Iterator[Finding]:
     """The same for the sections of installed packages."""
     for name, holder in asked.experiment.extensions.named.items():
-        _idle_fields(f"extensions.{name}", holder, asked, found)
+        yield from _idle_fields(f"extensions.{name}", holder, asked)
 
 
-def _idle_fields(section: str, holder: Any, asked: Asked, found: Findings) -> None:
+def _idle_fields(section: str, holder: Any, asked: Asked) -> Iterator[Finding]:
     for field in attrs.fields(type(holder)):
         acts, value = field.metadata.get("acts"), getattr(holder, field.name)
         option = f"{section}.{field.name}"
@@ -129,7 +121,7 @@ def _idle_fields(section: str, holder: Any, asked: Asked, found: Findings) -> No
             whole = isinstance(value, Mapping)
             given, instead = (dict(value), None) if whole else (value, False)
             sentence = f"{option}: {why}." if whole or not asked.mode.compiles else f"{why}."
-            found.add(option, given, why, refused_by, effective=instead, sentence=sentence)
+            yield idle(option, given, why, refused_by, effective=instead, sentence=sentence)
 
 
 def why_idle(acts: Acts, option: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
@@ -154,49 +146,49 @@ def why_idle(acts: Acts, option: str, asked: Asked) -> tuple[str, tuple[str, ...
 # Options of the compilers.
 
 
-def _compiler(asked: Asked, found: Findings) -> None:
+def _compiler(asked: Asked) -> Iterator[Finding]:
     """TorchAir's options, whose table says where each acts."""
-    experiment, mode = asked.experiment, asked.mode.name
-    honoured = asked.target.support(asked.mode.name).options
-    for path, why, refused_by in idle_options(experiment.compiler, mode, asked.target.name, honoured):
+    options, mode = asked.experiment.compiler, asked.mode.name
+    for path, why, refused_by in idle_options(options, mode, asked.target.name, asked.target.support(mode).options):
         sentence = f"{why} (strict=all)" if refused_by == STRICTEST else why
-        default = experiment.compiler.default(path)
-        found.add(f"compiler.{path}", experiment.compiler[path], why, refused_by, effective=default, sentence=sentence)
+        default = options.default(path)
+        yield idle(f"compiler.{path}", options[path], why, refused_by, effective=default, sentence=sentence)
 
 
-def _overridden(asked: Asked, found: Findings) -> None:
+def _overridden(asked: Asked) -> Iterator[Finding]:
     if isinstance(asked.target, VendorCompiled):
-        found.idle += asked.target.overrides(asked.mode.name, asked.experiment.compiler)
+        for one in asked.target.overrides(asked.mode.name, asked.experiment.compiler):
+            yield Finding(NEVER, "", one)
 
 
 DEVICE_OF: Mapping[str, str] = {
     "triton": "cuda", "cutlass": "cuda", "cuda": "cuda", "rocm": "another GPU", "xpu": "another GPU",
     "mtia": "another device", "halide": "another compiler",
 }  # fmt: skip
-"""{group of Inductor's options: where it acts}; all others act on the CPU, and on a GPU for what runs on the host."""
+"""{group of Inductor's options: the device it needs}; all others act on the CPU, on a GPU for what the host runs."""
 FREEZING = ("freezing", "frozen_weights", "cpp.weight_prepack")
 
 
-def _inductor(asked: Asked, found: Findings) -> None:
+def _inductor(asked: Asked) -> Iterator[Finding]:
     for path, value in asked.experiment.inductor.changed().items():
         why, refused_by = _why_not_inductor(path, asked)
         if why:
             option = f"{inductor.WHERE}.{path}"
-            found.add(option, value, why, refused_by, sentence=f"{option}={shown(value)} {why}.")
+            yield idle(option, value, why, refused_by, sentence=f"{option}={shown(value)} {why}.")
 
 
 def _why_not_inductor(path: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
-    mode, target = asked.mode, asked.target.name
+    mode, can = asked.mode, asked.target.capabilities(asked.mode.name)
     if not mode.compiles:
         return f"is not acting: {mode.name} compiles nothing", NEVER
     if not mode.fuses:
         where = listed(modes_that("fuses"))
         return f"does not act in mode={mode.name}, which does not use Inductor; it acts in: {where}", STRICT
     if not asked.can("fuses"):
-        return f"has no meaning on target={target}, whose compiler is not Inductor", STRICTEST
+        return f"has no meaning on target={can.target}, whose compiler is not Inductor", STRICTEST
     elsewhere = DEVICE_OF.get(path.partition(".")[0])
-    if elsewhere not in (None, target):
-        return f"has no meaning on target={target}; it acts on {elsewhere}", STRICTEST
+    if elsewhere not in (None, can.device.partition(":")[0]):
+        return f"has no meaning on target={can.target}; it acts on {elsewhere}", STRICTEST
     if path in FREEZING and asked.experiment.compile.training:
         return "is not acting: weights that are trained cannot be constants", STRICTEST
     if path == "frozen_weights" and not asked.experiment.inductor.settings().get("freezing"):
@@ -207,7 +199,7 @@ def _why_not_inductor(path: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
 # Passes and plans.
 
 
-def _passes(asked: Asked, found: Findings) -> None:
+def _passes(asked: Asked) -> Iterator[Finding]:
     """Passes that need what the mode has not (an error) or the device has not (listed)."""
     mode = asked.mode.name
     for label, p in asked.passes:
@@ -216,38 +208,35 @@ def _passes(asked: Asked, found: Findings) -> None:
             why, refused_by = f"mode={mode} compiles nothing", NEVER
         elif p.acts_in is not None and mode not in p.acts_in:
             instead = f"; {p.elsewhere}" if p.elsewhere else ""
-            why = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in)}{instead}"
-            refused_by = STRICT
+            why, refused_by = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in)}{instead}", STRICT
         elif p.uses is not None and not getattr(asked.target.capabilities(mode), p.uses):
             why = f"it has no meaning on target={asked.target.name} in mode={mode}"
         if why:
-            found.add(f"passes.{label}", p.name, why, refused_by)
+            yield idle(f"passes.{label}", p.name, why, refused_by)
 
 
-def _stripped_plans(asked: Asked, found: Findings) -> None:
+def _stripped_plans(asked: Asked) -> Iterator[Finding]:
     """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
     why = "the plan was validated and its scopes stripped: Inductor schedules the fused graph by itself"
+    streams = f"streams={asked.experiment.streams.name}"
     for label, p in asked.passes if asked.can("fuses") else ():
         if p.name == "stream_plan":
-            streams = f"streams={asked.experiment.streams.name}"
-            found.add(f"passes.{label}", streams, why, NEVER, effective="one stream")
+            yield idle(f"passes.{label}", streams, why, NEVER, effective="one stream")
 
 
 CORES = Acts(can="core_limits", words="limits of cores")
 
 
-def _core_limits(asked: Asked, found: Findings) -> None:
+def _core_limits(asked: Asked) -> Iterator[Finding]:
     """Limits of a plan's streams on a device that has none."""
-    if not asked.mode.compiles:
-        return
-    for at, entry in enumerate(asked.experiment.streams.plan):
+    for at, entry in enumerate(asked.experiment.streams.plan if asked.mode.compiles else ()):
         option = f"streams.plan[{at}].cores"
-        why, refused_by = why_idle(CORES, option, asked) if entry.cores else ("", NEVER)
+        why, refused_by = why_idle(CORES, option, asked)
         if why and entry.cores:
-            found.add(option, asdict(entry.cores), why, refused_by)
+            yield idle(option, asdict(entry.cores), why, refused_by)
 
 
-def _ge_streams(asked: Asked, found: Findings) -> None:
+def _ge_streams(asked: Asked) -> Iterator[Finding]:
     """What depends on GE's version, which only the host knows, and what `streams.objective=ge` has of what GE does."""
     if not asked.mode.ge:
         return
@@ -258,15 +247,15 @@ def _ge_streams(asked: Asked, found: Findings) -> None:
             "GE up to CANN 9.1 takes it without a number and chooses one; since 2026-08 GE refuses it: write "
             f"{BARE_STRATEGY}:N, N from 1 to 64"
         )
-        found.add(option, value, why, STRICTEST, sentence=f"{option}={value}: {why}.")
+        yield idle(option, value, why, STRICTEST, sentence=f"{option}={value}: {why}.")
     if asked.experiment.streams.objective == "ge":
-        found.add("streams.objective", "ge", beside_ge(value), NEVER, effective="paths, merged by score")
+        yield idle("streams.objective", "ge", beside_ge(value), NEVER, effective="paths, merged by score")
 
 
 # What the device that `target.soc` names has not. Asks no driver.
 
 
-def _device(asked: Asked, found: Findings) -> None:
+def _device(asked: Asked) -> Iterator[Finding]:
     """Cores that are not there are errors everywhere, a capture on what captures nothing where the vendor's compiler
     runs; on other targets, which only ask about the device, that is listed, and so is tiling that stays on the host.
     """
@@ -277,18 +266,16 @@ def _device(asked: Asked, found: Findings) -> None:
     for where, aicore, vectorcore in _cores_asked_for(asked):
         if lacks := device.model().lacks(aicore, vectorcore):
             named = f"{lacks.replace(', nominal', '')} ({devices.WHERE}={asked.experiment.target.options.get('soc')})"
-            found.problems.append(f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
+            yield Finding(ALWAYS, f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
     if mode.captures and product.captures is False:
-        why = (
-            f"{title} captures no graphs: aclmdlRICaptureBegin is not supported there; modes that run on it: "
-            f"{GE}, eager"
-        )
+        runs = ", ".join(one.name for one in MODES.every().values() if not one.captures)
+        why = f"{title} captures no graphs: aclmdlRICaptureBegin is not supported there; modes that run on it: {runs}"
         refused_by = STRICT if asked.can("vendor_compiler") else STRICTEST
-        found.add("mode", mode.name, why, refused_by, sentence=f"mode={mode.name}: {why}.")
+        yield idle("mode", mode.name, why, refused_by, sentence=f"mode={mode.name}: {why}.")
     if mode.ge and asked.experiment.compiler[TILING_SINK] and product.sinks is False:
         option = f"compiler.{TILING_SINK}"
         why = f"{title} computes no tiling on the device: {product.source}"
-        found.add(option, True, why, STRICTEST, effective=False, sentence=f"{option}=true: {why}.")
+        yield idle(option, True, why, STRICTEST, effective=False, sentence=f"{option}=true: {why}.")
 
 
 def _cores_asked_for(asked: Asked) -> Iterator[tuple[str, int, int]]:
@@ -308,42 +295,40 @@ def _cores_asked_for(asked: Asked) -> Iterator[tuple[str, int, int]]:
 # What goes with what, wherever it runs: errors whatever `strict` says.
 
 
-def _gears(asked: Asked, found: Findings) -> None:
+def _gears(asked: Asked) -> Iterator[Finding]:
     gears = asked.experiment.shapes.gears
-    if not gears:
-        return
-    found.problems += [
-        f"shapes.gears '{key}' takes 2 to 100 sizes of at least 2 (torch makes 0 and 1 constants); "
-        f"given {list(sizes)}{_other_gears(sizes)}"
-        for key, sizes in gears.items()
-        if not 2 <= len(sizes) <= 100 or min(sizes) < 2
-    ]
-    found.problems += _merged_gears(asked)
-    if asked.experiment.shapes.dynamic is not True:
-        found.problems.append("shapes.gears needs dynamic shapes: write shapes=dynamic.")
-    if not asked.experiment.compile.fullgraph:
-        found.problems.append("shapes.gears needs one whole graph: write compile.fullgraph=true.")
+    for key, sizes in gears.items():
+        if not 2 <= len(sizes) <= 100 or min(sizes) < 2:
+            possible = [size for size in sizes if size >= 2]
+            instead = f": write {possible}" if 2 <= len(possible) <= 100 else ""
+            sentence = f"shapes.gears '{key}' takes 2 to 100 sizes of at least 2 (torch makes 0 and 1 constants)"
+            yield Finding(ALWAYS, f"{sentence}; given {list(sizes)}{instead}.")
+    # TorchAir pairs the gears of several dimensions (zip) or crosses them (product): at most 100 come out.
+    counts = [len(sizes) for sizes in gears.values()]
+    where, made = f"compiler.{GEARS_MERGED}", math.prod(counts)
+    crossed = asked.experiment.compiler[GEARS_MERGED] == "product"
+    if crossed and made > 100:
+        sentence = f"shapes.gears makes {made} combinations with {where}=product; at most 100 are possible."
+        yield Finding(ALWAYS, sentence)
+    elif not crossed and len(set(counts)) > 1:
+        sentence = f"shapes.gears gives {counts} sizes, and {where}=zip pairs them: give each dimension as many."
+        yield Finding(ALWAYS, sentence)
 
 
-def _other_gears(sizes: Sequence[int]) -> str:
-    """` write [2, 4].` when the sizes that can be gears are enough."""
-    possible = [size for size in sizes if size >= 2]
-    return f": write {possible}." if 2 <= len(possible) <= 100 else "."
+Conflicts = tuple[tuple[Callable[[Asked], Any], str], ...]
+"""(whether two requests are at odds, what is said then)."""
 
-
-def _merged_gears(asked: Asked) -> list[str]:
-    """TorchAir pairs the gears of several dimensions (zip) or crosses them (product): at most 100 come out."""
-    counts = [len(sizes) for sizes in asked.experiment.shapes.gears.values()]
-    where = f"compiler.{GEARS_MERGED}"
-    if asked.experiment.compiler[GEARS_MERGED] == "product":
-        if (made := math.prod(counts)) > 100:
-            return [f"shapes.gears makes {made} combinations with {where}=product; at most 100 are possible."]
-    elif len(set(counts)) > 1:
-        return [f"shapes.gears gives {counts} sizes, and {where}=zip pairs them: give each dimension as many."]
-    return []
-
-
-CONFLICTS: tuple[tuple[Callable[[Asked], Any], str], ...] = (
+GEAR_CONFLICTS: Conflicts = (
+    (
+        lambda a: a.experiment.shapes.gears and a.experiment.shapes.dynamic is not True,
+        "shapes.gears needs dynamic shapes: write shapes=dynamic.",
+    ),
+    (
+        lambda a: a.experiment.shapes.gears and not a.experiment.compile.fullgraph,
+        "shapes.gears needs one whole graph: write compile.fullgraph=true.",
+    ),
+)
+CONFLICTS: Conflicts = (
     (
         lambda a: not a.experiment.compile.training and a.experiment.compiler[JOINT] and a.mode.package == "torchair",
         f"compiler.{JOINT}=true compiles forward and backward as one: write compile.training=true.",
@@ -379,7 +364,6 @@ CONFLICTS: tuple[tuple[Callable[[Asked], Any], str], ...] = (
         "target.decompose has no place in an export: dynamo_export takes no decompositions. Remove it.",
     ),
 )
-"""(whether two requests are at odds, what is said then)."""
 
 
 def _exports(asked: Asked) -> bool:
@@ -387,18 +371,22 @@ def _exports(asked: Asked) -> bool:
     return bool(asked.experiment.compiler[EXPORT]) and asked.can("exports")
 
 
-def _conflicts(asked: Asked, found: Findings) -> None:
-    found.problems += [sentence for at_odds, sentence in CONFLICTS if at_odds(asked)]
+def _at_odds(conflicts: Conflicts, asked: Asked) -> Iterator[Finding]:
+    return (Finding(ALWAYS, sentence) for at_odds, sentence in conflicts if at_odds(asked))
+
+
+def _nothing_runs(asked: Asked) -> Iterator[Finding]:
     beyond = [stage for stage in asked.experiment.pipeline.stages if stage != "compile"]
     if beyond and _exports(asked):
-        found.problems.append(
+        yield Finding(
+            ALWAYS,
             f"compiler.{EXPORT}=true writes the graph and runs nothing: {', '.join(beyond)} cannot follow. "
-            "Write pipeline=export."
+            "Write pipeline=export.",
         )
 
 
-COMPILE_RULES: tuple[Rule, ...] = (_conflicts, _acting("compile"))
-GEAR_RULES: tuple[Rule, ...] = (_gears, _acting("shapes"))
+COMPILE_RULES: tuple[Rule, ...] = (partial(_at_odds, CONFLICTS), _nothing_runs, partial(_acting, "compile"))
+GEAR_RULES: tuple[Rule, ...] = (_gears, partial(_at_odds, GEAR_CONFLICTS), partial(_acting, "shapes"))
 RULES: tuple[Rule, ...] = (
     _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, *COMPILE_RULES,
     _inductor, _installed,

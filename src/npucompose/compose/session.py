@@ -14,18 +14,17 @@ from attrs import evolve, frozen
 from torch import nn
 from torch._logging import set_logs  # pyright: ignore[reportPrivateImportUsage]
 
+from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied, with_loss
+from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
 from npucompose.compose.engine import Materialised, materialize, translate_torch_errors
-from npucompose.compose.inputs import apply_shapes, check_calls, unmarked, varied
 from npucompose.compose.state import State, Steadiness, seed_all, steadiness_of
-from npucompose.compose.training import step as training_step
-from npucompose.compose.training import with_loss
 from npucompose.errors import CaptureError, ConfigError, unknown
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind
 from npucompose.replay.front.detached import DetachedHandle, detach_call, modules_of
 from npucompose.results.graphs import PassRecord
-from npucompose.results.measured import Overwrites, Tolerance
+from npucompose.results.measured import NumericTolerance, Overwrites
 from npucompose.results.record import CompileTimes
 from npucompose.schema.experiment import Call, told
 from npucompose.targets.base import NO_FOLDERS, Folders
@@ -286,10 +285,10 @@ class Session:
         return not self.experiment.mode.spec.fuses
 
     @property
-    def declared(self) -> Tolerance:
+    def declared(self) -> NumericTolerance:
         """What the contracts of the passes allow the results to be off by: the sum over all that were not exact."""
         records = self._pass_records
-        return Tolerance(sum(record.rtol for record in records), sum(record.atol for record in records))
+        return NumericTolerance(sum(record.rtol for record in records), sum(record.atol for record in records))
 
     @property
     def _pass_records(self) -> list[PassRecord]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from npucompose.compose.calls import is_static, unmarked, varied
 from npucompose.compose.check import TILING_SINK, Checked
-from npucompose.compose.inputs import is_static, unmarked, varied
 from npucompose.errors import NpuComposeError
 from npucompose.models.inputs import tensors_of
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
-from npucompose.sinking import Change, Question, diagnose, not_compiled
+from npucompose.sinking import Change, SinkingQuestion, diagnose, not_compiled
 from npucompose.targets.optional import SeesGeGraphs
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
     return facts if facts.failure is not None else evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))
 
 
-def question_of(session: Session) -> Question:
+def question_of(session: Session) -> SinkingQuestion:
     """What was asked, with what changes between the calls of the model."""
     checked, experiment = session.checked, session.experiment
     inputs = session.built.inputs(0)
-    return Question(
+    return SinkingQuestion(
         mode=experiment.mode.name,
         target=checked.target.name,
         dynamic=experiment.shapes.dynamic,

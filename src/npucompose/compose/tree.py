@@ -7,15 +7,15 @@ and the overrides after it. Mistakes in the overrides are collected and all repo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field, frozen
 
-from npucompose.compose.conf import added_dirs, conf_dir
-from npucompose.compose.hydra_loader import loader_of, plain
+from npucompose.compose.conf import REGISTERED, added_dirs, conf_dir
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import (
     LONGEST_KEY,
@@ -94,11 +94,13 @@ class Composer:
             raise ConfigError(
                 f"--config-name {config_name[:LONGEST_NAME]}: the name of a file of conf/, without .yaml."
             )
+        from npucompose.compose.hydra_loader import loader_of
+
         self.config_name = config_name
         self.loader = loader_of(added_dirs(config_dirs))
         self._combinations: dict[tuple[str, ...], _Combination] = {}
-        self._groups: dict[str, bool] = {}
-        self._checked: dict[str, list[str]] = {}
+        self._is_group = cache(self.loader.repository.group_exists)
+        self._problems = cache(self._found_problems)
         self._tried: set[tuple[str, ...]] = set()
 
     def compose(self, overrides: Sequence[str]) -> Composed:
@@ -107,7 +109,7 @@ class Composer:
         problems: list[str] = []
         chosen, values = [], []
         for o in parsed:
-            wrong = self._problems(o)
+            wrong = self._problems(str(o.input_line))
             problems += wrong
             if not wrong:
                 (chosen if self.is_group(o) else values).append(o)
@@ -133,34 +135,25 @@ class Composer:
     @property
     def is_full(self) -> bool:
         """Whether it remembers more than a process should keep."""
-        return len(self._combinations) > MOST_COMBINATIONS or len(self._checked) > MOST_OVERRIDES
+        return len(self._combinations) > MOST_COMBINATIONS or self._problems.cache_info().currsize > MOST_OVERRIDES
 
     def is_group(self, o: Override) -> bool:
         """Whether the override chooses a file and does not set a value."""
-        key = o.key_or_group
-        if key not in self._groups:
-            self._groups[key] = self.loader.repository.group_exists(key)
-        return self._groups[key]
+        return self._is_group(o.key_or_group)
 
-    def _problems(self, o: Override) -> list[str]:
-        text = str(o.input_line)
-        if text not in self._checked:
-            self._checked[text] = self._found_problems(o)
-        return self._checked[text]
-
-    def _found_problems(self, o: Override) -> list[str]:
-        told = hydra_problem(o)
-        if told:
-            return [told]
+    def _found_problems(self, text: str) -> list[str]:
+        (o,) = parsed_overrides([text])
+        if refused := hydra_problem(o):
+            return [refused]
         if len(o.key_or_group) > LONGEST_KEY:
             return [f"'{short(o.key_or_group)}' is no key: it has {len(o.key_or_group):,} characters."]
         if self.is_group(o):
             return group_problems(self.loader, o)
         if not o.is_hydra_override():
             try:
-                parsed_references(str(o.input_line))
+                parsed_references(text)
             except ValueError as error:
-                return [f"'{o.input_line}' is refused: {error}."]
+                return [f"'{text}' is refused: {error}."]
         return []
 
     def _combination(self, chosen: Sequence[Override], extensions: tuple[str, ...]) -> _Combination:
@@ -201,6 +194,8 @@ class _Combination:
         from hydra._internal.config_repository import CachingConfigRepository
         from hydra._internal.defaults_list import create_defaults_list
 
+        from npucompose.compose.hydra_loader import plain
+
         repository = CachingConfigRepository(loader.repository)
         found = create_defaults_list(
             repo=repository,
@@ -219,7 +214,7 @@ class _Combination:
             keys=Keys.of(tree),
             origins=origins,
             provenance=_provenance(tree, origins),
-            refers=any(isinstance(value, str) and "$" in value for value in _values(tree)),
+            refers=any("$" in str(value) for value in flat(tree).values()),
             problems=tuple(problems),
         )
 
@@ -254,17 +249,6 @@ def _is_of_leaf(provenance: Mapping[str, str], o: Override) -> bool:
     return o.key_or_group in provenance and not o.is_delete() and not isinstance(o.value(), dict)
 
 
-def _values(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from _values(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _values(value)
-    else:
-        yield tree
-
-
 def _repeated_passes(repository: Any, defaults: Sequence[ResultDefault]) -> list[str]:
     """Passes that two files of the defaults list bring, as in `passes=[clean,cse]` where clean holds cse already."""
     bringers: dict[str, list[str]] = {}
@@ -296,10 +280,11 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
         key = d.override_key or _of_a_list(d)
         by = "on the command line" if key in chosen else choosers.get(key)
         said = f", chosen {by}" if by else ""
+        named = f"conf/{d.config_path}.yaml" if result.path != REGISTERED else d.config_path
         brought = f" of {result.provider}" if result.provider not in PROVIDERS else ""
         for path in flat(cast("Mapping[str, Any]", content) or {}):
             if not path.startswith(("defaults", "hydra")):
-                origins[package + path] = f"conf/{d.config_path}.yaml{brought}{said}"
+                origins[package + path] = f"{named}{brought}{said}"
     return origins
 
 

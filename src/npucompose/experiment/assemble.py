@@ -17,7 +17,7 @@ from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
 from npucompose.results.graphs import PassFacts, refused_on_npu
-from npucompose.results.measured import AblationFacts, Memory, ModeFacts, Numerics
+from npucompose.results.measured import AblationFacts, MemoryFacts, ModeFacts, Numerics
 from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -34,7 +34,7 @@ from npucompose.results.record import (
     StreamFacts,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import Verdict
+from npucompose.results.streams import TrialVerdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.structure import of_facts
 
@@ -113,7 +113,7 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
 def _tried(plan: StreamFacts, recorded: Sequence[Mapping[str, Any]]) -> StreamFacts:
     """With what the trials say; a plan that no recording keeps leaves one stream."""
     verdicts = tuple(
-        of_facts(Verdict, r["trial"], where="capture.trial") for r in recorded if r.get("trial") is not None
+        of_facts(TrialVerdict, r["trial"], where="capture.trial") for r in recorded if r.get("trial") is not None
     )
     if not verdicts:
         return plan
@@ -179,12 +179,12 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
 _BUILT_IN = frozenset(field.name for field in attrs.fields(Stages))
 
 
-def _memory(facts: Mapping[str, Mapping[str, Any]]) -> Memory | None:
+def _memory(facts: Mapping[str, Mapping[str, Any]]) -> MemoryFacts | None:
     """The pool from the recording, the peak from the process that measured."""
     parts = [facts[s]["memory"] for s in ("capture", "benchmark") if s in facts]
     if not parts:
         return None
-    return of_facts(Memory, {k: v for p in parts for k, v in p.items() if v is not None}, where="memory")
+    return of_facts(MemoryFacts, {k: v for p in parts for k, v in p.items() if v is not None}, where="memory")
 
 
 def _environment(finished: Sequence[Finished], store: Store) -> Environment | None:

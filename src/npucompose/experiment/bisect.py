@@ -50,7 +50,7 @@ def bisect(composed: Composed, store: Store, notify: Callable[[str], None]) -> G
     Compiles, records and compares with eager; nothing is measured. An experiment that does not hold without any pass
     is a ConfigError: no pass is to blame.
     """
-    checked = Job.of(composed).checked
+    checked = Job.from_composed(composed).checked
     labels = [label for label, _ in checked.passes]
     if not labels:
         raise ConfigError("bisect: the experiment has no passes; name some: passes=[cse,stream_plan].")
@@ -89,6 +89,6 @@ def _run_with(labels: Sequence[str], composed: Composed, checked: Checked, store
     }
     if not any(checked.experiment.passes[label].name == "adapt" for label in labels):
         changes["adapt"] = NO_RULES  # or the pass that follows the rules would come back by itself
-    job = Job.of(attrs.evolve(composed, tree={**tree, **changes}))
+    job = Job.from_composed(attrs.evolve(composed, tree={**tree, **changes}))
     with tempfile.TemporaryDirectory() as folder:
         return run_experiment(job, Path(folder), store=store)

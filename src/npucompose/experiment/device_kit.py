@@ -17,8 +17,9 @@ from npucompose.experiment.job import Job, device_folder, recipe_key
 from npucompose.experiment.lock import read
 from npucompose.experiment.verify import job_of
 from npucompose.input_safety import load_yaml, read_text
-from npucompose.recipe.device_kit import Read, device_name, kept, texts
+from npucompose.recipe.device_kit import Read, device_name, result_files, texts
 from npucompose.results import premises
+from npucompose.targets import TARGETS
 
 READ = "read"
 
@@ -50,9 +51,10 @@ def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, tr
         shutil.copyfile(file, Path(folder) / "experiment" / f"{name}.yaml")
         words = [f"experiment={name}", *(["trust=true"] if trust else []), *overrides]
         composed = compose(words, config_dirs=[folder, *config_dirs])
-        if (composed.tree.get("target") or {}).get("name") == "npu":
-            composed = compose([*words, "target=npu_offline"], config_dirs=[folder, *config_dirs])
-        return Job.of(composed)
+        target = TARGETS.get(composed.tree["target"]["name"])
+        if target.without_device is not None:
+            composed = compose([*words, f"target={target.without_device}"], config_dirs=[folder, *config_dirs])
+        return Job.from_composed(composed)
 
 
 def _read(words: Sequence[str], out: str | None) -> int:
@@ -61,7 +63,7 @@ def _read(words: Sequence[str], out: str | None) -> int:
     file = Path(words[0])
     found = Read(results=premises.read(file, read_text(file)))
     print("\n".join(found.lines()))
-    for path in _written(Path(out) if out else device_folder(device_name(found.results)), kept(found)):
+    for path in _written(Path(out) if out else device_folder(device_name(found.results)), result_files(found)):
         print(f"written: {path}")
     return 1 if any(claim.outcome == "refuted" for claim in found.results.claims.values()) else 0
 

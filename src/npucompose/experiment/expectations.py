@@ -6,6 +6,7 @@ GE) is a ConfigError before anything runs: a run that goes wrong only because of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from npucompose.report.words import part_words
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
+from npucompose.table.modes import MODES, modes_that
 
 EVIDENCE_KEPT = 5
 """Sentences of evidence for one expectation; the report holds the rest in its own fields."""
@@ -37,6 +39,7 @@ JUDGED_BY: Mapping[str, str] = {
     "permutes": "compile",
 }
 """{expectation: the stage whose facts it is judged by}."""
+NO_VERDICT = "no verdict: nothing was compiled"
 OF_GE = ("ge_graph", "ge_build", "path")
 OF_EAGER = ("recompiles", "bitwise")
 """What can be asked of a run that compiles nothing."""
@@ -57,10 +60,10 @@ def _why_not(name: str, mode: str, pipeline: str, stages: Sequence[str]) -> str 
     stage = JUDGED_BY[name]
     if stage not in stages:
         return f"it needs the stage {stage}, and pipeline={pipeline} runs {listed(stages)}"
-    if mode == "eager" and name not in OF_EAGER:
-        return "mode=eager compiles nothing and is the baseline itself"
-    if mode != "max-autotune" and name in OF_GE:
-        return f"GE builds a graph in mode=max-autotune only, not in mode={mode}"
+    if not MODES.get(mode).compiles and name not in OF_EAGER:
+        return f"mode={mode} compiles nothing and is the baseline itself"
+    if not MODES.get(mode).ge and name in OF_GE:
+        return f"GE builds a graph in mode={listed(modes_that('ge'))} only, not in mode={mode}"
     return None
 
 
@@ -84,23 +87,17 @@ def _asked(expect: Expect) -> dict[str, Any]:
 
 
 @frozen
-class Found:
+class Finding:
     """What came out, None where nothing did, and where that comes from."""
 
     got: Any
     evidence: tuple[str, ...] = ()
 
 
-def _judged(name: str, wanted: Any, found: Found) -> Expectation:
+def _judged(name: str, wanted: Any, found: Finding) -> Expectation:
     got = found.got
-    if got is None:
-        held = False
-    elif name == "recompiles":
-        held = got <= wanted
-    elif name == "speedup":
-        held = got >= wanted
-    else:
-        held = got == wanted
+    holds = {"recompiles": operator.le, "speedup": operator.ge}.get(name, operator.eq)
+    held = got is not None and holds(got, wanted)
     more = len(found.evidence) - EVIDENCE_KEPT
     evidence = found.evidence[:EVIDENCE_KEPT] + ((f"and {more} more",) if more > 0 else ())
     return Expectation(name=name, wanted=wanted, got=got, held=held, evidence=evidence)
@@ -109,38 +106,37 @@ def _judged(name: str, wanted: Any, found: Found) -> Expectation:
 # What came out, one function for each expectation.
 
 
-def _fx_graph(report: Report) -> Found:
+def _fx_graph(report: Report) -> Finding:
     if not report.graphs:
-        return Found(None, ("no graph was compiled",))
-    dynamic = [g for g in report.graphs if g.fx == "dynamic"]
-    if not dynamic:
-        return Found("static", (f"no symbol in {listed(g.id for g in report.graphs)}",))
-    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in dynamic]
-    return Found("dynamic", (*symbols, *_blamed(report.sinking), *map(_told, report.recompiles)))
+        return Finding(None, ("no graph was compiled",))
+    symbols = [f"{g.id} has the symbols {listed(g.symbols)}" for g in report.graphs if g.fx == "dynamic"]
+    if not symbols:
+        return Finding("static", (f"no symbol in {listed(g.id for g in report.graphs)}",))
+    return Finding("dynamic", (*symbols, *_blamed(report.sinking), *map(_told, report.recompiles)))
 
 
-def _verdict(name: str) -> Callable[[Report], Found]:
-    def find(report: Report) -> Found:
+def _verdict(name: str) -> Callable[[Report], Finding]:
+    def find(report: Report) -> Finding:
         facts = report.sinking
         if facts is None:
-            return Found(None, ("no verdict: nothing was compiled",))
+            return Finding(None, (NO_VERDICT,))
         evidence = facts.evidence.get(name, ())
         sure = facts.certainty.get(name, "unknown")
-        return Found(
+        return Finding(
             getattr(facts, name), (f"{sure}: {listed(evidence)}" if evidence else sure, *_blamed(facts), *_steps(facts))
         )
 
     return find
 
 
-def _path(report: Report) -> Found:
+def _path(report: Report) -> Finding:
     facts = report.sinking
     if facts is None:
-        return Found(None, ("no verdict: nothing was compiled",))
+        return Finding(None, (NO_VERDICT,))
     if facts.path is None:
-        return Found(None, ("no operator of the graph takes its tiling from values, or nobody can tell",))
+        return Finding(None, ("no operator of the graph takes its tiling from values, or nobody can tell",))
     verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
-    return Found(facts.path, (", ".join(verdicts), *_blamed(facts), *_steps(facts)))
+    return Finding(facts.path, (", ".join(verdicts), *_blamed(facts), *_steps(facts)))
 
 
 def _blamed(facts: SinkingFacts | None) -> tuple[str, ...]:
@@ -157,18 +153,13 @@ def _steps(facts: SinkingFacts) -> tuple[str, ...]:
     return tuple(f"{s.id} {s.title}: {'; '.join(s.evidence)}" + (f"; fix: {s.fix}" if s.fix else "") for s in problems)
 
 
-def _recompiles(report: Report) -> Found:
+def _recompiles(report: Report) -> Finding:
     if report.stages.replay is None:
-        return Found(None, ("the stage replay was not reached",))
-    if _not_reached(report):
-        return Found(None, ("the stage sequence was not reached",))
-    return Found(len(report.recompiles), tuple(map(_told, report.recompiles)))
-
-
-def _not_reached(report: Report) -> bool:
-    """Calls were declared and not made, because the comparison before them failed."""
-    model = report.experiment.get("model", {})
-    return bool(model.get("sequence")) and report.stages.sequence is None
+        return Finding(None, ("the stage replay was not reached",))
+    declared = report.experiment.get("model", {}).get("sequence")
+    if declared and report.stages.sequence is None:  # the comparison before the calls failed
+        return Finding(None, ("the stage sequence was not reached",))
+    return Finding(len(report.recompiles), tuple(map(_told, report.recompiles)))
 
 
 def _told(again: Recompile) -> str:
@@ -177,80 +168,81 @@ def _told(again: Recompile) -> str:
     return f"{again.compile_id}{where}: {again.reason}{avoid}"
 
 
-def _captures(report: Report) -> Found:
+def _captures(report: Report) -> Finding:
     if report.stages.sequence is not None:
         made = report.stages.sequence.captures
-        return Found(made, (f"over all calls of model.sequence; {report.stages.sequence.graphs} graphs",))
+        return Finding(made, (f"over all calls of model.sequence; {report.stages.sequence.graphs} graphs",))
     if "capture" not in {record.stage for record in report.records}:
-        return Found(None, ("the stage capture was not reached",))
+        return Finding(None, ("the stage capture was not reached",))
     capture = report.stages.capture
     if capture is None:
-        return Found(0, ("this mode records nothing on this target",))
-    return Found(capture.captures, (f"{len(report.graphs)} graphs, {capture.kernels} kernel calls",))
+        return Finding(0, ("this mode records nothing on this target",))
+    return Finding(capture.captures, (f"{len(report.graphs)} graphs, {capture.kernels} kernel calls",))
 
 
-def _segments(report: Report) -> Found:
+def _segments(report: Report) -> Finding:
     """Of the graph that was cut into the most."""
     found = {graph.id: graph.partition for graph in report.graphs if graph.partition is not None}
     if not found:
-        return Found(None, ("no graph was recorded",))
+        return Finding(None, ("no graph was recorded",))
     words = tuple(f"{name}: {partition.words}" for name, partition in found.items() if partition.outside)
-    return Found(max(partition.segments for partition in found.values()), words)
+    return Finding(max(partition.segments for partition in found.values()), words)
 
 
-def _plan(name: str, without: int) -> Callable[[Report], Found]:
+def _plan(name: str, without: int) -> Callable[[Report], Finding]:
     """Streams or events of the plan; `without` is their number where no plan was made."""
 
-    def find(report: Report) -> Found:
+    def find(report: Report) -> Finding:
         if not report.graphs:
-            return Found(None, ("no graph was compiled",))
+            return Finding(None, ("no graph was compiled",))
         plan = report.streams
         if plan is None:
             planned = any(p.name == "stream_plan" for p in report.passes)
             why = "the pass stream_plan found nothing to plan" if planned else "passes holds no stream_plan"
-            return Found(without, (why,))
+            return Finding(without, (why,))
         nodes = list(plan.nodes.values())
-        return Found(getattr(plan, name), (listed(f"{s}: {nodes.count(s)} nodes" for s in dict.fromkeys(nodes)),))
+        return Finding(getattr(plan, name), (listed(f"{s}: {nodes.count(s)} nodes" for s in dict.fromkeys(nodes)),))
 
     return find
 
 
-def _bitwise(report: Report) -> Found:
+def _bitwise(report: Report) -> Finding:
     found = report.numerics
     if found is None:
-        return Found(None, ("the stage replay was not reached",))
+        return Finding(None, ("the stage replay was not reached",))
     if found.bitwise:
-        return Found(True, (f"{found.compared} values compared",))
+        return Finding(True, (f"{found.compared} values compared",))
     inexact = [f"max. absolute error {found.max_abs_err}"] if found.max_abs_err is not None else []
-    why = "mode=max-autotune fuses" if report.experiment["mode"]["name"] == "max-autotune" else ""
+    mode = MODES.get(report.experiment["mode"]["name"])
+    why = f"mode={mode.name} fuses" if mode.fuses else ""
     inexact += [words for words in (part_words(found),) if words]
-    return Found(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
+    return Finding(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
 
 
-def _speedup(report: Report) -> Found:
+def _speedup(report: Report) -> Finding:
     measured = report.stages.benchmark
     if measured is None or "eager" not in measured.speedup:
-        return Found(None, ("the stage benchmark was not reached",))
+        return Finding(None, ("the stage benchmark was not reached",))
     eager = measured.baselines["eager"]
     medians = f"p50 eager {eager.p50_us:.1f} us, {measured.candidate} {measured.p50_us:.1f} us"
-    return Found(measured.speedup["eager"], (f"{medians}, {len(measured.samples_us)} samples",))
+    return Finding(measured.speedup["eager"], (f"{medians}, {len(measured.samples_us)} samples",))
 
 
-def _rules(report: Report) -> Found:
+def _rules(report: Report) -> Finding:
     """How often each rule was applied, over all graphs."""
     found: dict[str, int] = {}
     for rule in (rule for one in report.passes for rule in one.rules):
         found[rule.rule] = found.get(rule.rule, 0) + rule.matches
-    return Found(found, () if found else ("passes holds no adapt, or none of its rules was asked",))
+    return Finding(found, () if found else ("passes holds no adapt, or none of its rules was asked",))
 
 
-def _permutes(report: Report) -> Found:
+def _permutes(report: Report) -> Finding:
     """What the last clean-up left in each graph, together."""
     last = {one.graph: one.moves.permutes_after for one in report.passes if one.moves is not None}
-    return Found(sum(last.values())) if last else Found(None, ("passes holds no cancel_moves",))
+    return Finding(sum(last.values())) if last else Finding(None, ("passes holds no cancel_moves",))
 
 
-_FINDERS: Mapping[str, Callable[[Report], Found]] = {
+_FINDERS: Mapping[str, Callable[[Report], Finding]] = {
     "fx_graph": _fx_graph,
     "ge_graph": _verdict("ge_graph"),
     "ge_build": _verdict("ge_build"),

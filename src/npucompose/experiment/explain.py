@@ -113,8 +113,9 @@ def dry_run(composed: Composed) -> DryRun:
 def _in_worker(composed: Composed, entry: str) -> Mapping[str, Any]:
     """What `entry` answers about an experiment that is legal and compiles something."""
     checked = check(composed)
-    if checked.experiment.mode.name == "eager":
-        raise ConfigError("mode=eager compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
+    mode = checked.experiment.mode.name
+    if not MODES.get(mode).compiles:
+        raise ConfigError(f"mode={mode} compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
     if entry == DRY_RUN_ENTRY and not checked.experiment.adapt.rules:
         raise ConfigError("explain --adapt: adapt=none has no rules; choose a rule set: adapt=ascend.")
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
@@ -173,7 +174,7 @@ def _compiled(session: Session) -> NpuComposeError | None:
     """
     from torch._dynamo.exc import BackendCompilerFailed
 
-    from npucompose.compose.inputs import unmarked
+    from npucompose.compose.calls import unmarked
 
     try:
         session.compilations  # noqa: B018  the first call compiles

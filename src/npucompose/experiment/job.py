@@ -15,15 +15,15 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
-from npucompose.compose.check import Checked, Known, check
+from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
 from npucompose.experiment.stages import ablation, graph_of, modes
-from npucompose.experiment.stages.ablation import Ablation
-from npucompose.experiment.stages.modes import Modes
+from npucompose.experiment.stages.ablation import AblationStage
+from npucompose.experiment.stages.modes import ModesStage
 from npucompose.input_safety import read_text
 from npucompose.machine import thread_settings
 from npucompose.measure.environment import versions
@@ -48,7 +48,7 @@ RESULT_PACKAGES = (
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 
 
-ANEW = (Ablation.name, Modes.name)
+ANEW = (AblationStage.name, ModesStage.name)
 """Stages that compile the model more than once."""
 
 NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
@@ -65,7 +65,7 @@ class PlanContext:
 
     def __init__(self) -> None:
         self.versions = versions()
-        self.known = Known()
+        self.sections = SectionCache()
         self.code: dict[str, str] = {}
         self._devices: dict[str, Mapping[str, str]] = {}
 
@@ -89,7 +89,7 @@ class Job:
     keys: Mapping[str, str]
 
     @staticmethod
-    def of(composed: Composed, context: PlanContext | None = None) -> Job:
+    def from_composed(composed: Composed, context: PlanContext | None = None) -> Job:
         """Everything that is known before anything runs; ConfigError when the experiment is not legal."""
         with translate_errors():
             return _job(composed, context or PlanContext())
@@ -119,7 +119,7 @@ class Job:
 
 
 def _job(composed: Composed, context: PlanContext) -> Job:
-    checked = check(composed, known=context.known)
+    checked = check(composed, sections=context.sections)
     target = checked.target
     experiment = checked.experiment
     asked = wanted(checked)
@@ -131,7 +131,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     check_stages(target, [stage.name for stage in order])
     tracking.check(experiment.tracker, dict(checked.provenance))
     expectations.check(experiment, [stage.name for stage in order])
-    if any(stage.name == Ablation.name for stage in order):
+    if any(stage.name == AblationStage.name for stage in order):
         ablation.check(checked)
     modes.check(checked, [stage.name for stage in order])
     ingredients = Ingredients(
@@ -160,7 +160,7 @@ def wanted(checked: Checked) -> tuple[str, ...]:
     calls = checked.model.sequence if checked.model is not None else ()
     compares = any(stage in stages for stage in ("replay", "benchmark", *ANEW))
     if checked.experiment.benchmark.against and "benchmark" in stages:
-        stages = (*stages, Modes.name)
+        stages = (*stages, ModesStage.name)
     if not calls or not compares:
         return stages
     # What counts compilations comes before what compiles the model anew.
@@ -241,12 +241,12 @@ def recipe_key(values: Mapping[str, Any]) -> str:
     return digest({name: value for name, value in values.items() if name not in EXCLUDED | WHERE_IT_RUNS})
 
 
-def _device_results() -> Iterator[premises.Results]:
+def _device_results() -> Iterator[premises.DeviceResults]:
     for file in sorted(device_folder("").glob("*/verdicts.json")):
         yield premises.read(file, read_text(file))
 
 
-def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.Results]) -> None:
+def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Iterable[premises.DeviceResults]) -> None:
     """ConfigError where an experiment for an NPU rests on a claim that a device refuted. Claims of a kit about its own
     recipe count where it is this one.
     """

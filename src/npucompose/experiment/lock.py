@@ -52,7 +52,7 @@ class Locked:
     result: Result
 
     @staticmethod
-    def of(ingredients: Ingredients, report: Report) -> Locked:
+    def from_report(ingredients: Ingredients, report: Report) -> Locked:
         experiment = {k: v for k, v in ingredients.values.items() if k not in EXCLUDED}
         return Locked(
             configuration=digest(experiment),

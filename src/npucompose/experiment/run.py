@@ -31,7 +31,7 @@ from npucompose.report import json as report_json
 from npucompose.report.json import trace_text
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
-from npucompose.table.structure import of_facts
+from npucompose.table.structure import facts_of, of_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -57,10 +57,7 @@ def run_experiment(job: Job, run_dir: Path, *, store: Store, notify: Notify = ig
     model factory that fails): then nothing was measured, and no record and no report is written.
     """
     run = ActiveRun.begin(job, run_dir, store)
-    outcome: Outcome | None = None
-    if run.needs_worker:
-        outcome = run_in_worker(run.task, notify)
-    return run.finish(outcome)
+    return run.finish(run_in_worker(run.task, notify) if run.needs_worker else None)
 
 
 @frozen(kw_only=True)
@@ -76,8 +73,8 @@ class ActiveRun:
 
     @staticmethod
     def begin(job: Job, run_dir: Path, store: Store) -> ActiveRun:
-        place, finished = run_dir.resolve(), _from_store(job, store)
-        return ActiveRun(job=job, run_dir=run_dir, place=place, store=store, finished=finished)
+        finished = _from_store(job, store)
+        return ActiveRun(job=job, run_dir=run_dir, place=run_dir.resolve(), store=store, finished=finished)
 
     @property
     def needs_worker(self) -> bool:
@@ -143,7 +140,7 @@ class ActiveRun:
         report_json.write(report, self.run_dir)
         report_html.write(report, self.run_dir, timelines)
         if report.exit_status in LOCKED:
-            Locked.of(job.ingredients, report).write(self.run_dir)
+            Locked.from_report(job.ingredients, report).write(self.run_dir)
         return report
 
     def _find_the_folder(self) -> None:
@@ -163,9 +160,7 @@ def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
         if record is not None and store.has_files(record.stage, record.key, vendor_files(record.facts)):
-            found.append(
-                Finished(stage=stage.name, key=record.key, facts=record.facts, reused=True, seconds=record.seconds)
-            )
+            found.append(Finished.from_record(record, reused=True))
     return tuple(found)
 
 
@@ -177,7 +172,7 @@ def _after_worker(job: Job, store: Store, before: Sequence[Finished]) -> tuple[F
 
 def _ended_early(finished: Sequence[Finished]) -> bool:
     """A comparison that failed is a result: nothing after it is run, now or the next time."""
-    return any(not _passed(f) for f in finished)
+    return not all(map(_passed, finished))
 
 
 def _passed(finished: Finished) -> bool:
@@ -216,10 +211,9 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side: the same job again, from the composed tree, and its stages up to a failed comparison."""
     from npucompose.compose.session import Session
     from npucompose.measure.environment import environment
-    from npucompose.table.structure import facts_of
     from npucompose.targets.base import Folders
 
-    job = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"]))
+    job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
     session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
@@ -245,7 +239,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
 
 def remote_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The side of a worker on another machine: the same, once it is clear that the key fits that machine."""
-    here = Job.of(Composed(tree=payload["tree"], provenance=payload["provenance"])).ingredients.context
+    here = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"])).ingredients.context
     differences = list(_differences(payload["context"], here))
     if differences:
         more = len(differences) - MOST_DIFFERENCES
@@ -272,7 +266,6 @@ def _short(value: str | None) -> str:
 def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
     """What the report of a run says of a graph that was not made: a compilation that failed is an answer."""
     from npucompose.compose.sinking import sinking_after
-    from npucompose.table.structure import facts_of
 
     if isinstance(cause, RejectedError):
         return {"rejected": cause.problems}

@@ -87,7 +87,7 @@ def _problems(done: subprocess.CompletedProcess[str]) -> Iterator[str]:
 
 
 @frozen(kw_only=True)
-class Order:
+class TrackerOrder:
     """What the tracker's own process is given."""
 
     name: str
@@ -106,7 +106,7 @@ class RunTracker(ABC):
 
     @classmethod
     @abstractmethod
-    def reporter(cls, order: Order) -> Callable[[Tracked, bool], None]:
+    def reporter(cls, order: TrackerOrder) -> Callable[[Tracked, bool], None]:
         """A function that reports one run, or leaves it out where a run that ran nothing (True) is filed already."""
 
 
@@ -115,25 +115,25 @@ TRACKERS: Registry[type[RunTracker]] = Registry(kind="tracker", base=RunTracker,
 
 def main() -> None:
     """Called by BOOT: the order on stdin, the account as the last line of stdout."""
-    order = Order(**json.load(sys.stdin))
+    order = TrackerOrder(**json.load(sys.stdin))
     with os.fdopen(os.dup(1), "w") as account:
         os.dup2(2, 1)  # trackers print; only the account goes to the parent
         problems = handle(order, reporter_of(order))
         account.write(json.dumps({"problems": problems}) + "\n")
 
 
-def handle(order: Order, reporter: Callable[[Tracked, bool], None]) -> list[str]:
+def handle(order: TrackerOrder, reporter: Callable[[Tracked, bool], None]) -> list[str]:
     """Report each run; a run that cannot be reported does not keep the others from it."""
     problems: list[str] = []
     for folder in map(Path, order.folders):
         try:
             report = report_json.load(folder)
-            reporter(Tracked.of(report, folder), report.reused)
+            reporter(Tracked.from_report(report, folder), report.reused)
         except Exception as error:  # noqa: BLE001  whatever a tracker raises is accounted for and loses nothing
             problems.append(f"{folder.name} was not told: {type(error).__name__}: {error}")
     return problems
 
 
-def reporter_of(order: Order) -> Callable[[Tracked, bool], None]:
+def reporter_of(order: TrackerOrder) -> Callable[[Tracked, bool], None]:
     """A function that reports one run, or leaves it out where a run that ran nothing is known there."""
     return TRACKERS.get(order.name).reporter(order)

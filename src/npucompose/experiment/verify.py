@@ -33,7 +33,7 @@ ORDER = "(order)"
 
 
 @frozen(kw_only=True)
-class Difference:
+class LockDifference:
     """`Difference(part="versions", field="torch", locked="2.13.0", here="2.14.0")`."""
 
     part: str
@@ -46,10 +46,10 @@ class Difference:
 
 
 @frozen(kw_only=True)
-class Verdict:
+class LockVerdict:
     compared: Mapping[str, int]
     """{part: how many values were compared}."""
-    differences: tuple[Difference, ...]
+    differences: tuple[LockDifference, ...]
 
     @property
     def holds(self) -> bool:
@@ -60,7 +60,7 @@ def job_of(locked: Locked, *, trust: bool = False) -> Job:
     """The locked experiment, checked on this machine as any other; only the command line can trust."""
     tree = {**locked.experiment, "trust": trust}
     provenance = dict.fromkeys(locked.experiment, ORIGIN) | ({"trust": COMMAND_LINE} if trust else {})
-    return Job.of(Composed(tree=tree, provenance=provenance))
+    return Job.from_composed(Composed(tree=tree, provenance=provenance))
 
 
 def run_again(locked: Locked, *, trust: bool = False) -> Locked:
@@ -76,23 +76,23 @@ def lock(job: Job, *, store: Store) -> Locked:
         report = run_experiment(job, Path(folder), store=store)
     if report.exit_status not in LOCKED:
         raise NpuComposeError(f"{report.status}: {report.error}")
-    return Locked.of(job.ingredients, report)
+    return Locked.from_report(job.ingredients, report)
 
 
-def compared(locked: Locked, here: Locked, *, tolerance: float) -> Verdict:
+def compared(locked: Locked, here: Locked, *, tolerance: float) -> LockVerdict:
     """`tolerance` is the part of the locked speed-up that may be missing: 0.2 takes 1.6 for 2.0."""
     sides = [_parts(side) for side in (locked, here)]
-    differences: list[Difference] = []
+    differences: list[LockDifference] = []
     for part, (then, now) in {part: (sides[0][part], sides[1][part]) for part in sides[0]}.items():
         differences += [
-            Difference(part=part, field=name, locked=then.get(name), here=now.get(name))
+            LockDifference(part=part, field=name, locked=then.get(name), here=now.get(name))
             for name in dict.fromkeys([*then, *now])
             if then.get(name) != now.get(name) and not _said_by_others(name, then, now)
         ]
     differences += _numerics(locked, here)
     differences += _speedup(locked, here, tolerance)
     counts = {part: len(values) for part, values in sides[0].items()}
-    return Verdict(compared=counts, differences=tuple(differences))
+    return LockVerdict(compared=counts, differences=tuple(differences))
 
 
 def _parts(side: Locked) -> dict[str, dict[str, Any]]:
@@ -126,21 +126,21 @@ def _said_by_others(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
     return name.endswith(ORDER) or (value == {} and any(other.startswith(f"{name}.") for other in (*then, *now)))
 
 
-def _numerics(locked: Locked, here: Locked) -> Iterator[Difference]:
+def _numerics(locked: Locked, here: Locked) -> Iterator[LockDifference]:
     """What held there has to hold here: the comparison with eager, and equality of bits where there was one."""
     for name in ("passed", "bitwise"):
         then, now = (getattr(side.result.numerics, name, None) for side in (locked, here))
         if then and not now:
-            yield Difference(part="numerics", field=name, locked=True, here=now)
+            yield LockDifference(part="numerics", field=name, locked=True, here=now)
 
 
-def _speedup(locked: Locked, here: Locked, tolerance: float) -> Iterator[Difference]:
+def _speedup(locked: Locked, here: Locked, tolerance: float) -> Iterator[LockDifference]:
     """A faster machine breaks no promise; what was not measured there promises nothing."""
     then, now = (b.speedup if (b := side.result.benchmark) is not None else {} for side in (locked, here))
     for name, value in then.items():
         found = now.get(name)
         if found is None or found < value * (1 - tolerance):
-            yield Difference(part="speedup", field=name, locked=value, here=found)
+            yield LockDifference(part="speedup", field=name, locked=value, here=found)
 
 
 def _short(value: Any) -> str:
@@ -186,7 +186,7 @@ def _equal(numerics: Numerics) -> str:
     return "within its tolerance" if numerics.passed else "no"
 
 
-def judged(verdict: Verdict, locked: Locked, here: Locked) -> str:
+def judged(verdict: LockVerdict, locked: Locked, here: Locked) -> str:
     """Each part with how many values were compared, each difference on a line of its own, the verdict last."""
     lines: list[str] = []
     for part, count in verdict.compared.items():
@@ -206,7 +206,9 @@ def judged(verdict: Verdict, locked: Locked, here: Locked) -> str:
 
 def act_lock(arguments: argparse.Namespace) -> int:
     """`npucompose recipe lock`: run it, write the file."""
-    locked = lock(Job.of(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=default_store())
+    locked = lock(
+        Job.from_composed(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=default_store()
+    )
     try:
         write_atomically(Path(arguments.out), locked.text())
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Reading an FX graph: who depends on whom, what a node does to memory, what a graph is called. Rewrites nothing."""
+"""Reading an FX graph: who depends on whom, what a node does to memory, what matches it, what a graph is called.
+
+What rewrites a graph belongs into passes/, what plans its streams into streams/; nothing here knows a device.
+"""
 
 from npucompose.graphs.dependence import Aliases, Allocation, Dependence, Edge, allocations
 from npucompose.graphs.describe import Snapshot, fingerprint, op_counts, printed, symbols

@@ -15,6 +15,7 @@ from attrs import frozen
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.graphs.effects import leaves_in
 from npucompose.graphs.scopes import stream_labels
 
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"), ("bool", "b8"))
@@ -45,22 +46,15 @@ def op_counts(graph: fx.Graph) -> dict[str, int]:
 def symbols(graph: fx.Graph) -> tuple[str, ...]:
     """The symbols in the shapes, strides and numbers of a graph, in order of appearance; () for a static graph."""
     seen: dict[str, None] = {}
-    for node in graph.nodes:
-        for expression in _expressions(node.meta.get("val")):
-            seen.update(dict.fromkeys(sorted(str(symbol) for symbol in expression.free_symbols)))
+    for leaf in (leaf for node in graph.nodes for leaf in leaves_in(node.meta.get("val"))):
+        numbers: Any = (leaf,)
+        if isinstance(leaf, torch.Tensor):
+            strides = leaf.stride() if leaf.layout is torch.strided else ()
+            numbers = (*leaf.shape, *strides) if leaf._has_symbolic_sizes_strides else ()
+        for number in numbers:
+            if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                seen.update(dict.fromkeys(sorted(str(symbol) for symbol in number.node.expr.free_symbols)))
     return tuple(seen)
-
-
-def _expressions(value: Any) -> list[Any]:
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return [value.node.expr]
-    if isinstance(value, (list, tuple)):
-        return [expression for item in value for expression in _expressions(item)]
-    if isinstance(value, torch.Tensor):
-        if not value._has_symbolic_sizes_strides:
-            return []
-        return _expressions([*value.shape, *(value.stride() if value.layout is torch.strided else ())])
-    return []
 
 
 class NodeLine(NamedTuple):

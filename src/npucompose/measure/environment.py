@@ -73,18 +73,14 @@ def environment(device: Mapping[str, str] | None = None) -> Environment:
 
     build = _build_settings(torch.__config__.show())
     build["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
-    threads: dict[str, int | str] = {
-        "intra_op": torch.get_num_threads(),
-        "inter_op": torch.get_num_interop_threads(),
-    }
-    threads.update(thread_settings())
+    own_threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
     commit, dirty = git_state()
     return Environment(
         versions=versions(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=cpu(),
         device=dict(device or {}),
-        threads=threads,
+        threads={**own_threads, **thread_settings()},
         torch_build=build,
         git_commit=commit,
         git_dirty=dirty,
@@ -96,11 +92,7 @@ def _build_settings(config: str) -> dict[str, str]:
 
 
 GIT = ("git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never")
-"""The working folder may be a stranger's, with a configuration of its own: it may name programs, and none is run."""
-
-
-def _git_environment() -> dict[str, str]:
-    return {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"}
+"""The working folder may be somebody else's, with a configuration of its own: it may name programs, and none is run."""
 
 
 def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
@@ -126,7 +118,7 @@ def _git(*arguments: str, folder: Path | None) -> str | None:
             text=True,
             timeout=10,
             check=False,
-            env=_git_environment(),
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, frozen
 
 from npucompose.models.inputs import opened
-from npucompose.results.measured import EXACT, Cause, Numerics, Share, Tolerance, tolerance_of
+from npucompose.results.measured import EXACT, Cause, Numerics, NumericTolerance, Share, tolerance_of
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +28,13 @@ class _Leaf:
     error: float | None
     """None where there is no finite difference."""
     dtype: str | None = None
-    tolerance: Tolerance = EXACT
+    tolerance: NumericTolerance = EXACT
     strides_differ: bool = False
     problem: str | None = None
 
 
 def compare(
-    reference: Any, got: Any, *, name: str = "eager", exact: bool = False, declared: Tolerance = EXACT
+    reference: Any, got: Any, *, name: str = "eager", exact: bool = False, declared: NumericTolerance = EXACT
 ) -> Numerics:
     """Compare two trees (tuples, lists, dicts, registered classes, objects) of tensors, numbers, text and None.
 
@@ -73,16 +73,13 @@ def combined(results: Mapping[str, Numerics]) -> Numerics:
     if not results:
         raise ValueError("nothing was compared")
     all_of = list(results.values())
-    tolerance: dict[str, Mapping[str, float]] = {}
-    for one in all_of:
-        tolerance.update(one.tolerance)
     cause: Cause | None = next((cause for cause in CAUSES if any(one.cause == cause for one in all_of)), None)
     problems = [f"{label}, {words}" for label, one in results.items() for words in one.problems]
     return Numerics(
         reference=all_of[0].reference,
         max_abs_err=_largest(one.max_abs_err for one in all_of),
         bitwise=all(one.bitwise for one in all_of),
-        tolerance=tolerance,
+        tolerance={dtype: allowed for one in all_of for dtype, allowed in one.tolerance.items()},
         passed=all(one.passed for one in all_of),
         compared=sum(one.compared for one in all_of),
         stride_mismatches=tuple(dict.fromkeys(where for one in all_of for where in one.stride_mismatches)),
@@ -127,7 +124,7 @@ def _failed(problem: str) -> _Leaf:
     return _Leaf(bitwise=False, passed=False, error=None, problem=problem)
 
 
-def _compare_leaf(a: Any, b: Any, exact: bool, declared: Tolerance) -> _Leaf:
+def _compare_leaf(a: Any, b: Any, exact: bool, declared: NumericTolerance) -> _Leaf:
     import torch
 
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
@@ -152,7 +149,7 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: Tolerance) -> _Leaf:
+def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: NumericTolerance) -> _Leaf:
     from npucompose.replay.operands import same_bytes
 
     if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
@@ -188,7 +185,7 @@ def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: To
     )
 
 
-def _tolerance_words(tolerance: Tolerance) -> str:
+def _tolerance_words(tolerance: NumericTolerance) -> str:
     return "0" if tolerance == EXACT else f"{tolerance.atol:g} + {tolerance.rtol:g} * |reference|"
 
 
@@ -199,7 +196,7 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride(at) for at, size in enumerate(tensor.shape) if size > 1)
 
 
-def _difference(a: torch.Tensor, b: torch.Tensor, allowed: Tolerance) -> tuple[float | None, bool]:
+def _difference(a: torch.Tensor, b: torch.Tensor, allowed: NumericTolerance) -> tuple[float | None, bool]:
     """(the largest absolute difference, or None when there is no finite one; whether all is within `allowed`).
 
     Equal infinities and NaN against NaN differ by nothing.

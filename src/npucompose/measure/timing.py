@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import field, frozen, validators
 
-from npucompose.results.measured import Timing
+from npucompose.results.measured import TimeSamples
 
 Progress = Callable[[float], None]
 
@@ -60,8 +60,8 @@ class Samples:
     def mean(self) -> float:
         return statistics.fmean(self.us)
 
-    def timing(self) -> Timing:
-        return Timing(samples_us=self.us, p50_us=self.p50, p90_us=self.p90, p99_us=self.p99, mean_us=self.mean)
+    def timing(self) -> TimeSamples:
+        return TimeSamples(samples_us=self.us, p50_us=self.p50, p90_us=self.p90, p99_us=self.p99, mean_us=self.mean)
 
 
 def paired_ratio(slow: Samples, fast: Samples) -> float:
@@ -107,7 +107,7 @@ def interleaved(
     for number in range(warmup):
         for name in _order(names, number):
             _time_one(candidates[name], synchronize, between)
-    spent = told = 0
+    spent = reported = 0
     with _collector_paused() as collect:
         for number in range(max_calls):
             if number >= min_calls and spent >= min_seconds * 1e9:
@@ -118,8 +118,8 @@ def interleaved(
                 spent += nanoseconds
             if number % COLLECT_EVERY_ROUNDS == COLLECT_EVERY_ROUNDS - 1:
                 collect()
-            if progress is not None and spent - told >= PROGRESS_EVERY_NS:
-                told = spent
+            if progress is not None and spent - reported >= PROGRESS_EVERY_NS:
+                reported = spent
                 progress(_fraction(number + 1, spent, min_calls, min_seconds, max_calls))
     if progress is not None:
         progress(1.0)

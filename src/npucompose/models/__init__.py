@@ -1,6 +1,7 @@
-"""Models by name: a class of options that makes its module and inputs. Loads no torch and no model.
+"""Models by name: classes of options that make a module and its inputs, and how inputs become a call.
 
-A new one is a class here (or an installed package's), one line below, one YAML and one test. Knows no device.
+What needs another package than torch is an extension, and nothing here knows a device. A new model is a class, one line
+below, one YAML and one test; importing this loads no torch and no model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Operators that NPU model code and stream plans use, so that both run on a machine without an NPU.
 
-Importing this loads no torch; `define()` does. Knows no model, no graph and no target.
+Operators of other frameworks are extensions; nothing here knows a model, a graph or a target. Importing this loads no
+torch; `define()` does.
 """
 
 from __future__ import annotations

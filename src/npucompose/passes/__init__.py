@@ -1,6 +1,7 @@
-"""Passes by name. A new pass is one file, one line here, one YAML and one golden test. Loads no torch and no pass.
+"""Rewrites of FX graphs: the passes by name, what they share, and the pipeline that runs and proves them.
 
-`npucompose.passes.pipeline` builds and runs them.
+What only reads a graph belongs into graphs/, and nothing here knows a device. A new pass is a file, a line here, a YAML
+and a golden test; importing this loads no torch and no pass.
 """
 
 from __future__ import annotations

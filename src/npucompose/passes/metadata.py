@@ -17,9 +17,6 @@ from npucompose.graphs.matching import value_of
 
 aten = torch.ops.aten
 
-_DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-_EXPONENT = {torch.float64: 11, torch.float32: 8, torch.float16: 5, torch.bfloat16: 8}
-_PARTS = {torch.complex128: torch.float64, torch.complex64: torch.float32}
 KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "seq_nr", "from_node", "custom")
 
 
@@ -45,6 +42,18 @@ def fake_result(target: Any, args: Any, kwargs: Any, mode: Any) -> Any:
             return quick
     with mode or nullcontext(), torch.no_grad():
         return target(*map_arg(args, value_of), **map_arg(kwargs, value_of))
+
+
+def call_before(
+    before: fx.Node, target: Any, args: Any, kwargs: Any, *, origin: fx.Node | None = None, value: Any = None
+) -> fx.Node:
+    """A new call in front of `before`, with the origin of `origin` or of `before`, and its fake value."""
+    like = before if origin is None else origin
+    with before.graph.inserting_before(before):
+        made = before.graph.call_function(target, tuple(args), kwargs)
+    made.meta.update(inherited(like))
+    made.meta["val"] = fake_result(target, args, kwargs, fake_mode_of(like)) if value is None else value
+    return made
 
 
 def fake_like(
@@ -138,20 +147,19 @@ def loses_nothing(narrow: torch.dtype, wide: torch.dtype) -> bool:
     """Every value of `narrow` is one of `wide`: float16 in float32, int32 in float64, not int64 in float64."""
     if narrow == wide or narrow is torch.bool:
         return True
-    if wide in _PARTS:
-        return loses_nothing(_PARTS.get(narrow, narrow), _PARTS[wide])
-    if wide in _DIGITS:
-        if narrow in _DIGITS:
-            return _DIGITS[narrow] <= _DIGITS[wide] and _EXPONENT[narrow] <= _EXPONENT[wide]
-        return is_integer(narrow) and _bits(narrow) <= _DIGITS[wide]
-    if not (is_integer(narrow) and is_integer(wide)):
+    if wide.is_complex:
+        return loses_nothing(narrow.to_real() if narrow.is_complex else narrow, wide.to_real())
+    if is_integer(narrow) and is_integer(wide):
+        small, large = torch.iinfo(narrow), torch.iinfo(wide)
+        return large.min <= small.min and small.max <= large.max
+    if not wide.is_floating_point or narrow.is_complex:
         return False
-    return torch.iinfo(wide).min <= torch.iinfo(narrow).min and torch.iinfo(narrow).max <= torch.iinfo(wide).max
+    given = torch.finfo(wide)
+    if is_integer(narrow):
+        return torch.iinfo(narrow).max <= 2 / given.eps  # up to there it holds every integer
+    small = torch.finfo(narrow)
+    return small.eps >= given.eps and small.max <= given.max and small.tiny >= given.tiny
 
 
 def is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-
-
-def _bits(dtype: torch.dtype) -> int:
-    return torch.iinfo(dtype).max.bit_length()

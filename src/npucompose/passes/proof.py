@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.errors import PassError
 from npucompose.graphs import fingerprint
 from npucompose.graphs.effects import leaves_in
-from npucompose.results.measured import EXACT, Tolerance, tolerance_of
+from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
 
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 0.0, 3e38, 1e300, 1e-40)
 NARROW_EDGES = tuple(edge for edge in EDGES if not 3.5e38 < abs(edge) < float("inf"))
@@ -232,7 +232,7 @@ def _difference(a: Any, b: Any, promise: Promise, strides: bool) -> tuple[float,
         return 0.0, None
     x, y = a.double() if not a.is_complex() else a, b.double() if not b.is_complex() else b
     error = float(torch.where(same, 0.0, (x - y).abs()).max())
-    declared = Tolerance(promise.rtol, promise.atol)
+    declared = NumericTolerance(promise.rtol, promise.atol)
     allowed = EXACT if promise.exact else tolerance_of(str(a.dtype)).widened(declared)
     within = ((x - y).abs() <= allowed.atol + allowed.rtol * x.abs()) & torch.isfinite(y.abs())
     if not promise.exact and bool((within | same).all()):

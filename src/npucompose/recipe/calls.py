@@ -11,22 +11,22 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from npucompose.recipe.genuine import Package
 from npucompose.recipe.values import (
     Analysis,
-    Argument,
     At,
-    Backend,
-    Compile,
+    CompileCall,
     Config,
     Const,
     Dotted,
     Items,
-    Pool,
+    Parameter,
+    PoolHandle,
+    ScriptBackend,
     Unknown,
     Value,
     plain,
 )
+from npucompose.recipe.vendor_options import Package
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]
@@ -80,16 +80,16 @@ def called(reader: Analysis, name: str, e: ast.Call, args: Args, keywords: Keywo
     if last == "compile" and _is_ours(keywords.get("backend")):  # torch.nn.Module.compile takes the same keywords
         return compile(reader, e, args, keywords)
     if last == "graph_pool_handle":
-        return Pool()
+        return PoolHandle()
     parts = name.split(".")
     inner = vendor and ((parts[1:2] and parts[1] in SILENT) or any(part.startswith("_") for part in parts))
     if inner and parts[1] in ("scope", "ops"):
         in_a_model(reader, last, e)
     if (vendor and not inner) or name.startswith(("torch._dynamo.mark", "torch._dynamo.maybe_mark")):
         reader.unread(e, f"no YAML is known for {name}")
-    passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, Backend))]
+    passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, ScriptBackend))]
     if passed_on and not vendor:
-        what = "backend" if isinstance(passed_on[0], Backend) else "configuration"
+        what = "backend" if isinstance(passed_on[0], ScriptBackend) else "configuration"
         reader.unread(e, f"a {what} is handed to code that is not in this script")
     said = name if "." in name or isinstance(e.func, ast.Name) else reader.code(e.func)
     return Unknown(why=f"{said}() is known only when the script runs")
@@ -103,14 +103,16 @@ def shortest(name: str) -> str:
 
 
 def _is_ours(backend: Value | None) -> bool:
-    return isinstance(backend, Backend) or (isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex"))
+    return isinstance(backend, ScriptBackend) or (
+        isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex")
+    )
 
 
 def _set_dim_gears(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torchair.inference.set_dim_gears(x, {0: [32, 64]})."""
     subject = args[0] if args else keywords.get("t")
     given = args[1] if len(args) > 1 else keywords.get("dim_gears")
-    name = subject.name if isinstance(subject, (Argument, Unknown)) else ""
+    name = subject.name if isinstance(subject, (Parameter, Unknown)) else ""
     items = given.items if isinstance(given, Items) else {}
     gears = {int(dim): plain(sizes) for dim, sizes in items.items() if dim.isdigit()}
     if reader.doubt:
@@ -150,7 +152,7 @@ def backend(reader: Analysis, package: Package, e: ast.Call, args: Args, keyword
     if not isinstance(given, Config):
         reader.unread(e, "it is not known which configuration this is")
         return Unknown(why="a backend of an unknown configuration")
-    made = Backend(config=given)
+    made = ScriptBackend(config=given)
     reader.facts.backends.append(made)
     return made
 
@@ -158,7 +160,7 @@ def backend(reader: Analysis, package: Package, e: ast.Call, args: Args, keyword
 def compile(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torch.compile(model, backend=…, dynamic=…, fullgraph=…, options=…)."""
     given = keywords.get("backend")
-    if isinstance(given, Backend):
+    if isinstance(given, ScriptBackend):
         found = given.config
     elif (package := _package(given)) is not None:
         found = config(reader, package, e, (), {})
@@ -176,7 +178,7 @@ def compile(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Va
     return _compiled(
         reader,
         e,
-        Compile(
+        CompileCall(
             config=found,
             dynamic=_keyword(reader, e, keywords, "dynamic", None),
             fullgraph=bool(_keyword(reader, e, keywords, "fullgraph", None)),
@@ -193,7 +195,7 @@ def cache_compile(reader: Analysis, package: Package, e: ast.Call, args: Args, k
     of `options` (torch_npu/npu/npugraph_ex/inference/__init__.py).
     """
     given, by = keywords.get("config"), keywords.get("backend")
-    if (given is None or plain_none(given)) and isinstance(by, Backend):
+    if (given is None or plain_none(given)) and isinstance(by, ScriptBackend):
         given = by.config
     if given is None or plain_none(given):
         given = config(reader, package, e, (), {})
@@ -210,7 +212,7 @@ def cache_compile(reader: Analysis, package: Package, e: ast.Call, args: Args, k
     if not _keyword(reader, e, keywords, "fullgraph", True):
         reader.unread(e, "cache_compile takes the graph as a whole, whatever fullgraph says")
     dynamic = _keyword(reader, e, keywords, "dynamic", True)
-    return _compiled(reader, e, Compile(config=given, dynamic=bool(dynamic), fullgraph=True, node=e, cached=True))
+    return _compiled(reader, e, CompileCall(config=given, dynamic=bool(dynamic), fullgraph=True, node=e, cached=True))
 
 
 def compile_fx(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -218,10 +220,10 @@ def compile_fx(reader: Analysis, package: Package, e: ast.Call, args: Args, keyw
     found = config(reader, package, e, (), {})
     _options(reader, found, e, keywords.get("options", args[2] if len(args) > 2 else None))
     reader.unread(e, "the graph is traced elsewhere: dynamic and fullgraph are said where it is")
-    return _compiled(reader, e, Compile(config=found, dynamic=None, fullgraph=False, node=e))
+    return _compiled(reader, e, CompileCall(config=found, dynamic=None, fullgraph=False, node=e))
 
 
-def _compiled(reader: Analysis, e: ast.Call, made: Compile) -> Value:
+def _compiled(reader: Analysis, e: ast.Call, made: CompileCall) -> Value:
     if reader.doubt:
         reader.unread(e, f"{reader.doubt}: read as if it were run")
     reader.facts.compiles.append(made)
@@ -318,8 +320,8 @@ def _mark_dynamic(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords)
 
 def _mark(reader: Analysis, e: ast.Call, args: Args, dims: tuple[int, ...] | None) -> None:
     subject = args[0] if args else None
-    name = subject.name if isinstance(subject, (Argument, Unknown)) else ""
-    if reader.doubt and not (reader.doubt == "it is in a loop" and isinstance(subject, Argument)):
+    name = subject.name if isinstance(subject, (Parameter, Unknown)) else ""
+    if reader.doubt and not (reader.doubt == "it is in a loop" and isinstance(subject, Parameter)):
         reader.unread(e, reader.doubt)
     elif not name:
         reader.unread(e, "it is not known which input this is")

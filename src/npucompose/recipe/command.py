@@ -20,7 +20,7 @@ from npucompose.errors import ConfigError
 from npucompose.input_safety import load_yaml
 from npucompose.targets.npu_offline.option_trees import executed
 from npucompose.vendor.compiler import VERSION, CompilerOptions
-from npucompose.vendor.option_specs import Leaf, shown, stored_path
+from npucompose.vendor.option_specs import OptionSpec, shown, stored_path
 from npucompose.vendor.versions import REFERENCE, assumed, doubted, known, mode_refused, refused, tree_of
 
 
@@ -135,7 +135,7 @@ def _notes(values: Mapping[str, Any], before: str, after: str) -> Iterator[str]:
     yield f"execution of {after}: {executed(after)}"
 
 
-def _defaults(old: Mapping[str, Leaf], new: Mapping[str, Leaf], values: Mapping[str, Any]) -> Iterator[str]:
+def _defaults(old: Mapping[str, OptionSpec], new: Mapping[str, OptionSpec], values: Mapping[str, Any]) -> Iterator[str]:
     """Defaults that are others, and values that are others to choose from, among what both versions have."""
     for path, leaf in old.items():
         other = new.get(path)

@@ -27,7 +27,7 @@ FILES = ("README.txt", "my_model.py", "run_kit.py", "observe.py")
 RECORD, SCOPE = ".air.record.default", ".scope_enter.default"
 """How an ejected script writes the edits that make an event and a side stream."""
 OPAQUE = ("pool", "names", "code")
-"""Kinds of options whose genuine value is an object that says no name."""
+"""Kinds of options whose value is an object of the vendor's that says no name."""
 COSTS = {"launch_us": "launch_us", "gbytes_s": "gbytes_s"}
 """{figure of a kit: the field of streams.device that it replaces}."""
 
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 class Read:
     """What a result file of a kit says, in the words of a person and as files for the engine."""
 
-    results: premises.Results
+    results: premises.DeviceResults
 
     def lines(self) -> Iterator[str]:
         data = self.results.data
@@ -114,7 +114,7 @@ class Read:
         return {COSTS[name]: _number(value) for name, value in found.items() if name in COSTS and _number(value) > 0}
 
 
-def kept(read: Read) -> dict[str, str]:
+def result_files(read: Read) -> dict[str, str]:
     """{file: text}: verdicts.json, report.txt and, where something was measured, conf/streams/<device>.yaml."""
     found = {"verdicts.json": json.dumps(dict(read.results.data), indent=1) + "\n"}
     found["report.txt"] = "\n".join(read.lines()) + "\n"
@@ -125,7 +125,7 @@ def kept(read: Read) -> dict[str, str]:
     return found
 
 
-def device_name(results: premises.Results) -> str:
+def device_name(results: premises.DeviceResults) -> str:
     """A plain name for files and choices: `Ascend910B4`."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", str(results.device.get("soc") or "unknown"))[:60].strip("_") or "unknown"
 

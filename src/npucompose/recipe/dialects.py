@@ -17,8 +17,8 @@ from attrs import define, field, frozen
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
-from npucompose.recipe.genuine import Package, Unread, set_option
-from npucompose.recipe.values import Compile, Config, Facts
+from npucompose.recipe.values import CompileCall, Config, Facts
+from npucompose.recipe.vendor_options import Package, Unread, set_option
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat
@@ -54,7 +54,7 @@ class Settings:
             if why := set_option(package, config.values, path, value):
                 self.line(f"{at}: {path} = {shown(value)}", why)
         self.facts.configs.append(config)
-        whole = Compile(config=config, dynamic=bool(dynamic), fullgraph=True, node=NO_CALL, cached=bool(cached))
+        whole = CompileCall(config=config, dynamic=bool(dynamic), fullgraph=True, node=NO_CALL, cached=bool(cached))
         self.facts.compiles.append(whole)
 
     def model_keys(self, kinds: Mapping[str, str]) -> None:

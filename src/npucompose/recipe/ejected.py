@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from npucompose.compose.calls import gears_of
 from npucompose.compose.check import Checked, check
-from npucompose.compose.inputs import gears_of
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
-from npucompose.recipe.genuine import filter_source
 from npucompose.recipe.python_text import Code, call, dotted, item, one_line, written
+from npucompose.recipe.vendor_options import filter_source
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.table.modes import GE, NPUGRAPH_EX
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
@@ -56,7 +56,7 @@ CARRIED: Mapping[type[Any], frozenset[str]] = {
 
 
 @frozen(kw_only=True)
-class Mark:
+class InputMark:
     """`torch._dynamo.mark_static(inputs["x"])`: one argument, all its dimensions (None) or those given."""
 
     argument: str
@@ -73,7 +73,7 @@ class Parts:
     recipe: Mapping[str, Any]
     torch_npu: str = REFERENCE
     """The version whose option names the script uses."""
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[InputMark, ...] = ()
     gears: Mapping[str, Mapping[int, Sequence[int]]] = {}
     """{argument: {dimension: sizes}}."""
     graphs: Mapping[Stage, tuple[FrozenGraph, ...]] = {}
@@ -146,20 +146,21 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
     return stages
 
 
-def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[Mark, ...]:
+def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[InputMark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.inputs import apply_shapes, matches
+    from npucompose.compose.calls import apply_shapes
+    from npucompose.schema.streams import matches
 
-    apply_shapes(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
+    apply_shapes(shapes, inputs)  # says what is wrong with a pattern, in the words of a run
     marks = [
-        Mark(argument=name, nested=not _is_tensor(value))
+        InputMark(argument=name, nested=not _is_tensor(value))
         for name, value in inputs.items()
         if any(matches(pattern, name) for pattern in shapes.mark_static)
     ]
     for pattern, dims in shapes.mark_dynamic.items():
         for name, value in inputs.items():
             if matches(pattern, name):
-                marks.append(Mark(argument=name, dims=_dims(name, value, dims), nested=not _is_tensor(value)))
+                marks.append(InputMark(argument=name, dims=_dims(name, value, dims), nested=not _is_tensor(value)))
     return tuple(marks)
 
 
@@ -183,7 +184,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def options_of(experiment: Experiment) -> dict[str, Any]:
-    """{genuine dotted path: value} of what differs from the defaults, in the order of the table."""
+    """{the vendor's dotted path: value} of what differs from the defaults, in the order of the table."""
     return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
 
 
@@ -309,7 +310,7 @@ def _value(kind: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _marked(mark: Mark) -> dict[str, Any]:
+def _marked(mark: InputMark) -> dict[str, Any]:
     argument = item("inputs", mark.argument)
     subject = Code("tensor") if mark.nested else argument
     calls = [call("torch._dynamo.mark_static", subject)]

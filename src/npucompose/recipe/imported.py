@@ -12,17 +12,19 @@ import yaml
 from attrs import frozen
 
 from npucompose.compose.conf import choices_of
-from npucompose.compose.inputs import matches
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
-from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import read
-from npucompose.recipe.values import Compile, Facts, TooLong
+from npucompose.recipe.values import CompileCall, Facts, TooLong
+from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
+from npucompose.schema.streams import matches
 from npucompose.table.modes import GE
 from npucompose.table.structure import structure
+from npucompose.targets import TARGETS
+from npucompose.targets.optional import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
 from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known
@@ -110,15 +112,15 @@ def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
     return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")
 
 
-def _chosen(facts: Facts) -> Compile:
+def _chosen(facts: Facts) -> CompileCall:
     """The first compilation; where there is none, one with the first backend or the first configuration."""
     if facts.compiles:
         return facts.compiles[0]
     config = facts.backends[0].config if facts.backends else facts.configs[0]
-    return Compile(config=config, dynamic=None, fullgraph=False, node=dialects.NO_CALL)
+    return CompileCall(config=config, dynamic=None, fullgraph=False, node=dialects.NO_CALL)
 
 
-def _others(facts: Facts, chosen: Compile) -> Iterator[Unread]:
+def _others(facts: Facts, chosen: CompileCall) -> Iterator[Unread]:
     """The configurations and compilations of which an experiment cannot be one, too."""
     for config in facts.configs:
         if config is not chosen.config and config.values:
@@ -131,7 +133,7 @@ def _others(facts: Facts, chosen: Compile) -> Iterator[Unread]:
             yield Unread(line=other.node.lineno, code=code, why="only one of several compilations can be told")
 
 
-def _keywords(compiled: Compile) -> tuple[bool | None, bool, bool]:
+def _keywords(compiled: CompileCall) -> tuple[bool | None, bool, bool]:
     return compiled.dynamic, compiled.fullgraph, compiled.cached
 
 
@@ -188,7 +190,8 @@ def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
     certain = [line for line, _, doubt in facts.hcom if not doubt]
     if mode == GE and certain:
         there = tree.get("target") or {}
-        kept = there if there.get("name") in ("npu", "npu_offline") else {"name": "npu"}
+        compiles = "name" in there and issubclass(TARGETS.get(there["name"]), VendorCompiled)
+        kept = there if compiles else {"name": "npu"}
         tree["target"] = {**kept, "patch_for_hcom": True}
         return []
     why = f"it does not act in mode={mode}; it acts in: {GE}"
@@ -211,7 +214,7 @@ def _hook(stage: str, node: ast.AST) -> Unread:
     return Unread(line=getattr(node, "lineno", 0), code=code[:100], why=f"{why} with stage {stage}")
 
 
-def _shapes(said: Compile, wrote: Mapping[str, Any], facts: Facts, notes: list[str]) -> dict[str, Any]:
+def _shapes(said: CompileCall, wrote: Mapping[str, Any], facts: Facts, notes: list[str]) -> dict[str, Any]:
     static = list(dict.fromkeys(argument for argument, dims in facts.marks if dims is None))
     dynamic: dict[str, list[int]] = {}
     for argument, dims in facts.marks:

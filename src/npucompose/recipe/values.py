@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, field, frozen
 
-from npucompose.recipe.genuine import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
+from npucompose.recipe.vendor_options import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 TOO_MANY = "it holds too many values"
@@ -34,7 +34,7 @@ class Unknown:
 
 
 @frozen(kw_only=True)
-class Argument:
+class Parameter:
     """An input of the model, or a parameter of a function, by name."""
 
     name: str
@@ -48,8 +48,8 @@ class Dotted:
 
 
 @frozen(kw_only=True, eq=False)
-class Doubt:
-    """A branch or a loop that may not be run: `Doubt(why="it depends on a condition")`."""
+class Branch:
+    """A branch or a loop that may not be run: `Branch(why="it depends on a condition")`."""
 
     why: str
 
@@ -65,7 +65,7 @@ class Config:
     hooks: dict[str, ast.AST] = field(factory=dict[str, ast.AST])
     rounds_set: set[str] = field(factory=set[str])
     """Attribute paths that were set in a round of a loop."""
-    branch: tuple[Doubt, ...] = ()
+    branch: tuple[Branch, ...] = ()
     """The branches in which it was made: what is set in the same branches is as certain as it is."""
 
     @property
@@ -86,12 +86,12 @@ class At:
 
 
 @frozen(kw_only=True)
-class Backend:
+class ScriptBackend:
     config: Config
 
 
 @frozen(kw_only=True)
-class Pool:
+class PoolHandle:
     """A handle of a graph memory pool, under the name of the variable that holds it."""
 
     name: str = ""
@@ -114,7 +114,7 @@ class Items:
     """A dict with text keys; what only running the script would put into it is under `**`."""
 
     items: dict[str, Value] = field(factory=dict)
-    branch: tuple[Doubt, ...] = ()
+    branch: tuple[Branch, ...] = ()
     """The branches in which it was made."""
 
     def rounds(self) -> Rounds | Unknown:
@@ -153,11 +153,13 @@ class Def:
 
 
 Held: TypeAlias = "Items | Rounds | Object | Def"
-Value: TypeAlias = "Const | Unknown | Argument | Dotted | Config | At | Backend | Pool | Filter | Logger | Held"
+Value: TypeAlias = (
+    "Const | Unknown | Parameter | Dotted | Config | At | ScriptBackend | PoolHandle | Filter | Logger | Held"
+)
 
 
 @frozen(kw_only=True, eq=False)
-class Compile:
+class CompileCall:
     """One torch.compile or cache_compile; a keyword that was not given has that function's own default."""
 
     config: Config
@@ -172,7 +174,7 @@ def plain(value: Value) -> Any:
     """The value as YAML would hold it; None for what is no plain value (and for None itself)."""
     if isinstance(value, Const):
         return value.value
-    if isinstance(value, Pool):
+    if isinstance(value, PoolHandle):
         return value.name or "pool"
     if isinstance(value, Filter):
         return list(value.patterns)
@@ -237,7 +239,7 @@ def constant(value: Any) -> Value:
 
 def named(value: Value, name: str) -> Value:
     """A pool takes the name of the first variable, attribute or key that holds it."""
-    return Pool(name=name) if isinstance(value, Pool) and not value.name else value
+    return PoolHandle(name=name) if isinstance(value, PoolHandle) and not value.name else value
 
 
 def module(name: str) -> Value:
@@ -277,8 +279,8 @@ class Facts:
     """Everything that a script says about compiling, in the order in which it says it."""
 
     configs: list[Config] = field(factory=list)
-    backends: list[Backend] = field(factory=list)
-    compiles: list[Compile] = field(factory=list)
+    backends: list[ScriptBackend] = field(factory=list)
+    compiles: list[CompileCall] = field(factory=list)
     marks: list[tuple[str, tuple[int, ...] | None]] = field(factory=list)
     """(argument, dimensions) of each mark_dynamic; None for the dimensions of a mark_static."""
     gears: list[tuple[str, Mapping[int, tuple[int, ...]]]] = field(factory=list)
@@ -292,19 +294,19 @@ class Facts:
     unread: list[Unread] = field(factory=list)
 
 
+@define(eq=False)
 class Analysis:
     """What is known at one place of a script: the facts so far, the branches around it, the work that is left."""
 
-    def __init__(self, torch_npu: str, steps: int) -> None:
-        self.torch_npu = torch_npu
-        self.facts = Facts()
-        self.steps_left = steps
-        self.rounds_deep = 0
-        """How many loops are read round for round at this place."""
-        self.set_by: dict[tuple[int, str], ast.AST] = {}
-        """{(configuration, path): the statement in a round that set it last}."""
-        self.branch: tuple[Doubt, ...] = ()
-        """The branches and loops that this place lies in; empty where an assignment certainly happens."""
+    torch_npu: str
+    steps_left: int
+    facts: Facts = field(factory=Facts)
+    rounds_deep: int = 0
+    """How many loops are read round for round at this place."""
+    set_by: dict[tuple[int, str], ast.AST] = field(factory=dict)
+    """{(configuration, path): the statement in a round that set it last}."""
+    branch: tuple[Branch, ...] = ()
+    """The branches and loops that this place lies in; empty where an assignment certainly happens."""
 
     @property
     def doubt(self) -> str:
@@ -318,11 +320,9 @@ class Analysis:
 
     @contextmanager
     def doubting(self, why: str) -> Iterator[None]:
-        before, self.branch = self.branch, (*self.branch, Doubt(why=why))
-        try:
-            yield
-        finally:
-            self.branch = before
+        before, self.branch = self.branch, (*self.branch, Branch(why=why))
+        yield  # what is raised inside ends the reading
+        self.branch = before
 
     def step(self, count: int = 1) -> None:
         self.steps_left -= count

@@ -21,7 +21,7 @@ from torch import fx
 from npucompose.machine import gc_paused
 from npucompose.replay import gate
 from npucompose.replay.capture import recorder
-from npucompose.replay.capture.kernels import Alone
+from npucompose.replay.capture.kernels import OneThread
 from npucompose.replay.executor.native import Call, Native, NativeFront
 from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
@@ -31,7 +31,7 @@ from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Root, ViewOfInput, Workers, lent_inputs
-from npucompose.results.streams import Verdict
+from npucompose.results.streams import TrialVerdict
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CapturedGraph:
         arena = arena.joined(executors.extension)
         assert arena.turns is not None
         way = executors.way(plan, *executors.threads(plan, workers, shared), workers, arena)
-        self.verdict: Verdict | None = None
+        self.verdict: TrialVerdict | None = None
         """What came of the trial of the streams; None where none was asked for."""
         if trial is not None:
             way, self.verdict = trial.judged(
@@ -140,7 +140,7 @@ class CapturedGraph:
         Raises CaptureError, naming the operator and the model's line, for what cannot be replayed.
         """
         return cls._captured(
-            lambda alone: (recorder.record(graph_module, inputs, alone), None), graph_module, inputs, **how
+            lambda one_thread: (recorder.record(graph_module, inputs, one_thread), None), graph_module, inputs, **how
         )[0]
 
     @classmethod
@@ -161,12 +161,12 @@ class CapturedGraph:
 
         There may be several recordings of one plan.
         """
-        return cls._captured(lambda _alone: (plan, None), None, inputs, **how)[0]
+        return cls._captured(lambda _one_thread: (plan, None), None, inputs, **how)[0]
 
     @classmethod
     def _captured(
         cls,
-        run: Callable[[Alone | None], tuple[Plan, Any]],
+        run: Callable[[OneThread | None], tuple[Plan, Any]],
         graph_module: fx.GraphModule | None,
         inputs: Sequence[Any],
         *,
@@ -185,7 +185,7 @@ class CapturedGraph:
                 gate.check_input(index, value)
         with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
-            plan, results = run(executors.alone(workers))
+            plan, results = run(executors.one_thread(workers))
             recorded = time.perf_counter()
             with isolated_capture():
                 captured = cls(

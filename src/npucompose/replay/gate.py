@@ -294,7 +294,7 @@ def isolated_capture() -> Iterator[Sequence[TorchDispatchMode]]:
 
 
 def under(modes: Sequence[TorchDispatchMode], operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`operator(*args, **kwargs)` with these modes on again: they may have something to say about a stranger's."""
+    """`operator(*args, **kwargs)` with these modes on again: others' operators may concern them."""
     with contextlib.ExitStack() as stack:
         for mode in reversed(modes):
             stack.enter_context(mode)

@@ -206,7 +206,7 @@ class Admission:
     """What captures have taken, the first two left out."""
     captures: int = 0
     calls: int = 0
-    """Calls of which this was told: all but those that meet the recording that the call before them met."""
+    """All calls but those that meet the recording that the call before them met."""
     _came: OrderedDict[Hashable, int] = field(factory=OrderedDict)
 
     def call(self) -> int:

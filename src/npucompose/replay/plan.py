@@ -18,7 +18,7 @@ from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
 
 from npucompose.machine import usable_cores
-from npucompose.replay.operands import Layout, layout_of, traits_of
+from npucompose.replay.operands import Layout, span_of, traits_of
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.streams.assignment import fewest_events
 
@@ -150,7 +150,7 @@ class Plan:
     register_roots: dict[int, Root]
     views_resolved: int
     constants: int
-    unlike_alone: str = ""
+    thread_sensitive: str = ""
     """The first operator that gives other bits on one thread; looked at only where streams are asked for."""
 
     def root_of(self, operand: Slot | Register) -> Root:
@@ -336,15 +336,9 @@ def _pieces(roots: Sequence[Root], sharing: frozenset[int]) -> dict[int, int]:
     outside = [root for root in roots if root.kind in ("input", "attribute") and root not in overlapping]
     piece = {id(root): id(overlapping[0]) for root in overlapping}
     end, first = 0, 0
-    for begin, stop, root in sorted(_spans(outside), key=lambda span: span[:2]):
+    spans = [(*span_of(root.contents), root) for root in outside]
+    for begin, stop, root in sorted(spans, key=lambda span: span[:2]):
         if begin >= end:
             first = id(root)
         piece[id(root)], end = first, max(end, stop)
     return piece
-
-
-def _spans(roots: Sequence[Root]) -> Iterator[tuple[int, int, Root]]:
-    for root in roots:
-        low, high = layout_of(root.contents).span()
-        base = root.contents.untyped_storage().data_ptr() if high > low else 0
-        yield base + low, base + high, root

@@ -47,8 +47,8 @@ STEPS = 1 / math.log(SAME)
 
 
 @frozen(kw_only=True)
-class Line:
-    """One run in a table; `name` is what a person calls it: its folder, or what tells it from the others."""
+class RunLine:
+    """One run in a table; `name` is what a person calls it: its folder, or what sets it apart from the others."""
 
     name: str
     status: Status
@@ -62,15 +62,15 @@ class Line:
     """Where its report.json lies."""
 
 
-def columns(lines: Sequence[Line]) -> tuple[str, ...]:
+def columns(lines: Sequence[RunLine]) -> tuple[str, ...]:
     """Choices that are not the same everywhere, and figures that somebody has."""
     values = {name: {getattr(line.figures, name) for line in lines} for name in (*CHOICES, *MEASURED)}
     varying = [name for name in CHOICES if len(values[name]) > 1]
     return (*varying, *(name for name in MEASURED if values[name] - {None}))
 
 
-def as_table(lines: Sequence[Line]) -> Table:
-    """For a terminal, where room is scarce: no choice that the names say already, and no process peak."""
+def as_table(lines: Sequence[RunLine]) -> Table:
+    """For a terminal, where space is scarce: no choice that the names say already, and no process peak."""
     said = {name for name in CHOICES if all(f"{name}=" in line.name for line in lines)}
     names = [name for name in columns(lines) if name not in said and name != "peak_rss_bytes"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -99,7 +99,7 @@ def as_table(lines: Sequence[Line]) -> Table:
     return table
 
 
-def as_markdown(lines: Sequence[Line]) -> str:
+def as_markdown(lines: Sequence[RunLine]) -> str:
     """For a pull request."""
     names = columns(lines)
     marked = any(line.front for line in lines)
@@ -118,7 +118,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(map(_in_markdown, row))} |\n" for row in rows)
 
 
-def as_csv(lines: Sequence[Line]) -> str:
+def as_csv(lines: Sequence[RunLine]) -> str:
     """For a spreadsheet: every column, numbers in the units that their names say."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -130,11 +130,11 @@ def as_csv(lines: Sequence[Line]) -> str:
     return text.getvalue()
 
 
-def mark(line: Line) -> str:
+def mark(line: RunLine) -> str:
     return FRONT if line.front else ""
 
 
-def shown(line: Line, name: str) -> str:
+def shown(line: RunLine, name: str) -> str:
     """A figure or a choice of a run in words, empty where it has none: `shown(line, "p50_us")` is `517.0 µs`."""
     value = getattr(line.figures, name)
     if value is None:
@@ -204,7 +204,7 @@ class Timed(NamedTuple):
     compile_s: float | None
 
 
-def timed(lines: Sequence[Line]) -> dict[int, Timed]:
+def timed(lines: Sequence[RunLine]) -> dict[int, Timed]:
     """{number of a line: its figures} of those that did their work right and were timed."""
     found: dict[int, Timed] = {}
     for n, line in enumerate(lines):
@@ -248,7 +248,7 @@ def best(runs: Mapping[K, Timed]) -> frozenset[K]:
     return frozenset[K]().union(*fronts)
 
 
-def with_front(lines: Sequence[Line]) -> tuple[Line, ...]:
+def with_front(lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
     """The lines, those on the front of their work marked."""
     marked = best(timed(lines))
     return tuple(attrs.evolve(line, front=n in marked) for n, line in enumerate(lines))

@@ -21,7 +21,7 @@ from rich.text import Text
 from npucompose.report import html
 from npucompose.report.compare import (
     HEADS,
-    Line,
+    RunLine,
     by_work,
     columns,
     mark,
@@ -63,8 +63,8 @@ class Fact:
 
 
 @frozen(kw_only=True)
-class Difference:
-    """`Difference(part="configuration", name="mode.name", one="eager", other="reduce-overhead", …)`."""
+class RunDifference:
+    """`RunDifference(part="configuration", name="mode.name", one="eager", other="reduce-overhead", …)`."""
 
     part: str
     name: str
@@ -113,22 +113,22 @@ def _result(report: Report) -> Iterator[tuple[str, Any]]:
         yield from (
             (f"numerics.{name}", getattr(report.numerics, name)) for name in ("bitwise", "passed", "max_abs_err")
         )
-    line = Line(name="", status=report.status, figures=Figures.from_report(report))
+    line = RunLine(name="", status=report.status, figures=Figures.from_report(report))
     yield from ((name, shown(line, name)) for name in MEASURED)
 
 
-def differences(one: Report, other: Report) -> tuple[Difference, ...]:
+def differences(one: Report, other: Report) -> tuple[RunDifference, ...]:
     """What is not the same in two runs; a name that only one of them has is absent (empty) in the other."""
     a, b = ({(fact.part, fact.name): fact for fact in facts(report)} for report in (one, other))
     parts = tuple(dict.fromkeys(part for part, _ in (*a, *b)))
-    found: list[Difference] = []
+    found: list[RunDifference] = []
     for part, name in sorted(dict.fromkeys((*a, *b)), key=lambda key: parts.index(key[0])):
         absent = Fact(part=part, name=name, text="")
         x, y = a.get((part, name), absent), b.get((part, name), absent)
         if x.text != y.text:
             text, other_text = beside_each_other(x.text, y.text)
             said_by = (x.said_by, y.said_by)
-            found.append(Difference(part=part, name=name, one=text, other=other_text, said_by=said_by))
+            found.append(RunDifference(part=part, name=name, one=text, other=other_text, said_by=said_by))
     return tuple(found)
 
 
@@ -146,7 +146,7 @@ def _window(text: str, start: int) -> str:
     return f"{before}{text[start : start + CUT]}{after}"
 
 
-def difference_text(found: Sequence[Difference]) -> Text:
+def difference_text(found: Sequence[RunDifference]) -> Text:
     """For a terminal: a heading for each part, a line for each difference, below it who said so."""
     text, before = Text(), ""
     for d in found:
@@ -159,13 +159,13 @@ def difference_text(found: Sequence[Difference]) -> Text:
     return text
 
 
-def difference_markdown(found: Sequence[Difference]) -> str:
+def difference_markdown(found: Sequence[RunDifference]) -> str:
     rows = [["", "", "one", "other", "said by"], ["---"] * 5]
     rows += [[d.part, d.name, d.one, d.other, " / ".join(d.said_by).strip(" /")] for d in found]
     return markdown_table(rows)
 
 
-def as_json(found: Sequence[Difference]) -> str:
+def as_json(found: Sequence[RunDifference]) -> str:
     return json.dumps([attrs.asdict(d) for d in found], indent=2, ensure_ascii=False)
 
 
@@ -245,14 +245,14 @@ def _agrees(numerics: Numerics | None) -> str:
 
 
 @frozen(kw_only=True)
-class Compared:
+class ComparedRun:
     """A line of the table with its report, where there is one."""
 
-    line: Line
+    line: RunLine
     report: Report | None = None
 
 
-def render(runs: Sequence[Compared], counts: Mapping[str, int]) -> str:
+def render(runs: Sequence[ComparedRun], counts: Mapping[str, int]) -> str:
     """The whole document; `counts` are those of all runs, of which `runs` may be the first few."""
     lines, total = [run.line for run in runs], sum(counts.values())
     names = columns(lines)
@@ -275,7 +275,7 @@ def _head(name: str) -> tuple[str, bool]:
     return HEADS.get(name, name), name not in CHOICES
 
 
-def _row(number: int, line: Line, names: Sequence[str]) -> dict[str, Any]:
+def _row(number: int, line: RunLine, names: Sequence[str]) -> dict[str, Any]:
     """Figures are (words, what the column is sorted by, is it a number); nothing to sort by where there is no value."""
     return {
         "number": number,
@@ -288,13 +288,13 @@ def _row(number: int, line: Line, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _rest_of_name(line: Line, names: Sequence[str]) -> str:
+def _rest_of_name(line: RunLine, names: Sequence[str]) -> str:
     """Without the choices that have a column of their own."""
     said = tuple(f"{name}=" for name in names if name in CHOICES)
     return " ".join(word for word in line.name.split(" ") if not word.startswith(said)) if said else line.name
 
 
-def _kinds(lines: Sequence[Line]) -> Iterator[tuple[str, list[Any]]]:
+def _kinds(lines: Sequence[RunLine]) -> Iterator[tuple[str, list[Any]]]:
     """(kind of work, its pictures) of those that two runs or more have in common."""
     runs = timed(lines)
     points = objectives(runs)
@@ -322,7 +322,7 @@ def _seconds(value: float) -> str:
     return as_time(value * 1e6)
 
 
-def _differences(runs: Sequence[Compared]) -> dict[str, Any]:
+def _differences(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     reports = [(n, run.line.name, run.report) for n, run in enumerate(runs, start=1) if run.report is not None]
     if len(reports) < 2:
         return {"reports": []}
@@ -334,7 +334,7 @@ def _differences(runs: Sequence[Compared]) -> dict[str, Any]:
     }
 
 
-def difference_rows(found: Sequence[Difference]) -> list[tuple[str, ...]]:
+def difference_rows(found: Sequence[RunDifference]) -> list[tuple[str, ...]]:
     """Part, name, both values, who said them."""
     return [(d.part, d.name, d.one or ABSENT, d.other or ABSENT, " → ".join(filter(None, d.said_by))) for d in found]
 

@@ -18,13 +18,20 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.report.words import as_count, contract_words, written
+from npucompose.report.terminal import rows
+from npucompose.report.words import TITLES, path_words, value_words
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
-from npucompose.results.graphs import Adaptation, DryRun
-from npucompose.results.sinking import Blame, Explanation, GraphKind, SinkingFacts, Step, StepStatus, Verdict
+from npucompose.results.graphs import DryRun
+from npucompose.results.sinking import (
+    Blame,
+    DiagnosisStep,
+    Explanation,
+    GraphKind,
+    SinkingFacts,
+    StepStatus,
+)
 from npucompose.table.structure import facts_of
 
-TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STYLES: Mapping[StepStatus, str] = {"ok": "green", "problem": "bold red", "unknown": "yellow", "skipped": "dim"}
 KINDS: Mapping[GraphKind, str] = {
     "static": "green",
@@ -72,10 +79,6 @@ def as_json(found: Explanation | DryRun) -> str:
     return json.dumps(facts_of(found), indent=2, ensure_ascii=False)
 
 
-def path_words(facts: SinkingFacts) -> str:
-    return f"path {facts.path}" if facts.path is not None else "no path"
-
-
 def _title(asked: Mapping[str, str]) -> str:
     return " · ".join(choice if group in ("model", "file") else f"{group}={choice}" for group, choice in asked.items())
 
@@ -84,18 +87,6 @@ def _verdicts(facts: SinkingFacts) -> Iterator[tuple[Text, Text, Text]]:
     for name, verdict in facts.verdicts().items():
         value = Text(" · ".join(value_words(verdict)), style=KINDS[verdict.value])
         yield Text(f"  {TITLES[name]}"), value, Text("\n".join(verdict.evidence))
-
-
-def verdict_words(name: str, verdict: Verdict) -> str:
-    """`GE build static (derived)`."""
-    value, *certainty = value_words(verdict)
-    return f"{TITLES[name]} {value}{''.join(f' ({words})' for words in certainty)}"
-
-
-def value_words(verdict: Verdict) -> tuple[str, ...]:
-    """Value and certainty; of a graph that does not exist nothing is unsure."""
-    seen = verdict.value == "failed" and verdict.certainty == "unknown"
-    return (verdict.value,) if seen else (verdict.value, verdict.certainty)
 
 
 def _blame(blame: tuple[Blame, ...]) -> Iterator[tuple[Text, Text, Text]]:
@@ -108,7 +99,7 @@ def _blame(blame: tuple[Blame, ...]) -> Iterator[tuple[Text, Text, Text]]:
         yield Text("  to blame"), Text(one.graph or ""), Text(f"{who}\n{rule}{one.reason}{where}")
 
 
-def _steps(steps: tuple[Step, ...]) -> Iterator[tuple[Text, Text, Text]]:
+def _steps(steps: tuple[DiagnosisStep, ...]) -> Iterator[tuple[Text, Text, Text]]:
     for step in steps:
         words = Text(f"{step.title}")
         words.append("".join(f"\n{line}" for line in step.evidence), style="dim")
@@ -130,31 +121,7 @@ def render_dry_run(found: DryRun, console: Console) -> None:
 
 
 def dry_run_lines(found: DryRun) -> Iterator[Text]:
-    title = " · ".join(choice if group == "model" else f"{group}={choice}" for group, choice in found.asked.items())
-    yield Text(title, style="bold")
-    for one in found.adaptations:
-        yield from _hunk(one)
-    for text in found.untouched:
-        yield Text(f"  no rule holds for {text}", style="dim")
-    if found.compiler is not None:
-        yield Text(f"the compiler then says: {found.compiler}", style="yellow")
-    rejected = len(found.rejections)
-    words = [as_count(found.graphs, "graph"), f"{as_count(len(found.adaptations) - rejected, 'node')} adapted"]
-    words.append(f"{rejected} rejected")
-    words += [f"{len(found.untouched)} left as they are"] if found.untouched else []
-    yield Text(" · ".join(words), style="bold")
-
-
-def _hunk(one: Adaptation) -> Iterator[Text]:
-    rule = f"rule {one.rule} ({one.kind})"
-    if one.rejected is None:
-        rule += f" · {contract_words(one.rtol, one.atol)}{', ranges checked' if one.range_check else ''}"
-    yield Text(" · ".join(word for word in (f"@@ {one.graph} {one.node} @@ {rule}", one.source) if word), style="cyan")
-    yield Text(f"- {one.before}", style="red")
-    for text in one.after:
-        yield Text(f"+ {text}", style="green")
-    if one.rejected is not None:
-        yield Text(f"! {one.rejected}", style="bold red")
+    return (line for _, line in rows("dry_run.txt", run=found, title=_title(found.asked)))
 
 
 def below(settings: Sequence[Setting], path: str) -> tuple[Setting, ...]:
@@ -177,17 +144,10 @@ def render_settings(settings: Sequence[Setting], console: Console, *, under: str
     Without `under` the compiler's untouched options are counted and not listed.
     """
     shown = below(settings, under) if under else tuple(one for one in settings if not _untouched(one))
-    for said_by in sorted(dict.fromkeys(one.said_by for one in shown), key=_rank):
-        console.print(Text(said_by, style="bold"), soft_wrap=True)
-        for one in shown:
-            if one.said_by == said_by:
-                console.print(Text(f"  {one.option}={written(one.value)}"), soft_wrap=True)
-                if one.why_not is not None:
-                    console.print(Text(f"    does not act: {one.why_not}", style="yellow"), soft_wrap=True)
-    left = len(settings) - len(shown)
-    if left and not under:
-        words = f"{as_count(left, 'option')} of the compiler at their default: --under compiler lists them"
-        console.print(Text(words, style="dim"), soft_wrap=True)
+    said_by = sorted(dict.fromkeys(one.said_by for one in shown), key=_rank)
+    groups = [(name, [one for one in shown if one.said_by == name]) for name in said_by]
+    for _, line in rows("settings.txt", groups=groups, left=0 if under else len(settings) - len(shown)):
+        console.print(line, soft_wrap=True)
 
 
 def _rank(said_by: str) -> int:

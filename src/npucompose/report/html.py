@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
-from npucompose.report.explain import TITLES, path_words, value_words
 from npucompose.report.words import (
+    TITLES,
     as_bytes,
     as_count,
     as_time,
@@ -27,10 +27,12 @@ from npucompose.report.words import (
     numerics_notes,
     overwrites_words,
     partition_words,
+    path_words,
     ran_as,
     rule_words,
     status_words,
     stream_words,
+    value_words,
     variant_cells,
     why_untimed,
     written,

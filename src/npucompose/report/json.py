@@ -19,14 +19,14 @@ from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.input_safety import read_text
 from npucompose.report.words import written
-from npucompose.results.measured import Timing
+from npucompose.results.measured import TimeSamples
 from npucompose.results.record import MEASURED, Figures, Report
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.table.structure import flat
 
 FILE_NAME = "report.json"
 MOST_BYTES = 100_000_000
-"""Read of a file that may be a stranger's."""
+"""Read of a file that may be untrusted."""
 Entry = dict[str, Any]
 
 
@@ -125,7 +125,7 @@ class Tracked:
     files: tuple[Path, ...]
 
     @staticmethod
-    def of(report: Report, folder: Path) -> Tracked:
+    def from_report(report: Report, folder: Path) -> Tracked:
         """Wrong results have no speed here either."""
         figures = Figures.from_report(report)
         timings = _timings(report) if figures.p50_us is not None else {}
@@ -141,7 +141,7 @@ class Tracked:
         )
 
 
-def _timings(report: Report) -> dict[str, Timing]:
+def _timings(report: Report) -> dict[str, TimeSamples]:
     times = report.stages.benchmark
     return {} if times is None else {times.candidate: times, **times.baselines}
 
@@ -151,7 +151,7 @@ def _figures(figures: Figures) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
-def _summaries(timings: Mapping[str, Timing]) -> Iterator[tuple[str, float]]:
+def _summaries(timings: Mapping[str, TimeSamples]) -> Iterator[tuple[str, float]]:
     for name, timing in timings.items():
         for figure in ("p50_us", "p90_us", "p99_us", "mean_us"):
             yield f"latency.{name}.{figure}", getattr(timing, figure)

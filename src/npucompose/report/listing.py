@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
-from npucompose.compose.conf import files_of
+from npucompose.compose.conf import WITHOUT_YAML, files_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown, visible
 from npucompose.registry import OURS, Registry
 from npucompose.report.words import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
-from npucompose.vendor.option_specs import Leaf, shown
+from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import known, tree_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ Registries = Mapping[str, Registry[Any]]
 
 
 @frozen(kw_only=True)
-class Entry:
+class ListedChoice:
     """One YAML of a group, or what has none: its name, the first line about it, where it lies, who brings it."""
 
     name: str
@@ -68,7 +68,7 @@ def kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS, *KINDS.values())))
 
 
-def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None = None) -> tuple[Entry, ...]:
+def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None = None) -> tuple[ListedChoice, ...]:
     """The choices of a group by name: `choices("modes", [Path("conf")])[0].name` is `eager`.
 
     A name in several folders of `conf` is the first one's: give them in the order of Hydra's search path. `packages`
@@ -78,20 +78,23 @@ def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None
     if folder not in KINDS.values():
         raise ConfigError(unknown("list", kind, (*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS)))
     found = {
-        file.stem: Entry(
+        file.stem: ListedChoice(
             name=file.stem, doc=first_comment(file), file=str(file), package=(packages or {}).get(root, OURS)
         )
         for root in reversed(conf)
         for file in files_of(root / folder)
     }
+    if folder in WITHOUT_YAML:
+        found |= {entry.name: entry for entry in registered(WITHOUT_YAML[folder], but=found)}
     return tuple(found[name] for name in sorted(found))
 
 
-def registered(registry: Registry[Any]) -> tuple[Entry, ...]:
+def registered(registry: Registry[Any], but: Container[str] = ()) -> tuple[ListedChoice, ...]:
     """What has no YAML, in the order of its registry: the first line of its docstring."""
+    found = registry.every([name for name in registry.names() if name not in but])
     return tuple(
-        Entry(name=name, doc=(one.__doc__ or "").partition("\n")[0], file="", package=registry.package(name))
-        for name, one in registry.every().items()
+        ListedChoice(name=name, doc=(one.__doc__ or "").partition("\n")[0], file="", package=registry.package(name))
+        for name, one in found.items()
     )
 
 
@@ -137,7 +140,7 @@ def options(under: str = "", version: str | None = None) -> tuple[dict[str, Any]
     )
 
 
-def _table(version: str | None) -> Mapping[str, Leaf]:
+def _table(version: str | None) -> Mapping[str, OptionSpec]:
     return LEAVES if version is None else tree_of(known(version, "--torch-npu"))
 
 
@@ -193,7 +196,7 @@ SOC_HEAD = ("soc", "family", "cube", "vector", "memory", "L2", "MHz", "streams Ã
 
 
 def socs() -> tuple[dict[str, Any], ...]:
-    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody tells."""
+    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody says."""
     known = devices.table()
     return tuple(
         {

@@ -236,32 +236,24 @@ class Dot:
     at: tuple[float, ...]
 
 
-@frozen(kw_only=True)
-class Frame:
-    """Of a picture of dots."""
-
-    width: int = 420
-    height: int = 300
-    left: int = 82
-    bottom: int = 26
-    top: int = 6
-    right: int = 30
-    radius: int = 7
-    margin: float = 0.05
-    """So that no dot lies on it."""
-    marks: int = 3
-
-    def x(self, place: float) -> float:
-        return self.left + self._inside(place) * (self.width - self.left - self.right)
-
-    def y(self, place: float) -> float:
-        return self.height - self.bottom - self._inside(place) * (self.height - self.bottom - self.top)
-
-    def _inside(self, place: float) -> float:
-        return self.margin + (1 - 2 * self.margin) * place
+FRAME = {"width": 420, "height": 300, "left": 82, "bottom": 26, "top": 6, "right": 30, "radius": 7}
+"""Of a picture of dots."""
+MARGIN = 0.05
+"""So that no dot lies on it."""
+MARKS = 3
 
 
-FRAME = Frame()
+def _framed(place: float, low: float, high: float) -> float:
+    """Where a place between 0 and 1 lies between two edges of the frame."""
+    return low + (MARGIN + (1 - 2 * MARGIN) * place) * (high - low)
+
+
+def _x(place: float) -> float:
+    return _framed(place, FRAME["left"], FRAME["width"] - FRAME["right"])
+
+
+def _y(place: float) -> float:
+    return _framed(place, FRAME["height"] - FRAME["bottom"], FRAME["top"])
 
 
 def scatter(
@@ -278,20 +270,20 @@ def scatter(
     drawn: list[Drawing] = []
     for dot in sorted(dots, key=lambda dot: dot.front):
         values = [dot.at[axis] for axis in axes]
-        x = FRAME.x(across.place(values[0]))
+        x = _x(across.place(values[0]))
         drawn.append(
             {
                 "dot": dot,
                 "words": f"{dot.label} {dot.name}: {words[0](values[0])}, {words[1](values[1])}",
                 "x": x,
-                "y": FRAME.y(up.place(values[1])),
-                "number_on_the_left": x > FRAME.width - FRAME.right - 40,
+                "y": _y(up.place(values[1])),
+                "number_on_the_left": x > FRAME["width"] - FRAME["right"] - 40,
             }
         )
     return {
         "title": f"{names[1]} over {names[0]}",
         "frame": FRAME,
-        "across": [(words[0](mark), FRAME.x(across.place(mark))) for mark in across.marks(FRAME.marks)],
-        "up": [(words[1](mark), FRAME.y(up.place(mark))) for mark in up.marks(FRAME.marks)],
+        "across": [(words[0](mark), _x(across.place(mark))) for mark in across.marks(MARKS)],
+        "up": [(words[1](mark), _y(up.place(mark))) for mark in up.marks(MARKS)],
         "dots": drawn,
     }

@@ -10,7 +10,7 @@ The rows are templates/terminal.txt. No speed is printed beside results that are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report import words
-from npucompose.report.explain import path_words, verdict_words
 from npucompose.results.graphs import npu_words
 from npucompose.results.record import Report
 from npucompose.results.sinking import NpuFacts, SinkingFacts
@@ -41,17 +40,23 @@ def render(report: Report, console: Console, path: Path | str | None = None) -> 
     body.add_column(style="dim", no_wrap=True)
     body.add_column(overflow="fold")
     before = ""
-    for row in filter(None, _template().render(report=report).split("\n")):
-        label, style, text = row.split("|", 2)
-        body.add_row("" if label == before else f"  {label}", Text(text.replace(BROKEN, "\n"), style=style))
+    for label, text in rows("terminal.txt", report=report):
+        body.add_row("" if label == before else f"  {label}", text)
         before = label
     console.print(body)
     if path is not None:
         console.print(Text(f"  report: {path}"), soft_wrap=True)  # one line however long, so that it can be copied
 
 
+def rows(template: str, **values: object) -> Iterator[tuple[str, Text]]:
+    """(label, words) of each row of a template: a row is a line `label|style|words`."""
+    for row in filter(None, _environment().get_template(template).render(values).split("\n")):
+        label, style, text = row.split("|", 2)
+        yield label, Text(text.replace(BROKEN, "\n"), style=style)
+
+
 @cache
-def _template() -> Any:
+def _environment() -> Any:
     import jinja2
 
     made = jinja2.Environment(
@@ -62,9 +67,9 @@ def _template() -> Any:
         lstrip_blocks=True,
         autoescape=False,
     )
-    ours = (choice, counted, joined, verdicts_words, path_words, npu_words)
+    ours = (choice, counted, joined, verdicts_words, npu_words)
     made.globals.update({**vars(words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
-    return made.get_template("terminal.txt")
+    return made
 
 
 def _in_a_row(value: Any) -> str:
@@ -100,4 +105,4 @@ def counted(npu: NpuFacts) -> list[str]:
 
 
 def verdicts_words(facts: SinkingFacts) -> list[str]:
-    return [verdict_words(name, verdict) for name, verdict in facts.verdicts().items()]
+    return [words.verdict_words(name, verdict) for name, verdict in facts.verdicts().items()]

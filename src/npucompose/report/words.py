@@ -12,7 +12,7 @@ from npucompose.results.measured import (
     CallStatistics,
     Candidate,
     Cause,
-    Memory,
+    MemoryFacts,
     ModeFacts,
     ModeTime,
     Numerics,
@@ -20,7 +20,9 @@ from npucompose.results.measured import (
     Variant,
 )
 from npucompose.results.record import Report, Status, StreamFacts
+from npucompose.results.sinking import SinkingFacts, SinkingVerdict
 
+TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",
     "expect_failed": "an expectation failed",
@@ -194,7 +196,7 @@ def overwrites_words(report: Report) -> list[str]:
     return [graph.overwrites.words(graph.id) for graph in report.graphs if graph.overwrites is not None]
 
 
-def memory_words(memory: Memory) -> list[str]:
+def memory_words(memory: MemoryFacts) -> list[str]:
     """`pool 9.2 KiB (160.0 KiB without reuse, 4.0 KiB live at most)`, `process peak 512.0 MiB`, the device's peak."""
     apart, taken = memory.pool_bytes, memory.taken_bytes
     shared = apart is not None and taken is not None and taken < apart
@@ -336,3 +338,19 @@ def rule_words(rule: RuleFacts) -> list[str]:
     words += [f"through {rule.way}"] if rule.way else []
     error = f"largest error {rule.max_abs_err:.3g} of " if rule.max_abs_err is not None else ""
     return [*words, f"{error}{contract_words(rule.rtol, rule.atol)}"]
+
+
+def path_words(facts: SinkingFacts) -> str:
+    return f"path {facts.path}" if facts.path is not None else "no path"
+
+
+def verdict_words(name: str, verdict: SinkingVerdict) -> str:
+    """`GE build static (derived)`."""
+    value, *certainty = value_words(verdict)
+    return f"{TITLES[name]} {value}{''.join(f' ({words})' for words in certainty)}"
+
+
+def value_words(verdict: SinkingVerdict) -> tuple[str, ...]:
+    """Value and certainty; of a graph that does not exist nothing is unsure."""
+    seen = verdict.value == "failed" and verdict.certainty == "unknown"
+    return (verdict.value,) if seen else (verdict.value, verdict.certainty)

@@ -26,7 +26,7 @@ Candidate = Literal["replay", "compiled", "eager"]
 
 
 @frozen(kw_only=True)
-class Timing:
+class TimeSamples:
     """Samples of one candidate and what is read from them; made by `npucompose.measure.timing.Samples`."""
 
     samples_us: tuple[float, ...]
@@ -58,7 +58,7 @@ class Variant:
     max_abs_err: float | None = None
     problem: str | None = None
     """Why it could not be compiled, or what differs."""
-    timing: Timing | None = None
+    timing: TimeSamples | None = None
     ratio: float | None = None
     """Its time by that of all passes, round by round: above 1 it takes longer."""
 
@@ -97,7 +97,7 @@ class ModeTime:
     """Why it could not be compiled, or what differs."""
     idle: tuple[str, ...] = ()
     """Options of the experiment that do not act in this mode."""
-    timing: Timing | None = None
+    timing: TimeSamples | None = None
     behind: Behind | None = None
     """None for the fastest, and for what was not timed."""
 
@@ -168,32 +168,32 @@ class Overwrites:
 
 
 @frozen
-class Tolerance:
+class NumericTolerance:
     rtol: float
     atol: float
 
-    def widened(self, other: Tolerance) -> Tolerance:
+    def widened(self, other: NumericTolerance) -> NumericTolerance:
         """Whichever allows more; what must be exact (integers) stays so."""
         if self == EXACT:
             return self
-        return Tolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
+        return NumericTolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
 
 
-EXACT = Tolerance(0.0, 0.0)
+EXACT = NumericTolerance(0.0, 0.0)
 
-TOLERANCES: Mapping[str, Tolerance] = {
-    "float64": Tolerance(1e-9, 1e-9),
-    "float32": Tolerance(1e-4, 1e-5),
-    "float16": Tolerance(1e-2, 1e-3),
-    "bfloat16": Tolerance(3e-2, 1e-2),
-    "float8": Tolerance(2e-1, 1e-1),
-    "complex128": Tolerance(1e-9, 1e-9),
-    "complex64": Tolerance(1e-4, 1e-5),
-    "complex32": Tolerance(1e-2, 1e-3),
+TOLERANCES: Mapping[str, NumericTolerance] = {
+    "float64": NumericTolerance(1e-9, 1e-9),
+    "float32": NumericTolerance(1e-4, 1e-5),
+    "float16": NumericTolerance(1e-2, 1e-3),
+    "bfloat16": NumericTolerance(3e-2, 1e-2),
+    "float8": NumericTolerance(2e-1, 1e-1),
+    "complex128": NumericTolerance(1e-9, 1e-9),
+    "complex64": NumericTolerance(1e-4, 1e-5),
+    "complex32": NumericTolerance(1e-2, 1e-3),
 }
 
 
-def tolerance_of(dtype: str) -> Tolerance:
+def tolerance_of(dtype: str) -> NumericTolerance:
     """The row of the table for `float32` or `torch.float32`; EXACT for integers and bool."""
     name = dtype.removeprefix("torch.")
     return TOLERANCES.get("float8" if name.startswith("float8") else name, EXACT)
@@ -244,7 +244,7 @@ class Numerics:
 
 
 @frozen(kw_only=True)
-class Memory:
+class MemoryFacts:
     pool_bytes: int | None = None
     """Each recording's, added up: what they would take apart."""
     shared_pool_bytes: int | None = None

@@ -29,7 +29,7 @@ DUMPS: Mapping[str, str] = {ACLGRAPH: "dump_config.enable_dump", NPUGRAPH_EX: "n
 
 
 @frozen(kw_only=True)
-class Found:
+class ClaimResult:
     """One claim of a result file."""
 
     name: str
@@ -39,12 +39,12 @@ class Found:
 
 
 @frozen(kw_only=True)
-class Results:
+class DeviceResults:
     """A result file: the device, and what came of every claim."""
 
     file: str
     device: Mapping[str, Any]
-    claims: Mapping[str, Found]
+    claims: Mapping[str, ClaimResult]
     data: Mapping[str, Any] = field(factory=dict[str, Any], repr=False)
 
     @property
@@ -55,7 +55,7 @@ class Results:
         return ", ".join([str(self.device.get("soc") or self.device.get("name") or "?"), *said])
 
 
-def read(path: Path, text: str) -> Results:
+def read(path: Path, text: str) -> DeviceResults:
     """A result file's text; ConfigError says what is wrong with it."""
     try:
         data: Any = json.loads(text)
@@ -70,7 +70,7 @@ def read(path: Path, text: str) -> Results:
             f"{path} has schema {whole.get('schema')!r}, and this version reads {SCHEMA}: prove it again."
         )
     found = [_claim(path, row) for row in cast("list[Any]", claims)]
-    return Results(
+    return DeviceResults(
         file=str(path),
         device=cast("Mapping[str, Any]", device),
         claims={claim.name: claim for claim in found},
@@ -78,7 +78,7 @@ def read(path: Path, text: str) -> Results:
     )
 
 
-def _claim(path: Path, row: Any) -> Found:
+def _claim(path: Path, row: Any) -> ClaimResult:
     outcomes: tuple[Outcome, ...] = get_args(Outcome)
     one: Mapping[str, Any] = cast("Mapping[str, Any]", row) if isinstance(row, dict) else {}
     name, outcome = one.get("name"), one.get("verdict")
@@ -86,7 +86,7 @@ def _claim(path: Path, row: Any) -> Found:
         shown = repr(cast("object", row))[:120]
         raise ConfigError(f"{path}: each claim needs a name and a verdict, one of {listed(outcomes)}: {shown}.")
     error = one.get("error")
-    return Found(
+    return ClaimResult(
         name=name,
         outcome=outcome,
         says=str(one.get("says", "")),
@@ -163,7 +163,7 @@ OF_GE: Mapping[str, Rests] = {
 }
 
 
-def refuted(experiment: Experiment, results: Results, also: Sequence[str] = ()) -> tuple[str, ...]:
+def refuted(experiment: Experiment, results: DeviceResults, also: Sequence[str] = ()) -> tuple[str, ...]:
     """A sentence for each refuted claim that the experiment rests on; `also` are claims of a kit about itself."""
     sentences: list[str] = []
     for name in (*rests_on(experiment), *also):
@@ -175,7 +175,7 @@ def refuted(experiment: Experiment, results: Results, also: Sequence[str] = ()) 
     return tuple(sentences)
 
 
-def judged(experiment: Experiment, results: Results) -> str:
+def judged(experiment: Experiment, results: DeviceResults) -> str:
     """Each claim that the experiment rests on, with what came of it; the count last."""
     names = rests_on(experiment)
     outcomes = {name: results.claims[name].outcome if name in results.claims else "not run" for name in names}

@@ -17,14 +17,14 @@ from npucompose.results.measured import (
     AblationFacts,
     CallStatistics,
     Candidate,
-    Memory,
+    MemoryFacts,
     ModeFacts,
     Numerics,
     Overwrites,
-    Timing,
+    TimeSamples,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import Verdict
+from npucompose.results.streams import TrialVerdict
 from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ class GraphFacts:
     partition: Partition | None = None
     """How it was cut into recordings; None where the mode or the target records nothing of it."""
     npu_refuses: tuple[Outside, ...] = ()
-    """What an NPU's compiler takes no graph for; told by targets that stand for one."""
+    """What an NPU's compiler takes no graph for; said by targets that stand for one."""
     overwrites: Overwrites | None = None
     """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
 
@@ -100,7 +100,7 @@ class StreamFacts:
     """{stream: share of predicted_us in which it works}."""
     peak_bytes: int | None = None
     serial_peak_bytes: int | None = None
-    trials: tuple[Verdict, ...] = ()
+    trials: tuple[TrialVerdict, ...] = ()
     """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
     threads: int | None = None
     """Threads on which the streams were executed, the calling one included; None where the target does not say."""
@@ -155,7 +155,7 @@ class CaptureFacts:
     why_attached: str | None = None
     """Why there is no detached handle."""
     ran: CallStatistics | None = None
-    """How the calls so far ran; None where the target does not tell."""
+    """How the calls so far ran; None where the target does not say."""
 
 
 @frozen(kw_only=True)
@@ -187,15 +187,15 @@ class SequenceFacts:
     captures: int
     """Recordings that were made for all calls."""
     ran: CallStatistics | None = None
-    """How these calls ran; None where the target does not tell."""
+    """How these calls ran; None where the target does not say."""
 
 
 @frozen(kw_only=True)
-class BenchmarkFacts(Timing):
+class BenchmarkFacts(TimeSamples):
     """The samples are those of `candidate`: the detached handle where there is one, else the compiled model."""
 
     candidate: Candidate = "replay"
-    baselines: Mapping[str, Timing] = field(factory=dict[str, Timing])
+    baselines: Mapping[str, TimeSamples] = field(factory=dict[str, TimeSamples])
     speedup: Mapping[str, float] = field(factory=dict[str, float])
     speedup_compiled: Mapping[str, float] = field(factory=dict[str, float])
 
@@ -263,7 +263,7 @@ class Report:
     stages: Stages = field(factory=Stages)
     numerics: Numerics | None = None
     npu: NpuFacts | None = None
-    memory: Memory | None = None
+    memory: MemoryFacts | None = None
     expectations: tuple[Expectation, ...] = ()
     records: tuple[StageRun, ...] = ()
 

@@ -2,7 +2,7 @@
 
 The packages `sinking` and `report` read and write these; nothing here knows a rule. Certainty:
 
-- `proven`: read from an artefact that shows it (the genuine GE graph, a log of TorchAir, a dump of GE);
+- `proven`: read from an artefact that shows it (the GE graph itself, a log of TorchAir, a dump of GE);
 - `derived`: concluded from the FX graph, the configuration and the operator table by documented rules;
 - `unknown`: neither; `evidence` then says what is missing.
 """
@@ -34,15 +34,15 @@ KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
 
 
 @frozen(kw_only=True)
-class Verdict:
-    """One answer: `Verdict(value="static", certainty="proven", evidence=("Data query [2, 1, 64]", …))`."""
+class SinkingVerdict:
+    """One answer: `SinkingVerdict(value="static", certainty="proven", evidence=("Data query [2, 1, 64]", …))`."""
 
     value: GraphKind
     certainty: Certainty
     evidence: tuple[str, ...] = ()
 
 
-UNKNOWN = Verdict(value="unknown", certainty="unknown")
+UNKNOWN = SinkingVerdict(value="unknown", certainty="unknown")
 
 
 @frozen(kw_only=True)
@@ -102,8 +102,8 @@ class Failure:
 
 
 @frozen(kw_only=True)
-class Step:
-    """One step of the diagnosis: `Step(id="S1", title="configuration", status="problem", evidence=(…), fix="…")`."""
+class DiagnosisStep:
+    """One step of the diagnosis: `DiagnosisStep(id="S1", title="configuration", status="problem", fix="…")`."""
 
     id: StepId
     title: str
@@ -118,7 +118,7 @@ class SinkingFacts:
     """report.json's `sinking`. With several graphs, the values are those of the least static one."""
 
     path: int | None = None
-    """One of PATHS; None where no operator's tiling depends on values, or nobody can tell."""
+    """One of PATHS; None where no operator's tiling depends on values, or nobody can say."""
     fx_graph: GraphKind = "unknown"
     ge_graph: GraphKind = "unknown"
     """As TorchAir hands it to GE."""
@@ -131,20 +131,20 @@ class SinkingFacts:
     product: str | None = None
     """The product that was asked about (target.soc)."""
     blame: tuple[Blame, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DiagnosisStep, ...] = ()
     failure: Failure | None = None
     """Why there is no GE graph, or no recording: then nothing here is proven."""
 
     @staticmethod
     def from_verdicts(
         *,
-        fx_graph: Verdict,
-        ge_graph: Verdict,
-        ge_build: Verdict,
+        fx_graph: SinkingVerdict,
+        ge_graph: SinkingVerdict,
+        ge_build: SinkingVerdict,
         path: int | None = None,
         product: str | None = None,
         blame: tuple[Blame, ...] = (),
-        steps: tuple[Step, ...] = (),
+        steps: tuple[DiagnosisStep, ...] = (),
         failure: Failure | None = None,
     ) -> SinkingFacts:
         """The report's flat form of three verdicts."""
@@ -162,10 +162,10 @@ class SinkingFacts:
             failure=failure,
         )
 
-    def verdicts(self) -> Mapping[VerdictName, Verdict]:
+    def verdicts(self) -> Mapping[VerdictName, SinkingVerdict]:
         """The inverse of `from_verdicts`."""
         return {
-            name: Verdict(
+            name: SinkingVerdict(
                 value=getattr(self, name),
                 certainty=self.certainty.get(name, "unknown"),
                 evidence=tuple(self.evidence.get(name, ())),
@@ -221,14 +221,14 @@ class GeGraph:
 
 @frozen(kw_only=True)
 class NpuFacts:
-    """What the genuine TorchAir made, and what it told the device. Counts are null where nobody could count."""
+    """What TorchAir made, and what it had the device do. Counts are null where nobody could count."""
 
     package: Literal["torchair", "npugraph_ex"]
     version: str
     platform: str
-    """`device`, or `stand-in` for a machine without CANN."""
+    """`device`, or `stand-in` (simulated) for a machine without CANN."""
     config: Mapping[str, Any] = field(factory=dict[str, Any])
-    """The genuine configuration's own as_dict()."""
+    """The own as_dict() of TorchAir's configuration."""
     fx_graphs: int
     ge_graphs: tuple[GeGraph, ...] = ()
     global_options: Mapping[str, str] = field(factory=dict[str, str])

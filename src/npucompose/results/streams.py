@@ -12,7 +12,7 @@ from npucompose.schema.streams import DEFAULT_STREAM, Cores, Cost
 
 
 @frozen(kw_only=True)
-class Event:
+class StreamEvent:
     """`waiter` starts only after `recorder` is done; both are node names on different streams."""
 
     recorder: str
@@ -20,11 +20,11 @@ class Event:
 
 
 @frozen(kw_only=True)
-class Plan:
+class StreamAssignment:
     """Streams are chosen, events follow: `nodes` maps every planned node to its stream, in execution order."""
 
     nodes: Mapping[str, str] = field(factory=dict[str, str])
-    events: tuple[Event, ...] = ()
+    events: tuple[StreamEvent, ...] = ()
     priorities: Mapping[str, int] = field(factory=dict[str, int])
     """{stream: priority} of the streams that have one other than 0."""
     cores: Mapping[str, Cores] = field(factory=dict[str, Cores])
@@ -89,7 +89,7 @@ class Prediction:
 
 
 @frozen(kw_only=True)
-class Trial:
+class TrialRequest:
     """What a capture is asked to find out: is the plan that stands in the graph faster here than one stream?"""
 
     ms: float
@@ -114,7 +114,7 @@ class Trial:
 
 
 @frozen(kw_only=True)
-class Verdict:
+class TrialVerdict:
     """What the trial of one recording found; times in microseconds, the 10th and the 90th percentile of `turns`."""
 
     applied: bool
@@ -143,7 +143,7 @@ class Decision:
     why: str
     validated: bool = True
     """Every order that the kernels need was proven to be kept."""
-    trial: Trial | None = None
+    trial: TrialRequest | None = None
     """Set where the capture has the last word: `applied` says only that the plan stands in the graph."""
     predict: Callable[[], tuple[Prediction, Timeline]] | None = None
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
@@ -166,7 +166,7 @@ class Decision:
 
 
 def _decided(
-    applied: bool, why: str, validated: bool, trial: Trial | None, predicted: tuple[Prediction, Timeline] | None
+    applied: bool, why: str, validated: bool, trial: TrialRequest | None, predicted: tuple[Prediction, Timeline] | None
 ) -> Decision:
     predict = (lambda: predicted) if predicted else None
     return Decision(applied=applied, why=why, validated=validated, trial=trial, predict=predict)

@@ -19,8 +19,6 @@ from npucompose.vendor.inductor import InductorOptions
 
 Partial = Literal["cut", "refuse"]
 
-PARTIAL: tuple[Partial, ...] = ("cut", "refuse")
-
 Word = Literal["transposed", "unmarked"]
 
 WORDS: tuple[Word, ...] = get_args(Word)

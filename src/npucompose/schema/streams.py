@@ -8,6 +8,7 @@ from typing import Literal
 
 from attrs import frozen
 
+from npucompose.errors import ConfigError
 from npucompose.table.names import NAME
 from npucompose.table.options import option
 from npucompose.vendor.devices import Calibration
@@ -161,6 +162,14 @@ def fits(pattern: str, text: str) -> bool:
     if pattern.startswith(REGEX):
         return re.fullmatch(pattern.removeprefix(REGEX), text) is not None
     return pattern == text or fnmatchcase(text, pattern)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """`fits`, with a ConfigError for a regular expression that is none."""
+    try:
+        return fits(pattern, name)
+    except re.error as error:
+        raise ConfigError(f"'{pattern}' @ shapes is not a regular expression: {error}.") from error
 
 
 @frozen(kw_only=True)

@@ -6,10 +6,10 @@ Importing this loads no torch; `sinking.reading`, which reads an FX graph, does.
 
 from npucompose.sinking.artefacts import read_artefact, with_artefacts
 from npucompose.sinking.diagnosis import diagnose, not_compiled
-from npucompose.sinking.facts import Change, FxFacts, GeFacts, Question
+from npucompose.sinking.facts import Change, FxFacts, GeFacts, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, shipped_table
 
 __all__ = [
-    "Change", "FxFacts", "GeFacts", "OperatorTable", "Question", "diagnose", "not_compiled", "read_artefact",
+    "Change", "FxFacts", "GeFacts", "OperatorTable", "SinkingQuestion", "diagnose", "not_compiled", "read_artefact",
     "shipped_table", "with_artefacts",
 ]  # fmt: skip

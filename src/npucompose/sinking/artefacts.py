@@ -10,7 +10,7 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.registry import Registry
-from npucompose.results.sinking import STEP_IDS, SinkingFacts, Verdict, VerdictName
+from npucompose.results.sinking import STEP_IDS, SinkingFacts, SinkingVerdict, VerdictName
 from npucompose.sinking.verdicts import BY_PATH, LEAST_STATIC
 
 READERS: Registry[FunctionType] = Registry(
@@ -57,7 +57,7 @@ def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> 
     )
 
 
-def _path(derived: int | None, verdicts: Mapping[VerdictName, Verdict]) -> int | None:
+def _path(derived: int | None, verdicts: Mapping[VerdictName, SinkingVerdict]) -> int | None:
     """A file may prove that it went another way than the rules say. To the document a mixed graph is dynamic."""
     values = (verdicts[name].value for name in ("fx_graph", "ge_graph", "ge_build"))
     kinds = tuple("dynamic" if value == "mixed" else value for value in values)

@@ -12,14 +12,14 @@ from attrs import evolve, frozen
 
 from npucompose.results.sinking import (
     Blame,
+    DiagnosisStep,
     Failure,
     SinkingFacts,
-    Step,
+    SinkingVerdict,
     StepId,
     StepStatus,
-    Verdict,
 )
-from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, Question
+from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
 from npucompose.sinking.verdicts import (
     JudgedGraph,
@@ -31,6 +31,7 @@ from npucompose.sinking.verdicts import (
     short,
     unknown_sizes,
 )
+from npucompose.table.modes import modes_that
 
 TITLES: dict[StepId, str] = {
     "S0": "what TorchAir would log",
@@ -51,7 +52,7 @@ LOG = "{fx} FX graph compiled to {ge} Ascend GE graph"
 class Case:
     """All that the steps look at."""
 
-    question: Question
+    question: SinkingQuestion
     table: OperatorTable
     graphs: tuple[JudgedGraph, ...]
     path: int | None
@@ -69,14 +70,16 @@ class _Finding:
     fix: str | None = None
 
 
-def steps(case: Case) -> tuple[Step, ...]:
+def steps(case: Case) -> tuple[DiagnosisStep, ...]:
     """S0 to S8, in order."""
     found = [_step(step_id, act(case)) for step_id, act in _STEPS.items()]
     return (*found, _step("S8", _bundle(found)))
 
 
-def _step(step_id: StepId, found: _Finding) -> Step:
-    return Step(id=step_id, title=TITLES[step_id], status=found.status, evidence=short(found.evidence), fix=found.fix)
+def _step(step_id: StepId, found: _Finding) -> DiagnosisStep:
+    return DiagnosisStep(
+        id=step_id, title=TITLES[step_id], status=found.status, evidence=short(found.evidence), fix=found.fix
+    )
 
 
 def _outcome(case: Case, evidence: Sequence[str], *, bad: bool, unsure: bool = False) -> _Finding:
@@ -114,7 +117,7 @@ def _configuration(case: Case) -> _Finding:
         f"mode={question.mode}, shapes.dynamic={dynamic}, compile.fullgraph={str(question.fullgraph).lower()}, "
         f"tiling sink {'on' if question.sink else 'off'}, product {question.product or 'not named'}"
     ]
-    if question.mode != "max-autotune":
+    if question.mode not in modes_that("ge"):
         evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
     product = case.table.products[question.product] if question.product is not None else None
     if question.sink and product is not None and product.sinks is False:
@@ -148,7 +151,7 @@ def _sizes(case: Case) -> _Finding:
     return _Finding(status="problem", evidence=evidence, fix=_mark(arguments, case.question))
 
 
-def _mark(arguments: Sequence[str], question: Question) -> str:
+def _mark(arguments: Sequence[str], question: SinkingQuestion) -> str:
     names = [argument.partition("[")[0].partition(".")[0] for argument in arguments]
     if names and set(names) <= set(question.marked):
         return _mark_again(names)
@@ -208,7 +211,7 @@ def _sink_fix(use: Use, case: Case) -> str:
     products = [name for name, product in case.table.products.items() if product.sinks]
     if use.sink == "switched_off":
         python = "config.experimental_config.tiling_schedule_optimize = True"
-        mode = "" if case.question.mode == "max-autotune" else "mode=max-autotune "
+        mode = "" if case.question.mode in modes_that("ge") else "mode=max-autotune "
         return f"{mode}tiling=sink  # in Python: {python}"
     if use.sink == "packed":
         slots = " and ".join(use.changing)
@@ -266,7 +269,7 @@ def _again(case: Case) -> _Finding:
     return _Finding(status="problem" if fixes else "ok", evidence=evidence, fix=fixes[0] if fixes else None)
 
 
-def _recompiles(change: Change, question: Question) -> tuple[str, str | None]:
+def _recompiles(change: Change, question: SinkingQuestion) -> tuple[str, str | None]:
     """(the words, the line that mends it: None where nothing is compiled again)."""
     if change.what == "length":
         return "a list of another length is another compilation, whatever `dynamic` says", "pad it to one length"
@@ -285,7 +288,7 @@ def _recompiles(change: Change, question: Question) -> tuple[str, str | None]:
     return f"the {change.what} is a symbol: nothing is compiled again", None
 
 
-def _bundle(found: Sequence[Step]) -> _Finding:
+def _bundle(found: Sequence[DiagnosisStep]) -> _Finding:
     unsure = [step.id for step in found if step.status == "unknown"]
     if not unsure:
         return _Finding(status="skipped", evidence=["the steps above explain it"])
@@ -313,7 +316,7 @@ _DATA_DECIDE = re.compile(r"data-dependent", re.I)
 
 
 def diagnose(
-    question: Question, graphs: Sequence[FxFacts], ge_graphs: Sequence[GeFacts], table: OperatorTable
+    question: SinkingQuestion, graphs: Sequence[FxFacts], ge_graphs: Sequence[GeFacts], table: OperatorTable
 ) -> SinkingFacts:
     """The report's `sinking`: FX graphs in the order of their compilation, beside each the GE graph it became.
 
@@ -339,7 +342,7 @@ def diagnose(
     )
 
 
-def not_compiled(question: Question, error: str) -> SinkingFacts:
+def not_compiled(question: SinkingQuestion, error: str) -> SinkingFacts:
     """What can be said of a model that torch.compile could not make one graph of; `error` is its paragraph."""
     found = dict.fromkeys(TITLES, _Finding(status="skipped", evidence=("there is no graph to look at",)))
     step: StepId = "S1"
@@ -348,7 +351,7 @@ def not_compiled(question: Question, error: str) -> SinkingFacts:
         step = "S3"
         fix = "torch.where(condition, a, b) or torch.cond: what the values decide must not decide which code runs"
     found[step] = _Finding(status="problem", evidence=(error,), fix=fix)
-    unknown = Verdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
+    unknown = SinkingVerdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
     return SinkingFacts.from_verdicts(
         fx_graph=unknown,
         ge_graph=unknown,

@@ -111,7 +111,7 @@ class Change:
 
 
 @frozen(kw_only=True)
-class Question:
+class SinkingQuestion:
     """What was asked: the part of an experiment that decides whether a graph can sink."""
 
     mode: str

@@ -18,7 +18,8 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.results.sinking import Blame
 from npucompose.schema.experiment import Operator
-from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
+from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
+from npucompose.table.modes import modes_that
 from npucompose.table.options import option
 from npucompose.table.structure import structure
 from npucompose.vendor import devices
@@ -148,13 +149,12 @@ class Use:
         return None if self.sink in ("product_unknown", "unknown") else False
 
 
-def uses(graph: FxFacts, question: Question, table: OperatorTable) -> tuple[Use, ...]:
+def uses(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Use, ...]:
     """In the graph's order; operators that read no value are not among them."""
-    found = (_use(op, question, table) for op in graph.ops)
-    return tuple(use for use in found if use is not None)
+    return tuple(use for op in graph.ops if (use := _use(op, question, table)) is not None)
 
 
-def _use(op: Op, question: Question, table: OperatorTable) -> Use | None:
+def _use(op: Op, question: SinkingQuestion, table: OperatorTable) -> Use | None:
     row = table.operators.get(op.schema)
     if row is None:
         changing = tuple(name for name, a in op.arguments.items() if a.kind == "symbols")
@@ -176,7 +176,7 @@ def _symbols(op: Op, slots: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(symbol for slot in slots for symbol in op.arguments[slot].symbols))
 
 
-def _sink(row: Operator, question: Question, table: OperatorTable) -> Sink:
+def _sink(row: Operator, question: SinkingQuestion, table: OperatorTable) -> Sink:
     if not question.sink:
         return "switched_off"
     if row.sinks is False:
@@ -187,14 +187,14 @@ def _sink(row: Operator, question: Question, table: OperatorTable) -> Sink:
     return "product_unknown" if question.product is None else "unknown"
 
 
-def geared(graph: FxFacts, question: Question) -> frozenset[str]:
+def geared(graph: FxFacts, question: SinkingQuestion) -> frozenset[str]:
     """Symbols of sizes that gears turn into constants: TorchAir makes every size but the geared ones a constant too."""
-    if not question.gears or question.mode != "max-autotune":
+    if not question.gears or question.mode not in modes_that("ge"):
         return frozenset()
     return frozenset(symbol for symbol, origin in graph.symbols.items() if origin and ".size()[" in origin)
 
 
-def shapes_made_of_values(graph: FxFacts, question: Question) -> Iterator[tuple[Op, tuple[str, ...]]]:
+def shapes_made_of_values(graph: FxFacts, question: SinkingQuestion) -> Iterator[tuple[Op, tuple[str, ...]]]:
     """Operators whose result has an unknown size that no tensor given to it has: a number or the data decide it."""
     given = geared(graph, question).union(*(one.sizes.values() for one in graph.inputs))
     for op in graph.ops:
@@ -204,7 +204,7 @@ def shapes_made_of_values(graph: FxFacts, question: Question) -> Iterator[tuple[
 
 
 def dynamic_ops(
-    graph: FxFacts, question: Question, table: OperatorTable
+    graph: FxFacts, question: SinkingQuestion, table: OperatorTable
 ) -> tuple[Mapping[str, Blame], Mapping[str, Blame]]:
     """({op: why it is dynamic}, {op: why nobody can tell}), by rows 2 to 5, in the graph's order."""
     by_op = {use.op.name: use for use in uses(graph, question, table)}
@@ -223,11 +223,18 @@ def dynamic_ops(
                 graph, op, "row 4", f"its subgraph {inner.graph} has {inner.node}: {inner.reason}"
             )
         elif use is not None and use.static is not True:
-            (dynamic if use.static is False else unsure)[op.name] = _values(graph, use, question)
+            (dynamic if use.static is False else unsure)[op.name] = _blame(
+                graph,
+                op,
+                "row 1" if use.sink == "packed" else "row 5",
+                sentence(use, question),
+                argument=use.changing[0],
+                symbol=next(iter(use.symbols), None),
+            )
     return dynamic, unsure
 
 
-def _inside(op: Op, question: Question, table: OperatorTable) -> Blame | None:
+def _inside(op: Op, question: SinkingQuestion, table: OperatorTable) -> Blame | None:
     dynamic = (dynamic_ops(graph, question, table)[0] for graph in op.subgraphs)
     return next((blame for found in dynamic for blame in found.values()), None)
 
@@ -264,17 +271,11 @@ SENTENCES: Mapping[Sink, str] = {
 }
 
 
-def sentence(use: Use, question: Question) -> str:
+def sentence(use: Use, question: SinkingQuestion) -> str:
     """One sentence on what becomes of the operator."""
     source = use.row.source if use.row is not None else "the operator table has no row for it"
     slots = " and ".join(use.changing)
     return SENTENCES[use.sink].format(slots=slots, source=source, product=question.product)
-
-
-def _values(graph: FxFacts, use: Use, question: Question) -> Blame:
-    symbol = use.symbols[0] if use.symbols else None
-    rule = "row 1" if use.sink == "packed" else "row 5"
-    return _blame(graph, use.op, rule, sentence(use, question), argument=use.changing[0], symbol=symbol)
 
 
 def _blame(

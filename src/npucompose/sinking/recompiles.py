@@ -16,6 +16,7 @@ from attrs import frozen
 
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import WORDS, Call, Shapes, dimension_of
+from npucompose.table.modes import modes_that
 
 Kind = Literal["size", "stride", "dtype", "rank", "value", "length", "least", "equal_sizes", "size_value", "other"]
 
@@ -104,7 +105,7 @@ def _argument(expression: str, arguments: Collection[str] | None, *, named: bool
 
 
 @frozen(kw_only=True)
-class Asked:
+class AdviceContext:
     """What was asked for: the background of every advice."""
 
     shapes: Shapes
@@ -117,18 +118,18 @@ class Asked:
 
 
 @frozen(kw_only=True)
-class Again:
+class Recompilation:
     """One recompilation: Dynamo's id, and for each entry of its cache, the newest first, why that did not fit."""
 
     compile_id: str
     reasons: tuple[str, ...]
 
 
-def explained(again: Again, asked: Asked, *, call: Call, name: str) -> Recompile:
+def explain_recompilation(recompilation: Recompilation, asked: AdviceContext, *, call: Call, name: str) -> Recompile:
     """The report's entry for a recompilation in a call; `name` is what the call is called there."""
-    guard = _decisive([guard_of(reason, asked.arguments) for reason in again.reasons], call)
+    guard = _decisive([guard_of(reason, asked.arguments) for reason in recompilation.reasons], call)
     return Recompile(
-        compile_id=again.compile_id,
+        compile_id=recompilation.compile_id,
         reason=guard.text + (f"  # {guard.source}" if guard.source else ""),
         argument=guard.argument,
         call=name,
@@ -160,8 +161,8 @@ def _is_about(guard: Guard, call: Call) -> bool:
 
 
 @contextmanager
-def watched() -> Iterator[Callable[[], list[Again]]]:
-    """`with watched() as again: model(x)`; then `again()` lists what was compiled *again* inside.
+def recorded_recompilations() -> Iterator[Callable[[], list[Recompilation]]]:
+    """`with recorded_recompilations() as again: model(x)`; then `again()` lists what was compiled *again* inside.
 
     Reads Dynamo's own record, which holds the last 64 compilations of the process, and empties it first. The record
     keeps the newest entry's reason only; all of them pass through one function, which is listened to.
@@ -178,10 +179,12 @@ def watched() -> Iterator[Callable[[], list[Again]]]:
         recorded.append(tuple(reasons))
         return reasons
 
-    def again() -> list[Again]:
+    def again() -> list[Recompilation]:
         newest = [(str(m.compile_id), m.recompile_reason) for m in get_compilation_metrics() if m.recompile_reason]
         return [
-            Again(compile_id=compile_id, reasons=next((known for known in recorded if reason in known[:1]), (reason,)))
+            Recompilation(
+                compile_id=compile_id, reasons=next((known for known in recorded if reason in known[:1]), (reason,))
+            )
             for compile_id, reason in newest
         ]
 
@@ -196,14 +199,14 @@ def watched() -> Iterator[Callable[[], list[Again]]]:
 # What would have avoided it.
 
 
-def _size(guard: Guard, asked: Asked) -> str:
+def _size(guard: Guard, asked: AdviceContext) -> str:
     if guard.argument is None:
         return "nothing in the shape policy: it is the size of no argument, but of a parameter, a buffer or a global"
     name, at = guard.argument, guard.dimension
     if guard.actual in CONSTANT_SIZES or guard.expected in CONSTANT_SIZES:
         return f"{_least(guard, asked)} under every policy"
     gear = f", or pad it to a gear (shapes.gears: {{{name}.{at}: […]}}, with shapes=dynamic, on an NPU)"
-    gear = gear if asked.mode == "max-autotune" else ""
+    gear = gear if asked.mode in modes_that("ge") else ""
     if name in asked.static:
         dynamic = "" if asked.shapes.dynamic else ", and write shapes=dynamic"
         return (
@@ -213,12 +216,12 @@ def _size(guard: Guard, asked: Asked) -> str:
     return f"shapes=dynamic, or shapes.mark_dynamic: {{{name}: [{at}]}}: a symbol from the first call on{gear}"
 
 
-def _least(guard: Guard, asked: Asked) -> str:
+def _least(guard: Guard, asked: AdviceContext) -> str:
     name = guard.argument or "the tensor"
     return f"pad dimension {guard.dimension} of '{name}' to at least 2: torch keeps the sizes 0 and 1 as constants"
 
 
-def _equal_sizes(guard: Guard, asked: Asked) -> str:
+def _equal_sizes(guard: Guard, asked: AdviceContext) -> str:
     names = [name for name in (guard.argument, guard.other) if name]
     if "duck" not in (guard.source or "") or len(set(names)) < 2:
         return "nothing in the shape policy: the model itself needs these sizes to be equal"
@@ -229,14 +232,14 @@ def _equal_sizes(guard: Guard, asked: Asked) -> str:
     )
 
 
-def _size_value(guard: Guard, asked: Asked) -> str:
+def _size_value(guard: Guard, asked: AdviceContext) -> str:
     return (
         "nothing in the shape policy: the size is a symbol and the model's code turned it into a constant"
         f"{guard.at_source}; change the code, or pad the dimension to one size"
     )
 
 
-def _value(guard: Guard, asked: Asked) -> str:
+def _value(guard: Guard, asked: AdviceContext) -> str:
     if guard.argument is None:
         return "nothing in the shape policy: it is the value of no argument"
     if guard.argument not in asked.numbers or asked.shapes.dynamic:
@@ -244,19 +247,19 @@ def _value(guard: Guard, asked: Asked) -> str:
     return f"shapes=dynamic: '{guard.argument}' is a symbol from the first call on"
 
 
-def _length(guard: Guard, asked: Asked) -> str:
+def _length(guard: Guard, asked: AdviceContext) -> str:
     return f"pad '{guard.argument}' to one length ({guard.expected}): no policy makes the length of a list a symbol"
 
 
-def _stride(guard: Guard, asked: Asked) -> str:
+def _stride(guard: Guard, asked: AdviceContext) -> str:
     return f"pass tensors of one stride order: {guard.argument or 'it'}.contiguous() before the call"
 
 
-def _same(what: str) -> Callable[[Guard, Asked], str]:
+def _same(what: str) -> Callable[[Guard, AdviceContext], str]:
     return lambda guard, asked: f"give '{guard.argument or 'the tensor'}' one {what} in every call"
 
 
-_ADVICE: Mapping[Kind, Callable[[Guard, Asked], str]] = {
+_ADVICE: Mapping[Kind, Callable[[Guard, AdviceContext], str]] = {
     "size": _size,
     "stride": _stride,
     "dtype": _same("dtype"),

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from npucompose.results.sinking import KINDS, Blame, Certainty, Failure, GraphKind, Verdict, VerdictName
-from npucompose.sinking.facts import FxFacts, GeFacts, Op, Question
+from npucompose.results.sinking import KINDS, Blame, Certainty, Failure, GraphKind, SinkingVerdict, VerdictName
+from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, Use, dynamic_ops, geared, taken_instead, uses
 
 BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
@@ -35,14 +35,14 @@ class JudgedGraph:
 
     graph: FxFacts
     ge: GeFacts | None
-    fx_graph: Verdict
-    ge_graph: Verdict
-    ge_build: Verdict
+    fx_graph: SinkingVerdict
+    ge_graph: SinkingVerdict
+    ge_build: SinkingVerdict
     blame: tuple[Blame, ...]
     uses: tuple[Use, ...]
 
 
-def judge(graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable) -> JudgedGraph:
+def judge(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: OperatorTable) -> JudgedGraph:
     """The verdicts on a graph; `ge` is what was handed to GE for it, where somebody saw that."""
     if graph.failure is not None:
         return _failed(graph, graph.failure, question)
@@ -58,7 +58,7 @@ def judge(graph: FxFacts, ge: GeFacts | None, question: Question, table: Operato
     )
 
 
-def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFacts:
+def foreseen(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> FxFacts:
     """The graph with the failure that TorchAir would end in, where nobody has asked it and the table knows."""
     op = next((op for op in graph.to_python if op.schema in table.unconverted), None)
     if graph.failure is not None or question.through_torchair or op is None:
@@ -76,11 +76,11 @@ def foreseen(graph: FxFacts, question: Question, table: OperatorTable) -> FxFact
     return evolve(graph, failure=failure)
 
 
-def _failed(graph: FxFacts, failure: Failure, question: Question) -> JudgedGraph:
+def _failed(graph: FxFacts, failure: Failure, question: SinkingQuestion) -> JudgedGraph:
     """There is no graph after this one, whatever the rules would have said of it."""
     where = f" at {failure.source}" if failure.source else ""
     certainty: Certainty = "derived" if failure.foreseen else "unknown"
-    none = Verdict(value="failed", certainty=certainty, evidence=(f"{failure.what}{where}",))
+    none = SinkingVerdict(value="failed", certainty=certainty, evidence=(f"{failure.what}{where}",))
     blame = Blame(
         node=failure.node or graph.id,
         operator=failure.operator or "TorchAir",
@@ -92,15 +92,15 @@ def _failed(graph: FxFacts, failure: Failure, question: Question) -> JudgedGraph
     return JudgedGraph(graph=graph, ge=None, fx_graph=fx, ge_graph=none, ge_build=none, blame=(blame,), uses=())
 
 
-def fx_graph(graph: FxFacts, question: Question) -> Verdict:
+def fx_graph(graph: FxFacts, question: SinkingQuestion) -> SinkingVerdict:
     """Static when no shape and no number of it is a symbol."""
     certainty: Certainty = "proven" if question.through_torchair else "derived"
     if not graph.symbols:
         sentence = f"no symbol among the {len(graph.inputs)} inputs and {len(graph.ops)} operators of {graph.id}"
-        return Verdict(value="static", certainty=certainty, evidence=(sentence,))
+        return SinkingVerdict(value="static", certainty=certainty, evidence=(sentence,))
     sentences = [*unknown_sizes(graph), *numbers(graph)]
     sentences += [f"{s} is known only when the graph runs" for s, origin in graph.symbols.items() if origin is None]
-    return Verdict(value="dynamic", certainty=certainty, evidence=short(sentences))
+    return SinkingVerdict(value="dynamic", certainty=certainty, evidence=short(sentences))
 
 
 def unknown_sizes(graph: FxFacts) -> list[str]:
@@ -121,22 +121,22 @@ def numbers(graph: FxFacts) -> list[str]:
     ]
 
 
-def _ge_graph(graph: FxFacts, ge: GeFacts | None) -> Verdict:
+def _ge_graph(graph: FxFacts, ge: GeFacts | None) -> SinkingVerdict:
     """Dynamic exactly when a Data node has an unknown size: TorchAir's own test (GeConcreteGraph.is_dynamic)."""
     if ge is not None:
         unknown = {name: shape for name, shape in ge.data.items() if any(size in UNKNOWN_SIZES for size in shape)}
         shown = [f"Data {name} {list(shape)}" for name, shape in (unknown or ge.data).items()]
-        return Verdict(value="dynamic" if unknown else "static", certainty="proven", evidence=short(shown))
+        return SinkingVerdict(value="dynamic" if unknown else "static", certainty="proven", evidence=short(shown))
     unknown_here = unknown_sizes(graph)
     if unknown_here:
-        return Verdict(value="dynamic", certainty="derived", evidence=short(unknown_here))
+        return SinkingVerdict(value="dynamic", certainty="derived", evidence=short(unknown_here))
     sentence = "every size of every tensor input is a constant; a number becomes a Data node of fixed shape"
-    return Verdict(value="static", certainty="derived", evidence=(sentence,))
+    return SinkingVerdict(value="static", certainty="derived", evidence=(sentence,))
 
 
 def _ge_build(
-    graph: FxFacts, ge: GeFacts | None, question: Question, table: OperatorTable
-) -> tuple[Verdict, tuple[Blame, ...]]:
+    graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: OperatorTable
+) -> tuple[SinkingVerdict, tuple[Blame, ...]]:
     host = _host_scheduled(graph, ge)
     if host is not None:
         return host, ()
@@ -147,7 +147,7 @@ def _ge_build(
     blame = (*_inputs_to_blame(graph, question), *_roots(graph, dynamic, unsure))
     if not dynamic and unsure:
         reasons = tuple(f"{b.node}: {b.reason}" for b in unsure.values())
-        return Verdict(value="unknown", certainty="unknown", evidence=short(reasons)), blame
+        return SinkingVerdict(value="unknown", certainty="unknown", evidence=short(reasons)), blame
     if not dynamic:
         said = "row 7: no operator of the graph is dynamic"
         if geared(graph, question):
@@ -156,33 +156,33 @@ def _ge_build(
         sunk = [
             f"row 5: {use.op.name}: its tiling sinks" for use in uses(graph, question, table) if use.sink == "sinks"
         ]
-        return Verdict(value="static", certainty="derived", evidence=(said, *short(sunk))), ()
+        return SinkingVerdict(value="static", certainty="derived", evidence=(said, *short(sunk))), ()
     parts = static_parts(graph.ops, {*dynamic, *unsure})
     limit = STATIC_PART_LIMIT if question.ops_lower_limit is None else question.ops_lower_limit
     static = [size for size in parts if 0 <= limit <= size]
     first = next(iter(dynamic.values()))
     evidence = [f"{first.rule}: {first.node}: {first.reason}", _parts(parts, static, limit)]
-    return Verdict(value="mixed" if static else "dynamic", certainty="derived", evidence=tuple(evidence)), blame
+    return SinkingVerdict(value="mixed" if static else "dynamic", certainty="derived", evidence=tuple(evidence)), blame
 
 
-def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> Verdict | None:
+def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> SinkingVerdict | None:
     """Row 8, where the option was handed over: GE's default is 0, which no graph is below."""
     threshold = int((ge.options.get(HOST_SCHEDULING) if ge is not None else None) or 0)
     if ge is None or len(ge.inputs) >= threshold:
         return None
     sentence = f"row 8: the graph has {len(ge.inputs)} nodes and {HOST_SCHEDULING} is {threshold}"
-    return Verdict(value="dynamic", certainty="derived", evidence=(sentence,))
+    return SinkingVerdict(value="dynamic", certainty="derived", evidence=(sentence,))
 
 
-def _forced(graph: FxFacts, ge: GeFacts | None, question: Question) -> Verdict | None:
+def _forced(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion) -> SinkingVerdict | None:
     """Row 1, where the graph that was handed over shows it. With gears GE knows the sizes before it looks."""
     if ge is None or not ge.forced or geared(graph, question):
         return None
     evidence = tuple(f"row 1: {name}: TorchAir has forced its shape to be unknown" for name in ge.forced)
-    return Verdict(value="dynamic", certainty="derived", evidence=short(evidence))
+    return SinkingVerdict(value="dynamic", certainty="derived", evidence=short(evidence))
 
 
-def _inputs_to_blame(graph: FxFacts, question: Question) -> tuple[Blame, ...]:
+def _inputs_to_blame(graph: FxFacts, question: SinkingQuestion) -> tuple[Blame, ...]:
     """A tensor with an unknown size is the first node of the graph that has one."""
     known = geared(graph, question)
     return tuple(
@@ -249,18 +249,18 @@ def _parts(parts: Sequence[int], static: Sequence[int], limit: int) -> str:
     return f"{sizes}; {len(static) or 'none'} of them reach static_model_ops_lower_limit={limit}"
 
 
-def least_static(graphs: Sequence[JudgedGraph], which: VerdictName) -> Verdict:
+def least_static(graphs: Sequence[JudgedGraph], which: VerdictName) -> SinkingVerdict:
     """That of the least static graph counts, and says which graph it is of where there are several."""
-    verdicts: list[tuple[str, Verdict]] = [(one.graph.id, getattr(one, which)) for one in graphs]
+    verdicts: list[tuple[str, SinkingVerdict]] = [(one.graph.id, getattr(one, which)) for one in graphs]
     graph_id, worst = min(verdicts, key=lambda named: LEAST_STATIC.index(named[1].value))
     if len(verdicts) == 1:
         return worst
-    return Verdict(
+    return SinkingVerdict(
         value=worst.value, certainty=worst.certainty, evidence=tuple(f"{graph_id}: {line}" for line in worst.evidence)
     )
 
 
-def path(graphs: Sequence[JudgedGraph], question: Question) -> int | None:
+def path(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> int | None:
     """Which compile path a run took, by its graphs in the order of their compilation.
 
     None where one was not taken, and where the document does not speak of it: with gears the graph that is handed over

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from npucompose.graphs import Dependence, effects
 from npucompose.schema.capabilities import Clock, Clocked
-from npucompose.streams.execute import Execution, Inputs, hint, isolated_run, made_up_inputs
+from npucompose.streams.execute import ExampleInputs, Execution, hint, isolated_run, made_up_inputs
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import DeviceModel
 
@@ -22,7 +22,7 @@ _CUBE_TILE, _VECTOR_TILE = 128 * 128, 4096
 """Elements of the result that one core is given: a kernel with fewer leaves cores to others."""
 
 
-class Sizes(dict[fx.Node, tuple[float, float]]):
+class ResultSizes(dict[fx.Node, tuple[float, float]]):
     """{node: (elements, bytes) of its result}, worked out when asked for; a symbolic size counts as its hint, or 1."""
 
     def __missing__(self, node: fx.Node) -> tuple[float, float]:
@@ -36,7 +36,7 @@ class Sizes(dict[fx.Node, tuple[float, float]]):
         return self.setdefault(node, (elements, nbytes))
 
 
-def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: Sizes) -> list[Work]:
+def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: ResultSizes) -> list[Work]:
     """The work of each kernel on a device: launch, then the longer of its arithmetic and its memory traffic.
 
     A matrix product fills cube cores (vector cores where there are none), everything else vector cores, as many as its
@@ -45,7 +45,7 @@ def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: Sizes) -> li
     return [_estimated(kernel, model, sizes) for kernel in kernels]
 
 
-def _estimated(kernel: fx.Node, model: DeviceModel, sizes: Sizes) -> Work:
+def _estimated(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes) -> Work:
     made, made_bytes = sizes[kernel]
     inputs = [sizes[source] for source in kernel.all_input_nodes]
     read, read_bytes = sum(elements for elements, _ in inputs), sum(nbytes for _, nbytes in inputs)
@@ -118,7 +118,7 @@ def measured(graph: fx.Graph, dependence: Dependence) -> list[Work]:
     kernels = dependence.kernels
     best = [float("inf")] * len(kernels)
     with isolated_run():
-        inputs = Inputs(graph, dependence)
+        inputs = ExampleInputs(graph, dependence)
         for round_ in range(ROUNDS + 1):
             execution = Execution(graph, kernels, inputs.start())
             for index, kernel in enumerate(kernels):

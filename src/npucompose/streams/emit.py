@@ -13,12 +13,13 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import tensors_in
 from npucompose.graphs.scopes import LABEL, PRIORITY, control, core_scope
-from npucompose.results.streams import Plan
+from npucompose.results.streams import StreamAssignment
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.streams.execute import missing_first
 
 
-def emit(graph: fx.Graph, plan: Plan, dependence: Dependence, can: Capabilities) -> None:
+def emit(graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: Capabilities) -> None:
     """Reorder the graph to the plan's order and put scopes, records and waits around its kernels.
 
     before:                          after (sub on stream1, one event):
@@ -33,13 +34,13 @@ def emit(graph: fx.Graph, plan: Plan, dependence: Dependence, can: Capabilities)
     the kernel they are made of; what is made of inputs alone stands before its first reader. Joining the side streams
     before the outputs is the target's duty (TorchAir's capture closure does it).
     """
-    _Writer(graph, plan, dependence, can).write()
+    _PlanWriter(graph, plan, dependence, can).write()
 
 
-class _Writer:
+class _PlanWriter:
     """Appends to the end of the node list (before the output), kernel by kernel; what is moved is never lost."""
 
-    def __init__(self, graph: fx.Graph, plan: Plan, dependence: Dependence, can: Capabilities) -> None:
+    def __init__(self, graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: Capabilities) -> None:
         self.graph, self.plan = graph, plan
         self.scopes = getattr(torch.ops, can.scope_namespace)
         self.events = getattr(torch.ops, can.event_namespace)
@@ -111,16 +112,8 @@ class _Writer:
 
     def _demand(self, node: fx.Node) -> None:
         """A node without a kernel, and before it what it is made of."""
-        stack = [node]
-        while stack:
-            top = stack[-1]
-            missing = [source for source in top.all_input_nodes if source not in self.placed]
-            if missing and top not in self.placed:
-                stack += missing
-                continue
-            stack.pop()
-            if top not in self.placed:
-                self._place(top)
+        for missing in missing_first([node], self.placed):
+            self._place(missing)
 
     def _follow(self, kernel: fx.Node) -> None:
         for node in self.followers.get(kernel, ()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,12 +31,12 @@ def isolated_run() -> Iterator[None]:
 
 
 def made_up_inputs(graph: fx.Graph) -> list[Any]:
-    """Values for a graph's placeholders, by their fake values; see `Inputs`."""
+    """Values for a graph's placeholders, by their fake values; see `ExampleInputs`."""
     with isolated_run():
-        return list(Inputs(graph, Dependence.from_graph(graph)).start().values())
+        return list(ExampleInputs(graph, Dependence.from_graph(graph)).start().values())
 
 
-class Inputs:
+class ExampleInputs:
     """Made-up values for a graph's placeholders, the same at every start: numbers around 0, whole numbers 0 or 1."""
 
     def __init__(self, graph: fx.Graph, dependence: Dependence) -> None:
@@ -73,8 +73,19 @@ def hint(size: Any) -> float:
     return float(size)
 
 
+def missing_first(wanted: Iterable[fx.Node], there: Container[fx.Node]) -> Iterator[fx.Node]:
+    """What is not `there` of these nodes and of what they are made of, inputs first; the caller puts it there."""
+    stack = list(wanted)
+    while stack:
+        missing = [source for source in stack[-1].all_input_nodes if source not in there]
+        if missing and stack[-1] not in there:
+            stack += missing
+        elif (node := stack.pop()) not in there:
+            yield node
+
+
 class Execution:
-    """One run: values by node; a kernel when it is told to, everything else when somebody needs it."""
+    """One run: values by node; a kernel when `run` asks for it, everything else when somebody needs it."""
 
     def __init__(self, graph: fx.Graph, kernels: Iterable[fx.Node], inputs: Mapping[fx.Node, Any]) -> None:
         module = graph.owning_module or torch.nn.Module()
@@ -87,18 +98,10 @@ class Execution:
 
     def prepare(self, kernel: fx.Node) -> None:
         """The views and sizes that a kernel reads. KeyError, naming it, where another kernel's result is not there."""
-        stack = [source for source in kernel.all_input_nodes if source not in self._values]
-        while stack:
-            node = stack[-1]
-            missing = [source for source in node.all_input_nodes if source not in self._values]
+        for node in missing_first(kernel.all_input_nodes, self._values):
             if node in self._kernels:
                 raise KeyError(node.name)
-            if missing:
-                stack += missing
-                continue
-            stack.pop()
-            if node not in self._values:
-                self._values[node] = self._interpreter.run_node(node)
+            self._values[node] = self._interpreter.run_node(node)
 
     def run(self, kernel: fx.Node) -> Any:
         value = self._values[kernel] = self._interpreter.run_node(kernel)
@@ -123,7 +126,7 @@ def find_races(graph: fx.Graph, orders: int, seed: int = 0) -> None:
     kernels = dependence.kernels
     before = issued_before(graph, kernels)
     with isolated_run():
-        inputs = Inputs(graph, dependence)
+        inputs = ExampleInputs(graph, dependence)
         expected = _run(graph, inputs, kernels)
         for number in range(orders):
             order = random_order(kernels, before, random.Random(f"{seed}/{number}"))
@@ -156,7 +159,7 @@ def random_order(
     return order
 
 
-def _run(graph: fx.Graph, inputs: Inputs, order: Sequence[fx.Node]) -> dict[str, Any]:
+def _run(graph: fx.Graph, inputs: ExampleInputs, order: Sequence[fx.Node]) -> dict[str, Any]:
     """{kernel: checksum of its result when it was made}, and those of the outputs and of the inputs afterwards."""
     values = inputs.start()
     execution = Execution(graph, order, values)

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 import torch
-from attrs import frozen
 from torch import fx
 
 from npucompose.errors import PlanError
@@ -22,14 +21,9 @@ from npucompose.graphs import Allocation, Dependence, allocations
 from npucompose.graphs.effects import written_by
 from npucompose.streams.timing import Timing
 
-
-@frozen(kw_only=True, eq=False)
-class _Hazard:
-    """Memory whose own stream may use it again while kernels of other streams are not known to be done with it."""
-
-    memory: Allocation
-    users: list[fx.Node]
-    """These kernels, in the graph's order."""
+_Hazard = tuple[Allocation, list[fx.Node]]
+"""Memory whose own stream may use it again while these kernels of other streams, in the graph's order, are not known to
+be done with it."""
 
 
 def keep_alive(graph: fx.Graph, needed: Dependence) -> None:
@@ -44,15 +38,15 @@ def keep_alive(graph: fx.Graph, needed: Dependence) -> None:
     place = {node: number for number, node in enumerate(graph.nodes)}
     kernels = sorted(needed.kernels, key=place.__getitem__)
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    for hazard in _hazards(graph, timing, needed):
-        stream = timing.streams[hazard.memory.maker.name]
+    for memory, users in _hazards(graph, timing, needed):
+        stream = timing.streams[memory.maker.name]
         knows = (
             kernel
             for kernel in kernels
-            if timing.streams[kernel.name] == stream and all(timing.orders(user, kernel) for user in hazard.users)
+            if timing.streams[kernel.name] == stream and all(timing.orders(user, kernel) for user in users)
         )
         with graph.inserting_before(next(knows, output)):
-            _mention(graph, hazard.memory)
+            _mention(graph, memory)
 
 
 def _mention(graph: fx.Graph, memory: Allocation) -> None:
@@ -67,9 +61,9 @@ def _mention(graph: fx.Graph, memory: Allocation) -> None:
 
 def check_lifetimes(graph: fx.Graph, timing: Timing, needed: Dependence) -> None:
     """Raise PlanError("lifetime", …) for the first kernel whose memory may be used again too early."""
-    for hazard in _hazards(graph, timing, needed):
-        maker, user = hazard.memory.maker, hazard.users[0]
-        does = "written" if set(written_by(user)).intersection(hazard.memory.holders) else "read"
+    for memory, (user, *_) in _hazards(graph, timing, needed):
+        maker = memory.maker
+        does = "written" if set(written_by(user)).intersection(memory.holders) else "read"
         raise PlanError(
             "lifetime",
             f"'{maker.name}' of stream '{timing.streams[maker.name]}' is {does} by '{user.name}' on stream "
@@ -93,4 +87,4 @@ def _hazards(graph: fx.Graph, timing: Timing, needed: Dependence) -> Iterator[_H
         at = bisect_right(places[stream], place[memory.mentioned])
         reuser = own[stream][at] if at < len(own[stream]) else None
         if reuser is not None and not all(timing.orders(user, reuser) for user in aside):
-            yield _Hazard(memory=memory, users=aside)
+            yield memory, aside

@@ -14,7 +14,7 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
 from npucompose.graphs.scopes import priorities, stream_labels
-from npucompose.results.streams import Decision, Event, Plan, Trial
+from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
@@ -31,7 +31,7 @@ from npucompose.streams.validation import check_streams, validate
 class NamedPlan:
     """A plan by names, with the numbers that it was made from."""
 
-    plan: Plan
+    plan: StreamAssignment
     scheduled: ScheduledPlan
     stream_names: Sequence[str]
 
@@ -52,7 +52,9 @@ class NamedPlan:
         serial = self.scheduled.problem.serial_us
         return 1 - self.scheduled.simulation.makespan / serial if serial else 0.0
 
-    def decision(self, *, applied: bool, why: str, validated: bool = True, trial: Trial | None = None) -> Decision:
+    def decision(
+        self, *, applied: bool, why: str, validated: bool = True, trial: TrialRequest | None = None
+    ) -> Decision:
         # What has to be read off the graph is read now: later passes may rewrite it.
         lives = lives_of(self.scheduled.problem)
         return Decision(
@@ -83,9 +85,9 @@ def with_names(
     names = scheduled.problem.names
     nodes = {names[index]: stream_names[scheduled.streams[index]] for index in scheduled.order}
     used = set(nodes.values())
-    plan = Plan(
+    plan = StreamAssignment(
         nodes=nodes,
-        events=tuple(Event(recorder=names[first], waiter=names[then]) for first, then in scheduled.events),
+        events=tuple(StreamEvent(recorder=names[first], waiter=names[then]) for first, then in scheduled.events),
         priorities={stream: priority for stream, priority in priorities.items() if stream in used},
         cores={stream: limit for stream, limit in (cores or {}).items() if stream in used},
     )
@@ -140,7 +142,7 @@ def _same(problem: Problem, there: NamedPlan) -> None:
             )
 
 
-def _repaired(graph: fx.Graph, problem: Problem, there: Plan, can: Capabilities) -> tuple[int, Decision]:
+def _repaired(graph: fx.Graph, problem: Problem, there: StreamAssignment, can: Capabilities) -> tuple[int, Decision]:
     """The same streams, flat and with all events; what records and waits ordered before stays ordered."""
     asked = [
         (first, kernel)
@@ -162,7 +164,7 @@ DECISION = "npucompose.stream_plan"
 """Where `apply` leaves its Decision: in the meta data of the graph module."""
 
 
-def plan(graph: fx.Graph, wanted: Streams, can: Capabilities) -> Plan:
+def plan(graph: fx.Graph, wanted: Streams, can: Capabilities) -> StreamAssignment:
     """The plan for a graph that has none, whether it pays or not; changes nothing.
 
     For `mm = x @ x; a = x.abs(); s = a - x; return mm + s`: mm and the sum on the default stream, abs and sub on
@@ -224,13 +226,13 @@ def _why(found: NamedPlan) -> str:
     return by if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}"
 
 
-def _trial(found: NamedPlan, can: Capabilities) -> Trial | None:
+def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
     """What the capture is to find out of this plan; None where the plan is followed, or judged here."""
     scheduled, wanted = found.scheduled, found.scheduled.problem.wanted
     if not found.aside or not _may_be_tried(wanted, can):
         return None
     predicts = wanted.cost != "none"
-    return Trial(
+    return TrialRequest(
         ms=wanted.trial_ms,
         min_gain=wanted.min_gain,
         predicted_us=scheduled.simulation.makespan if predicts else None,
@@ -243,7 +245,7 @@ def _may_be_tried(wanted: Streams, can: Capabilities) -> bool:
     return can.tries_plans and wanted.trial_ms > 0 and wanted.min_gain > 0 and not wanted.plan and wanted.kind == "auto"
 
 
-def _not_worth_it(found: NamedPlan, can: Capabilities, trial: Trial | None) -> str:
+def _not_worth_it(found: NamedPlan, can: Capabilities, trial: TrialRequest | None) -> str:
     """Why a plan stays out; '' for one that goes in. What a person wrote, or asked for by `edges`, always goes in."""
     wanted = found.scheduled.problem.wanted
     if not found.aside:

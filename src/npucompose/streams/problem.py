@@ -16,7 +16,7 @@ from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.assignment import fewest_events, in_runs
-from npucompose.streams.cost import Sizes, clocked, measured, roofline, work_of
+from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import DeviceModel
 
@@ -36,7 +36,7 @@ class Problem:
     """With the edges that were asked for; `kernels` in a legal order."""
     clocked: Clocked | None = None
     """The kernels' measured times, where they were asked for and the device has a clock."""
-    sizes: Sizes = field(factory=Sizes)
+    sizes: ResultSizes = field(factory=ResultSizes)
 
     @classmethod
     def from_graph(cls, graph: fx.Graph, wanted: Streams, can: Capabilities, asked: Sequence[Pair] = ()) -> Problem:

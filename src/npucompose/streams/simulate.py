@@ -18,7 +18,7 @@ from npucompose.vendor.devices import DeviceModel
 
 @frozen(slots=True)
 class Work:
-    """A kernel that runs alone: `Work(us=5.0, cube=24)`."""
+    """What a kernel asks of a device that it has to itself: `Work(us=5.0, cube=24)`."""
 
     us: float
     """On its stream, beside others."""
@@ -142,15 +142,15 @@ class _Device:
         self.start[index] = self.now
         self.running[stream] = (index, self.now + wanted.us, 1.0)
         self._book(wanted, 1)
-        if self._overbooked():
+        if self.cube > self.model.cube or self.vector > self.model.vector or self.bandwidth > 1.0 + _SOON:
             self._rebalance()
 
     def _has_room(self, wanted: Work) -> bool:
         cube = self.cube if wanted.gang else self.gang_cube
         vector = self.vector if wanted.gang else self.gang_vector
         most = inf if wanted.gang else 1
-        need_cube, need_vector = min(most, wanted.cube), min(most, wanted.vector)
-        return cube + need_cube <= self.model.cube and vector + need_vector <= self.model.vector
+        fits_cube = cube + min(most, wanted.cube) <= self.model.cube
+        return fits_cube and vector + min(most, wanted.vector) <= self.model.vector
 
     def _finish(self, stream: int) -> None:
         index, at, _ = self.running.pop(stream)
@@ -171,9 +171,6 @@ class _Device:
         if wanted.gang:
             self.gang_cube += sign * wanted.cube
             self.gang_vector += sign * wanted.vector
-
-    def _overbooked(self) -> bool:
-        return self.cube > self.model.cube or self.vector > self.model.vector or self.bandwidth > 1.0 + _SOON
 
     def _rebalance(self) -> None:
         """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""

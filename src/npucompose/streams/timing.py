@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import define, field, frozen
 from torch import fx
@@ -11,7 +11,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import nodes_in
 from npucompose.graphs.scopes import LABEL, Scope, control, stream_labels, tag_of, tagged_streams
-from npucompose.results.streams import Event
+from npucompose.results.streams import StreamEvent
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
@@ -28,7 +28,7 @@ class Timing:
     """One walk over a planned graph with a clock for each stream: {other stream: number of its last known kernel}."""
 
     streams: dict[str, str] = field(factory=dict)
-    events: list[Event] = field(factory=list)
+    events: list[StreamEvent] = field(factory=list)
     number: dict[fx.Node, int] = field(factory=dict)
     clocks: dict[fx.Node, Mapping[str, int]] = field(factory=dict)
     now: dict[str, Moment] = field(factory=dict)
@@ -83,7 +83,7 @@ class Timing:
             for other, at in moment.clock.items():
                 clock[other] = max(clock.get(other, -1), at)
             if self.streams[moment.kernel] != stream:
-                self.events.append(Event(recorder=moment.kernel, waiter=node.name))
+                self.events.append(StreamEvent(recorder=moment.kernel, waiter=node.name))
         self.number[node] = clock[stream] = len(self.number)
         self.streams[node.name] = stream
         self.clocks[node] = clock
@@ -132,36 +132,30 @@ def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, 
     labels = stream_labels(graph) | tagged_streams(graph)
     known = frozenset(kernels)
     last: dict[str, fx.Node] = {}
-    stands_for: dict[fx.Node, fx.Node | None] = {}
+    recorded: dict[fx.Node, list[fx.Node]] = {}
     tagged: dict[str, fx.Node] = {}
     waits: dict[str, list[fx.Node]] = {}
     before: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
         stream = labels.get(node, DEFAULT_STREAM)
-        kind = control(node)
+        kind, tag = control(node), tag_of(node)
         if kind == "record":
-            stands_for[node] = last.get(stream)
-            if tag := tag_of(node):
+            recorded[node] = [last[stream]] if stream in last else []
+            if tag:
                 tagged[tag] = node
         elif kind == "wait":
-            tag = tag_of(node)
             for awaited in nodes_in(node.args[0] if tag is None else tagged.get(tag)):
-                waits.setdefault(stream, []).extend(_makers(awaited, stands_for, known))
+                waits.setdefault(stream, []).extend(_makers(awaited, recorded, known))
         elif node in known:
-            queue = [last[stream]] if stream in last else []
-            before[node] = list(dict.fromkeys([*queue, *waits.pop(stream, [])]))
-            last[stream] = node
+            before[node] = list(dict.fromkeys(waits.get(stream, ())))
+            waits[stream], last[stream] = [node], node
     return before
 
 
-def _makers(node: fx.Node, stands_for: dict[fx.Node, fx.Node | None], known: frozenset[fx.Node]) -> Iterator[fx.Node]:
+def _makers(node: fx.Node, recorded: Mapping[fx.Node, list[fx.Node]], known: frozenset[fx.Node]) -> list[fx.Node]:
     """The kernels that a record or a tensor stands for; none for an input."""
     if node in known:
-        yield node
-    elif node in stands_for:
-        kernel = stands_for[node]
-        if kernel is not None:
-            yield kernel
-    else:
-        for source in node.all_input_nodes:
-            yield from _makers(source, stands_for, known)
+        return [node]
+    if node in recorded:
+        return recorded[node]
+    return [maker for source in node.all_input_nodes for maker in _makers(source, recorded, known)]

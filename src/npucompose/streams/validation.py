@@ -13,7 +13,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
 from npucompose.graphs.effects import is_collective
 from npucompose.graphs.scopes import NAMESPACES, control, core_limits, priorities, stream_labels
-from npucompose.results.streams import Event, Plan
+from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.streams.lifetime import check_lifetimes
@@ -112,16 +112,16 @@ def _is_gang(kernel: fx.Node) -> bool:
     return is_collective(kernel) or packet.startswith(GANGS)
 
 
-def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> Plan:
+def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> StreamAssignment:
     """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
     kernels = (dependence or Dependence.from_graph(graph)).kernels
     labels = stream_labels(graph)
     before = issued_before(graph, kernels)
     streams = {kernel: labels.get(kernel, DEFAULT_STREAM) for kernel in before}
-    return Plan(
+    return StreamAssignment(
         nodes={kernel.name: stream for kernel, stream in streams.items()},
         events=tuple(
-            Event(recorder=first.name, waiter=kernel.name)
+            StreamEvent(recorder=first.name, waiter=kernel.name)
             for kernel, firsts in before.items()
             for first in firsts
             if streams[first] != streams[kernel]

@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._guards import TracingContext
+
 from npucompose.errors import CaptureError
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
@@ -14,29 +18,23 @@ from npucompose.targets.optional import CutsGraphs
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.replay.interface import Lowered
     from npucompose.targets.compilation import Backend
 
 
 def static_inputs() -> frozenset[int]:
     """Placeholders of the graph under compilation that are parameters or buffers (AOTAutograd's own list)."""
-    from torch._guards import TracingContext
-
-    context = TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
 def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """AOTAutograd for inference, then the passes, then `target.lower`."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch._aot_autograd.utils import make_boxed_func
 
-    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
+    def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        if backend.mode not in backend.target.modes:  # a plain mode: the target's check has let no other pass
+            return as_passed(backend, aot, inputs)
         compilation = backend.rewrite(aot, inputs)
         begun = perf_counter()
-        if backend.mode not in backend.target.modes:  # a plain mode: the target's check has let no other pass
-            return make_boxed_func(aot.forward)
         compilation.lowered = backend.target.lower(
             LowerRequest(
                 mode=backend.mode,
@@ -64,17 +62,9 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
 
 def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """AOTAutograd and the passes; what is called then is the graph itself, without the scopes of its plan."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def reading(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        compilation = backend.rewrite(aot, inputs)
-        compilation.settle()
-        if isinstance(backend.target, CutsGraphs):
-            compilation.planned = backend.target.partition(backend.mode, aot)
-        if strip(aot.graph):
-            aot.recompile()
-        return make_boxed_func(aot.forward)
+        return as_passed(backend, aot, inputs)
 
     compiler = aot_autograd(
         fw_compiler=reading,
@@ -83,6 +73,17 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
         keep_inference_input_mutations=True,
     )
     return compiler(graph_module, list(example_inputs))
+
+
+def as_passed(backend: Backend, aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    """The passes, and then the graph itself, in no streams."""
+    compilation = backend.rewrite(aot, inputs)
+    compilation.settle()
+    if backend.reads_only and isinstance(backend.target, CutsGraphs):
+        compilation.planned = backend.target.partition(backend.mode, aot)
+    if strip(aot.graph):
+        aot.recompile()
+    return make_boxed_func(aot.forward)
 
 
 NOT_RECORDED = (
@@ -102,13 +103,9 @@ def refuse_training(*_: Any) -> Any:
 
 def run_as_it_is(backend: Backend) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
     """AOTAutograd's fw_compiler and bw_compiler: the passes, in no streams, and the graph itself."""
-    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def compile(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         backend.notices.warn(NOT_RECORDED)
-        backend.rewrite(aot, inputs).settle()
-        if strip(aot.graph):
-            aot.recompile()
-        return make_boxed_func(aot.forward)
+        return as_passed(backend, aot, inputs)
 
     return compile

@@ -99,6 +99,9 @@ class Target(ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    without_device: ClassVar[str | None] = None
+    """The target that compiles the same on a machine that has no such device; None where there is none."""
+
     runs_plain: ClassVar[bool] = False
     """Whether a graph can be called as the passes left it, in a mode that neither records nor fuses."""
 

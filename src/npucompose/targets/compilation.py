@@ -11,6 +11,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from attrs import define
 
 from npucompose.errors import CompileError, NpuComposeError
@@ -24,7 +25,7 @@ from npucompose.results.effective import Effective
 from npucompose.results.graphs import Outside, Partition, PassRecord, npu_words, refused_on_npu
 from npucompose.results.measured import CallStatistics
 from npucompose.results.sinking import CacheUse, Failure
-from npucompose.results.streams import Decision, Plan
+from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
@@ -82,11 +83,11 @@ class Compilation:
         _ = self.plan, self.judged, self.facts
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> StreamAssignment:
         """The streams and events that stand in the graph; no streams where nothing says so."""
         graph = self.graph_module.graph
         planned = self.decision is not None or orders_streams(graph)
-        return plan_of(graph) if planned else Plan()
+        return plan_of(graph) if planned else StreamAssignment()
 
     @cached_property
     def judged(self) -> Decision | None:
@@ -111,24 +112,8 @@ class Compilation:
         return [i for i, source in enumerate(self.sources) if kind_of_source(source) is None]
 
     @property
-    def fingerprint(self) -> str:
-        return self.before.fingerprint
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return self.before.symbols
-
-    @property
-    def nodes_before(self) -> int:
-        return len(self.before.lines)
-
-    @property
     def nodes_after(self) -> int:
         return 0 if self.after is None else len(self.after.lines)
-
-    @property
-    def text_before(self) -> str:
-        return self.before.text
 
     @property
     def text_after(self) -> str:
@@ -247,16 +232,12 @@ class Backend:
 
         With `torch.compile` alone everything works but freezing, of which Dynamo must know before it asks a backend.
         """
-        import torch
-
         return self.around_calls(torch.compile(model, backend=self, **keywords), model, keywords)
 
     def around_calls(
         self, compiled: Callable[..., Any], model: Callable[..., Any], keywords: Mapping[str, Any]
     ) -> Callable[..., Any]:
         """`compiled`, what torch.compile made of `model` with `keywords`, called as this backend's mode wants it."""
-        import torch
-
         from npucompose.targets.compiled_calls import Versions
 
         called = self._while_tracing(compiled)
@@ -296,8 +277,6 @@ class Backend:
 
     def constants(self, graph_module: fx.GraphModule) -> Constants:
         """The parameters and buffers among the inputs of an AOT graph, where no gradient is wanted of them."""
-        import torch
-
         inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         found: dict[str, Constant] = {}
         for node, place in zip(inputs, places(inputs, len(self._sources)), strict=True):
@@ -333,7 +312,7 @@ class Backend:
             if compilation.refused_on_npu and self.strict == "all":
                 words = npu_words(compilation.refused_on_npu)
                 raise CompileError(f"{words}, and strict=all refuses here what an NPU would.")
-        if compilation.symbols:
+        if compilation.before.symbols:
             compilation.settle()
         self.compilations.append(compilation)
         compilation.account_s += perf_counter() - begun

@@ -28,6 +28,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import define, field
 from torch import nn
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._C._dynamo.guards import TensorGuards
+from torch._dynamo import config
+from torch._dynamo.eval_frame import remove_from_cache
+from torch._dynamo.source import GlobalStateSource
+from torch._guards import TracingContext
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from npucompose.errors import FrozenWeightError
@@ -57,7 +63,8 @@ class Weight:
 
     def change(self) -> str | None:
         """`fc.weight was written to`; None where it is as it was."""
-        if not self._is_in_place():
+        root = None if self.root is None else self.root()
+        if root is not None and _reached(root, self.name) is not self.tensor:
             return f"{self.name} was replaced or deleted"
         if _layout(self.tensor) != self._layout:
             return f"{self.name} has another dtype, device, shape or stride"
@@ -71,11 +78,6 @@ class Weight:
             return f"{self.name} was written to through .data"
         return None
 
-    def _is_in_place(self) -> bool:
-        """The model has this very tensor under its name, or there is no model to ask."""
-        root = None if self.root is None else self.root()
-        return root is None or _reached(root, self.name) is self.tensor
-
 
 def is_watchable(tensor: torch.Tensor) -> bool:
     """Not so an inference tensor, which counts no versions, and a tensor that has no memory of its own."""
@@ -86,7 +88,7 @@ def is_watchable(tensor: torch.Tensor) -> bool:
 def weights_of(graph_module: fx.GraphModule) -> list[Weight]:
     """The tensors that a graph of Dynamo names as its own attributes, under the names that the model has for them."""
     sources: Mapping[str, Any] = getattr(graph_module, "_param_name_to_source", None) or {}
-    modules = _modules()
+    modules = modules_at_hand()
     found: dict[int, Weight] = {}
     for name in dict.fromkeys(str(node.target) for node in graph_module.graph.nodes if node.op == "get_attr"):
         tensor = getattr(graph_module, name, None)
@@ -95,14 +97,8 @@ def weights_of(graph_module: fx.GraphModule) -> list[Weight]:
     return list(found.values())
 
 
-def modules_at_hand() -> list[nn.Module]:
-    """The modules that Dynamo has met in what it is tracing."""
-    return list(_modules().values())
-
-
-def _modules() -> dict[str, nn.Module]:
-    from torch._guards import TracingContext
-
+def modules_at_hand() -> dict[str, nn.Module]:
+    """The modules that Dynamo has met in what it is tracing, by its names of them."""
     context = TracingContext.try_get()
     met: Mapping[str, Any] = {} if context is None else context.module_context.nn_modules
     return {name: module for name, module in met.items() if isinstance(module, nn.Module)}
@@ -180,21 +176,17 @@ class Watch:
         for weight in self.weights:
             weight.frozen = id(weight.tensor) not in kept
         frozen = [weight for weight in self.weights if weight.frozen]
-        self._frozen = [weight.tensor for weight in frozen]
+        self.frozen = [weight.tensor for weight in frozen]
+        """The weights that are constants of the graph."""
         self._versions, self._addresses = [w.version for w in frozen], [w.address for w in frozen]
         self._samples = [weight.sample for weight in frozen if weight.sample is not None]
         self._sampled = b"".join(weight.sampled for weight in frozen)
 
-    @property
-    def has_frozen(self) -> bool:
-        """A weight is a constant of the graph."""
-        return bool(self._frozen)
-
     def holds(self) -> bool:
         """What the graph was compiled for has not changed since. A sample is read where its address still holds."""
         if (
-            list(map(_VERSION, self._frozen)) == self._versions
-            and list(map(_ADDRESS, self._frozen)) == self._addresses
+            list(map(_VERSION, self.frozen)) == self._versions
+            and list(map(_ADDRESS, self.frozen)) == self._addresses
             and self._layouts.check(*self._tensors)
             and b"".join(self._samples) == self._sampled
         ):
@@ -216,9 +208,6 @@ class Watch:
 
     def install(self) -> None:
         """Have Dynamo make the guard when it finishes the version under way; nothing where it is not tracing."""
-        from torch._dynamo.source import GlobalStateSource
-        from torch._guards import TracingContext
-
         context = TracingContext.try_get()
         if context is not None:
             context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(self._guard))
@@ -255,8 +244,6 @@ def _releasing(watch: Watch) -> Callable[[Any], None]:
 
 def _layouts(tensors: Sequence[torch.Tensor]) -> Any:
     """Torch's own check of dtype, device, sizes and strides, in C++."""
-    from torch._C._dynamo.guards import TensorGuards
-
     make: Any = TensorGuards
     return make(
         *tensors,
@@ -301,14 +288,14 @@ class FrozenWeights:
         return watch
 
     def _settle(self, weights: Sequence[Weight]) -> None:
-        at_hand = modules_at_hand()
+        at_hand = list(modules_at_hand().values())
         watches = [w for w in list(self.watches.values()) if not self.shared or w.concerns(at_hand, weights)]
         changes = {watch: change for watch in watches if (change := watch.change()) is not None}
         if changes:
             self._drop(changes)
 
     def _drop(self, changes: Mapping[Watch, str]) -> None:
-        first = next((change for watch, change in changes.items() if watch.has_frozen), None)
+        first = next((change for watch, change in changes.items() if watch.frozen), None)
         if first is not None and self.policy == "error":
             raise FrozenWeightError(
                 f"a frozen weight has changed: {first}. Compile the model again for its new weights; with "
@@ -341,8 +328,6 @@ class FrozenWeights:
 
     def make_room(self) -> bool:
         """Between two calls: clear the lists of versions that are full and have empty places; whether one was."""
-        from torch._dynamo.eval_frame import remove_from_cache
-
         full = set(filter(_is_full, self.worn))
         for watch in [watch for known in list(_ALL) for watch in list(known.watches.values()) if watch.code in full]:
             watch.release()
@@ -358,7 +343,4 @@ _ALL: weakref.WeakSet[FrozenWeights] = weakref.WeakSet()
 
 
 def _is_full(code: CodeType) -> bool:
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-    from torch._dynamo import config
-
     return len(_debug_get_cache_entry_list(code)) >= config.recompile_limit

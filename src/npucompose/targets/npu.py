@@ -26,6 +26,7 @@ class NpuTarget(TorchairTarget):
     """Model and inputs are moved to `npu:<index>`; times are taken after torch.npu.synchronize."""
 
     name: ClassVar[str] = "npu"
+    without_device: ClassVar[str | None] = "npu_offline"
     device_variable: ClassVar[str | None] = "ASCEND_RT_VISIBLE_DEVICES"
 
     index: int = option(0, "which NPU", ge=0)

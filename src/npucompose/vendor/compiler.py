@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 from attrs import field, frozen
+from attrs.converters import optional
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
 from npucompose.table.modes import MODES
-from npucompose.vendor.option_specs import ELSEWHERE, Leaf, shown
-from npucompose.vendor.versions import NPUGRAPH_EX_LEAVES, TORCHAIR, every_leaf, known, tree_of
+from npucompose.table.structure import nested
+from npucompose.vendor.option_specs import ELSEWHERE, OptionSpec, shown
+from npucompose.vendor.versions import LEAVES, every_leaf, known, tree_of
 
-LEAVES: Mapping[str, Leaf] = {leaf.path: leaf for leaf in TORCHAIR + NPUGRAPH_EX_LEAVES}
-"""Every leaf of both trees of torch_npu 2.13.0 by its YAML path: 73 of torchair, then 30 under `npugraph_ex.`."""
-
-EVERY_LEAF: Mapping[str, Leaf] = every_leaf()
+EVERY_LEAF: Mapping[str, OptionSpec] = every_leaf()
 """Those, then the leaves that only other versions have; `npucompose.vendor.versions` says which have which."""
 
 VERSION = "torch_npu_version"
 """The one key under `compiler` that is no option of TorchAir's: whose option tree is meant."""
 
 
-def _is_group(path: str) -> bool:
-    return any(leaf.startswith(f"{path}.") for leaf in EVERY_LEAF)
-
-
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as they are kept: checked, in the order of the table, and only those that differ from the default."""
     problems: list[str] = []
-    kept: dict[str, Any] = {}
-    for path, value in values.items():
-        try:
-            kept[path] = _checked(path, value, "compiler")
-        except ConfigError as error:
-            problems += error.problems
+    kept = _all_checked(values.items(), "compiler", problems)
     if problems:
         raise ConfigError(*problems)
     return {path: kept[path] for path, leaf in EVERY_LEAF.items() if path in kept and kept[path] != leaf.default}
 
 
-def _known(version: str | None) -> str | None:
-    return None if version is None else known(version, f"compiler.{VERSION}")
+def _all_checked(given: Iterable[tuple[str, Any]], where: str, problems: list[str]) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for path, value in given:
+        try:
+            checked[path] = _checked(path, value, where)
+        except ConfigError as error:
+            problems += error.problems
+    return checked
 
 
 @frozen(kw_only=True)
@@ -53,23 +50,18 @@ class CompilerOptions:
 
     values: Mapping[str, Any] = field(factory=dict[str, Any], converter=_kept)
     """{path: value}, as `changed()`; names and values are checked, existence of files only by `of_tree`."""
-    torch_npu_version: str | None = field(default=None, converter=_known)
+    torch_npu_version: str | None = field(default=None, converter=optional(partial(known, where=f"compiler.{VERSION}")))
     """The version whose option tree is asked for; None leaves it to the torch_npu that is found."""
 
     @classmethod
     def of_tree(cls, tree: Mapping[str, Any], path: str = "compiler") -> CompilerOptions:
         """What YAML says under `path`. Every mistake is reported at once, each with its full path."""
         problems: list[str] = []
-        values: dict[str, Any] = {}
         version = _version(tree, path, problems)
-        for found, value in _flat(_options(tree), "", path, problems):
-            try:
-                values[found] = _checked(found, value, path)
-            except ConfigError as error:
-                problems += error.problems
-                continue
-            missing = EVERY_LEAF[found].missing(values[found])
-            if missing:
+        options = {k: v for k, v in tree.items() if k != VERSION} if isinstance(tree, Mapping) else tree
+        values = _all_checked(_flat(options, "", path, problems), path, problems)
+        for found, value in values.items():
+            if missing := EVERY_LEAF[found].missing(value):
                 problems.append(f"{path}.{found} {missing}.")
         if problems:
             raise ConfigError(*problems)
@@ -98,38 +90,25 @@ class CompilerOptions:
 
     def as_tree(self, changed_only: bool = False) -> dict[str, Any]:
         """A nested, JSON-able mapping that `of_tree` reads back: every settable leaf, or only what is changed."""
-        tree: dict[str, Any] = {}
-        if self.torch_npu_version is not None or not changed_only:
-            tree[VERSION] = self.torch_npu_version
         there = LEAVES if self.torch_npu_version is None else tree_of(self.torch_npu_version)
+        written: dict[str, Any] = {VERSION: self.torch_npu_version}
+        if changed_only and self.torch_npu_version is None:
+            del written[VERSION]
         for path, leaf in EVERY_LEAF.items():
-            if leaf.set_by != "compiler" or (path not in self.values and (changed_only or path not in there)):
-                continue
-            *groups, name = path.split(".")
-            at = tree
-            for group in groups:
-                at = at.setdefault(group, {})
-            value = self[path]
-            at[name] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-        return tree
+            if leaf.set_by == "compiler" and (path in self.values or (not changed_only and path in there)):
+                value = self[path]
+                written[path] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+        return nested(written)
 
 
-def _options(tree: Any) -> Any:
-    """The tree without the key that is no option; what is no mapping is refused where the rest is."""
-    if not isinstance(tree, Mapping):
-        return tree
-    return {name: value for name, value in cast("Mapping[Any, Any]", tree).items() if name != VERSION}
-
-
-def _version(tree: Any, where: str, problems: list[str]) -> str | None:
-    given = cast("Mapping[str, Any]", tree).get(VERSION) if isinstance(tree, Mapping) else None
-    if given is None or isinstance(given, str):
-        try:
+def _version(tree: Mapping[str, Any], where: str, problems: list[str]) -> str | None:
+    given = tree.get(VERSION) if isinstance(tree, Mapping) else None
+    try:
+        if given is None or isinstance(given, str):
             return None if given is None else known(given, f"{where}.{VERSION}")
-        except ConfigError as error:
-            problems += error.problems
-            return None
-    problems.append(f"{where}.{VERSION} takes a version such as 2.13.0, as text, or null; given {shown(given)}.")
+        problems.append(f"{where}.{VERSION} takes a version such as 2.13.0, as text, or null; given {shown(given)}.")
+    except ConfigError as error:
+        problems += error.problems
     return None
 
 
@@ -144,7 +123,7 @@ def _flat(tree: Any, at: str, where: str, problems: list[str]) -> Iterator[tuple
         path = f"{at}.{name}" if at else str(name)
         if path in EVERY_LEAF:
             yield path, value
-        elif _is_group(path):
+        elif any(leaf.startswith(f"{path}.") for leaf in EVERY_LEAF):
             yield from _flat(value, path, where, problems)
         else:
             problems.append(_unknown(str(name), at, where))
@@ -228,7 +207,7 @@ def waiting(options: CompilerOptions, mode: str) -> dict[str, str]:
     return found
 
 
-def twins() -> dict[str, Leaf]:
+def twins() -> dict[str, OptionSpec]:
     """{path: the leaf of the other tree that means the same}, both ways."""
     pairs = [(leaf, LEAVES[leaf.twin]) for leaf in LEAVES.values() if leaf.twin]
     return {a.path: b for a, b in pairs} | {b.path: a for a, b in pairs}
@@ -238,7 +217,7 @@ def _given(path: str, value: Any) -> str:
     return f"{_WHERE}.{path}={shown(value)}"
 
 
-def _mode_reason(leaf: Leaf, value: Any, mode: str) -> str | None:
+def _mode_reason(leaf: OptionSpec, value: Any, mode: str) -> str | None:
     if mode in leaf.modes:
         fewer = leaf.choices_in.get(mode)
         if fewer is None or value in fewer:

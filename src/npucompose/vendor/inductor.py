@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from npucompose.errors import ConfigError, did_you_mean, listed
 from npucompose.machine import installed_version
+from npucompose.table.structure import nested
 from npucompose.vendor.inductor_source import InductorOption, installed
 from npucompose.vendor.option_specs import shown
 
@@ -142,7 +143,7 @@ class InductorOptions:
     def base_tree(cls) -> dict[str, Any]:
         """What is declared, null where torch's own value holds."""
         own = {path: it.choices[0] for path, it in OWN.items()}
-        return _nested({**{path: OURS.get(path) for path in DECLARED}, **own})
+        return nested({**{path: OURS.get(path) for path in DECLARED}, **own})
 
     def changed(self) -> dict[str, Any]:
         """{path: value} of what differs from `OURS` and from what holds of `OWN`."""
@@ -160,15 +161,7 @@ class InductorOptions:
 
     def as_tree(self) -> dict[str, Any]:
         """The changes as a nested mapping that `of_tree` reads back."""
-        return _nested(self.values)
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in values.items():
-        group, _, name = path.rpartition(".")
-        (tree.setdefault(group, {}) if group else tree)[name] = value
-    return tree
+        return nested(self.values)
 
 
 def is_option(path: str) -> bool:

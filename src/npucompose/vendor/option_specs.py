@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,8 +26,8 @@ ELSEWHERE: Mapping[SetBy, str] = {
 
 
 @frozen(kw_only=True)
-class Leaf:
-    """`Leaf(path="ge_config.oo_level", kind="str", default="O3", choices=("O1", "O3"), modes=("max-autotune",), …)`."""
+class OptionSpec:
+    """`OptionSpec(path="ge_config.oo_level", kind="str", default="O3", choices=("O1", "O3"), …)`."""
 
     path: str
     """Dotted, as written in YAML under `compiler`; npugraph_ex's leaves start with `npugraph_ex.`."""
@@ -96,10 +97,11 @@ class Leaf:
         """The value as it is kept, or ValueError with what is wrong with it: `1` for text is kept as `"1"`."""
         if value is None and self.default is None:
             return None
-        kept = _AS_KIND[self.kind](value)
-        if kept is None or not self._holds(kept):
-            raise ValueError(f"takes {self.allowed()}; given {shown(value)} ({_type_name(value)})")
-        return kept
+        with suppress(TypeError):
+            kept = _as_kind(self.kind, value)
+            if self._holds(kept):
+                return kept
+        raise ValueError(f"takes {self.allowed()}; given {shown(value)} ({_type_name(value)})")
 
     def _holds(self, value: Any) -> bool:
         return (
@@ -108,6 +110,7 @@ class Leaf:
             and (self.least is None or self.least <= value <= INT64_MAX)
             and (self.pattern is None or re.fullmatch(self.pattern, value, re.ASCII) is not None)
             and (not self.suffix or value.endswith(self.suffix))
+            and (self.kind not in _FILLED or "" not in (value if self.kind == "names" else (value,)))
         )
 
     def missing(self, value: Any) -> str | None:
@@ -136,45 +139,21 @@ def _type_name(value: Any) -> str:
     return "null" if value is None else type(value).__name__
 
 
-def _bool(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
+_TYPES: Mapping[Kind, type[Any]] = {"bool": bool, "int": int, "ints": int, "dict": dict, "code": type(None)}
+"""What YAML gives for a kind, or for each item of it; text for all others."""
+_LISTS = ("ints", "names")
+_FILLED = ("names", "path", "dir", "file", "pool")
+"""Kinds in which no text is empty."""
 
 
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _str(value: Any) -> str | None:
-    """Text; an integer is taken as its digits, because the command line turns `aoe_mode=2` into one."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return value if isinstance(value, str) else None
-
-
-def _some_str(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _ints(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, (list, tuple)):
-        return None
-    items = [_int(v) for v in cast(Iterable[Any], value)]
-    return None if None in items else tuple(i for i in items if i is not None)
-
-
-def _names(value: Any) -> tuple[str, ...] | None:
-    if not isinstance(value, (list, tuple)):
-        return None
-    items = [_some_str(v) for v in cast(Iterable[Any], value)]
-    return None if None in items else tuple(i for i in items if i is not None)
-
-
-def _dict(value: Any) -> dict[str, Any] | None:
-    """A mapping of names to plain values, lists and mappings of them, so that it can be written as JSON."""
-    try:
-        return _plain(value) if isinstance(value, Mapping) else None
-    except TypeError:
-        return None
+def _as_kind(kind: Kind, value: Any) -> Any:
+    """The value as it is kept; TypeError where it is of another kind."""
+    if kind == "str" and type(value) is int:
+        return str(value)  # the command line turns `aoe_mode=2` into a number
+    items = value if kind in _LISTS else (value,)
+    if not isinstance(items, (list, tuple)) or any(type(one) is not _TYPES.get(kind, str) for one in items):
+        raise TypeError
+    return tuple(items) if kind in _LISTS else _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -191,33 +170,14 @@ def _plain(value: Any) -> Any:
     raise TypeError
 
 
-def _code(value: Any) -> None:
-    """Nothing that YAML can say."""
-
-
-_AS_KIND: Mapping[Kind, Callable[[Any], Any]] = {
-    "bool": _bool,
-    "int": _int,
-    "str": _str,
-    "ints": _ints,
-    "names": _names,
-    "dict": _dict,
-    "path": _some_str,
-    "dir": _some_str,
-    "file": _some_str,
-    "pool": _some_str,
-    "code": _code,
-}
-
-
 # One leaf of a genuine CompilerConfig as its own class declares it, and what it and our table say of each other.
 
 PREFIX = "npugraph_ex."
 
 
 @frozen(kw_only=True)
-class GenuineLeaf:
-    """`GenuineLeaf(path="ge_config.oo_level", kind="OptionValue", default="O3", allowed=("O1", "O3"))`."""
+class VendorOption:
+    """`VendorOption(path="ge_config.oo_level", kind="OptionValue", default="O3", allowed=("O1", "O3"))`."""
 
     path: str
     """Dotted, as in the genuine object; leaves of the package npugraph_ex start with `npugraph_ex.`."""
@@ -230,11 +190,11 @@ class GenuineLeaf:
     pattern: str | None = None
 
     @staticmethod
-    def of_dict(data: Mapping[str, Any]) -> GenuineLeaf:
+    def from_dict(data: Mapping[str, Any]) -> VendorOption:
         given: dict[str, Any] = dict(data)
         if given.get("allowed") is not None:
             given["allowed"] = tuple(given["allowed"])
-        return GenuineLeaf(**given)
+        return VendorOption(**given)
 
 
 CLASSES: Mapping[Kind, tuple[str, ...]] = {
@@ -253,12 +213,14 @@ CLASSES: Mapping[Kind, tuple[str, ...]] = {
 """Which genuine classes may stand behind each kind of ours."""
 
 
-def stored_path(leaf: Leaf) -> str:
+def stored_path(leaf: OptionSpec) -> str:
     """Where a genuine tree has it: `npugraph_ex.capture_limit`, `debug.graph_dump._path`."""
     return (PREFIX if leaf.path.startswith(PREFIX) else "") + leaf.genuine_path
 
 
-def differences(ours: Iterable[Leaf], theirs: Iterable[GenuineLeaf], other_pattern: Mapping[str, str]) -> list[str]:
+def differences(
+    ours: Iterable[OptionSpec], theirs: Iterable[VendorOption], other_pattern: Mapping[str, str]
+) -> list[str]:
     """One sentence for each thing that one side has and the other has not, or has otherwise; [] where they agree.
 
     `other_pattern` is {path: the genuine pattern} where ours is another one on purpose.
@@ -273,7 +235,7 @@ def differences(ours: Iterable[Leaf], theirs: Iterable[GenuineLeaf], other_patte
     return found
 
 
-def _unlike(leaf: Leaf, genuine: GenuineLeaf, pattern: str | None) -> Iterable[str]:
+def _unlike(leaf: OptionSpec, genuine: VendorOption, pattern: str | None) -> Iterable[str]:
     if genuine.kind not in CLASSES[leaf.kind]:
         yield f"ours is {leaf.kind}, the genuine class is {genuine.kind}"
     # 0 == False in Python, and "2" is not 2: the type belongs to the value.
@@ -299,7 +261,7 @@ def _as_set(values: tuple[Any, ...] | None) -> set[tuple[type[Any], Any]] | None
     return None if values is None else {(type(value), value) for value in values}
 
 
-def kind_of(genuine: GenuineLeaf) -> Kind:
+def kind_of(genuine: VendorOption) -> Kind:
     """Our kind for a leaf that our table does not describe."""
     if genuine.allowed is not None and set(genuine.allowed) == {True, False}:
         return "bool"

@@ -19,15 +19,15 @@ import attrs
 from attrs import frozen
 
 from npucompose.errors import ConfigError, listed, unknown
-from npucompose.table.modes import ACLGRAPH, GE, MODES, NPUGRAPH_EX
-from npucompose.vendor.option_specs import PREFIX, GenuineLeaf, Leaf, kind_of, shown, stored_path
+from npucompose.table.modes import MODES
+from npucompose.vendor.option_specs import PREFIX, OptionSpec, VendorOption, kind_of, shown, stored_path
 
 REFERENCE_ROWS = Path(__file__).with_name("options.json")
 
 
-def _rows(package: str) -> tuple[Leaf, ...]:
+def _rows(package: str) -> tuple[OptionSpec, ...]:
     rows = json.loads(REFERENCE_ROWS.read_text(encoding="utf-8"))[package]
-    return tuple(Leaf(**{name: _frozen(value) for name, value in row.items()}) for row in rows)
+    return tuple(OptionSpec(**{name: _frozen(value) for name, value in row.items()}) for row in rows)
 
 
 def _frozen(value: Any) -> Any:
@@ -49,6 +49,10 @@ NPUGRAPH_EX_LEAVES = _rows("npugraph_ex")
 `twin` is the leaf of torchair's tree that torchair's own mode="npugraph_ex" maps it to (23 of them, three inverted; the
 wheel's torchair/configs/npugraphex_config.py), plus `deadlock_check`, which both trees have and that map leaves out.
 """
+
+LEAVES: Mapping[str, OptionSpec] = {leaf.path: leaf for leaf in TORCHAIR + NPUGRAPH_EX_LEAVES}
+"""Every leaf of both trees of torch_npu 2.13.0 by its YAML path: 73 of torchair, then 30 under `npugraph_ex.`."""
+
 DATA = Path(__file__).with_name("torch_npu_options.json")
 
 REFERENCE = "2.13.0"
@@ -67,7 +71,7 @@ class Span:
 
     since: str
     until: str | None
-    leaf: GenuineLeaf
+    leaf: VendorOption
 
 
 @frozen(kw_only=True)
@@ -84,13 +88,13 @@ def _loaded() -> _Data:
     return _Data(versions=tuple(data["versions"]), sources=data["sources"], leaves=leaves)
 
 
-_LIVE: dict[str, Mapping[str, GenuineLeaf]] = {}
+_LIVE: dict[str, Mapping[str, VendorOption]] = {}
 """{version: its tree}, as read from wheels of this machine in this process."""
 
 
 def _span(path: str, row: dict[str, Any]) -> Span:
     since, until = row.pop("since"), row.pop("until")
-    return Span(since=since, until=until, leaf=GenuineLeaf.of_dict({"path": path, **row}))
+    return Span(since=since, until=until, leaf=VendorOption.from_dict({"path": path, **row}))
 
 
 def versions() -> tuple[str, ...]:
@@ -103,7 +107,7 @@ def same_sources(digest: str) -> str | None:
     return next((name for name, known in _loaded().sources.items() if known == digest), None)
 
 
-def learn(version: str, leaves: Sequence[GenuineLeaf]) -> None:
+def learn(version: str, leaves: Sequence[VendorOption]) -> None:
     """From now on, in this process, the version has this tree: its wheel was read.
 
     What no table of ours has becomes settable; what the wheel allows beside our values is allowed, and its defaults are
@@ -116,24 +120,24 @@ def learn(version: str, leaves: Sequence[GenuineLeaf]) -> None:
     tree_of.cache_clear()
     every = every_leaf()
     by_stored = {stored_path(leaf): path for path, leaf in every.items()}
-    table = {leaf.path: leaf for leaf in TORCHAIR + NPUGRAPH_EX_LEAVES}
     for stored, genuine in tree.items():
         if stored not in by_stored:
-            new = _described(genuine, table)
+            new = _described(genuine)
             every[new.path] = new
         else:
             path = by_stored[stored]
             every[path] = _widened(every[path], genuine)
 
 
-def _widened(leaf: Leaf, genuine: GenuineLeaf) -> Leaf:
+def _widened(leaf: OptionSpec, genuine: VendorOption) -> OptionSpec:
     """The leaf with the wheel's default, and with the values of both."""
     limits = _limits(genuine)
-    if leaf.choices is not None and (more := limits.get("choices")) is not None:
-        leaf = attrs.evolve(leaf, choices=tuple(dict.fromkeys((*leaf.choices, *more))))
-    if leaf.least is not None and (least := limits.get("least")) is not None:
-        leaf = attrs.evolve(leaf, least=min(leaf.least, least))
-    return attrs.evolve(leaf, default=genuine.default)
+    wider: dict[str, Any] = {"default": genuine.default}
+    if leaf.choices is not None and "choices" in limits:
+        wider["choices"] = tuple(dict.fromkeys((*leaf.choices, *limits["choices"])))
+    if leaf.least is not None and "least" in limits:
+        wider["least"] = min(leaf.least, limits["least"])
+    return attrs.evolve(leaf, **wider)
 
 
 def known(version: str, where: str = "torch_npu_version") -> str:
@@ -176,7 +180,7 @@ def order_of(version: str) -> tuple[tuple[int, ...], int, int]:
     return tuple(int(n) for n in said["release"].split(".")), before, int(said["post"] or -1)
 
 
-def genuine_tree(version: str) -> Mapping[str, GenuineLeaf]:
+def genuine_tree(version: str) -> Mapping[str, VendorOption]:
     """{stored path: leaf} of the genuine classes of a version; of one that nobody has read, as it is assumed."""
     version = known(version)
     if version in _LIVE:
@@ -192,15 +196,14 @@ def _covers(span: Span, at: int) -> bool:
 
 
 @cache
-def every_leaf() -> dict[str, Leaf]:
+def every_leaf() -> dict[str, OptionSpec]:
     """{YAML path: leaf} over all versions: our table first, then what only other versions have. `learn` adds to it."""
-    table = {leaf.path: leaf for leaf in TORCHAIR + NPUGRAPH_EX_LEAVES}
-    stored = {stored_path(leaf) for leaf in table.values()}
-    others = [_described(spans[-1].leaf, table) for path, spans in _loaded().leaves.items() if path not in stored]
-    return {**table, **{leaf.path: leaf for leaf in others}}
+    stored = {stored_path(leaf) for leaf in LEAVES.values()}
+    others = [_described(spans[-1].leaf) for path, spans in _loaded().leaves.items() if path not in stored]
+    return {**LEAVES, **{leaf.path: leaf for leaf in others}}
 
 
-def _described(genuine: GenuineLeaf, table: Mapping[str, Leaf]) -> Leaf:
+def _described(genuine: VendorOption) -> OptionSpec:
     """A leaf that our table lacks: as torchair's leaf of the same name, with the values that its own class takes."""
     prefix = PREFIX if genuine.path.startswith(PREFIX) else ""
     bare = genuine.path.removeprefix(prefix)
@@ -209,22 +212,22 @@ def _described(genuine: GenuineLeaf, table: Mapping[str, Leaf]) -> Leaf:
         "path": prefix + bare.replace("._", ".") if bare.endswith("._path") else genuine.path,
         "genuine": bare,
         "default": genuine.default,
-        "modes": (NPUGRAPH_EX,) if prefix else (GE, ACLGRAPH),
+        "modes": tuple(mode.name for _, mode in MODES.built_in if mode.package == package),
         "source": f"torch_npu/dynamo/{package}/configs/ of torch_npu {having(genuine.path)[-1]}",
     }
-    named = [leaf for leaf in table.values() if not leaf.path.startswith(PREFIX) and _same_name(leaf, bare)]
+    named = [leaf for leaf in LEAVES.values() if not leaf.path.startswith(PREFIX) and _same_name(leaf, bare)]
     if not named:
-        return Leaf(**own, kind=kind_of(genuine), doc="described nowhere that we know of", **_limits(genuine))
+        return OptionSpec(**own, kind=kind_of(genuine), doc="described nowhere that we know of", **_limits(genuine))
     like = named[0]
     needs = prefix + like.needs if like.needs and any(p == prefix + like.needs for p in _loaded().leaves) else None
     return attrs.evolve(like, **own, choices_in={}, needs=needs, twin=None, twin_inverted=False, **_limits(genuine))
 
 
-def _same_name(leaf: Leaf, bare: str) -> bool:
+def _same_name(leaf: OptionSpec, bare: str) -> bool:
     return leaf.genuine_path == bare or leaf.path.split(".")[-1] == bare.split(".")[-1] == "deadlock_check"
 
 
-def _limits(genuine: GenuineLeaf) -> dict[str, Any]:
+def _limits(genuine: VendorOption) -> dict[str, Any]:
     """Choices and the least value, as far as the genuine class has them."""
     limits: dict[str, Any] = {}
     if genuine.allowed is not None and kind_of(genuine) != "bool":
@@ -235,7 +238,7 @@ def _limits(genuine: GenuineLeaf) -> dict[str, Any]:
 
 
 @cache
-def tree_of(version: str) -> Mapping[str, Leaf]:
+def tree_of(version: str) -> Mapping[str, OptionSpec]:
     """{YAML path: leaf} of a version, with that version's defaults and allowed values: `tree_of("2.9.0")`."""
     genuine = genuine_tree(version)
     return {
@@ -303,7 +306,7 @@ def _refusals(values: Mapping[str, Any], version: str, by: str = "") -> Iterator
             yield f"{given}: {named} takes {tree[path].allowed()} there."
 
 
-def _instead(path: str, value: Any, tree: Mapping[str, Leaf]) -> str:
+def _instead(path: str, value: Any, tree: Mapping[str, OptionSpec]) -> str:
     """How that version spells the same: npugraph_ex had torchair's names up to 2.8.0, and flat ones since 2.9.0."""
     for other in (leaf for leaf in every_leaf().values() if leaf.path in tree):
         flat, nested = (other.path, path) if other.twin else (path, other.path)

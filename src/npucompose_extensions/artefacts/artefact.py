@@ -11,7 +11,15 @@ from typing import Literal
 from attrs import field, frozen
 
 from npucompose.results.record import Recompile
-from npucompose.results.sinking import UNKNOWN, Blame, GraphKind, SinkingFacts, Step, StepStatus, Verdict
+from npucompose.results.sinking import (
+    UNKNOWN,
+    Blame,
+    DiagnosisStep,
+    GraphKind,
+    SinkingFacts,
+    SinkingVerdict,
+    StepStatus,
+)
 
 Form = Literal[
     "torchair_verdict", "torchair_options", "torchair_inputs", "ge_plog", "torch_recompiles",
@@ -124,7 +132,7 @@ class Artefact:
     graphs: tuple[GraphRead, ...] = ()
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DiagnosisStep, ...]:
         """S0 (what TorchAir says), S6 (what GE says) and S7 (what torch says); `skipped` where it says nothing."""
         return _steps(self)
 
@@ -149,7 +157,7 @@ def _sinking(artefact: Artefact) -> SinkingFacts:
     )
 
 
-def _steps(artefact: Artefact) -> tuple[Step, ...]:
+def _steps(artefact: Artefact) -> tuple[DiagnosisStep, ...]:
     return (_s0(artefact), _s6(artefact), _s7(artefact))
 
 
@@ -178,16 +186,16 @@ def _blame(artefact: Artefact) -> tuple[Blame, ...]:
 # Verdicts.
 
 
-def _verdict(kinds: list[tuple[GraphKind, str]]) -> Verdict:
+def _verdict(kinds: list[tuple[GraphKind, str]]) -> SinkingVerdict:
     """The least static of what was proven of several graphs, with the evidence for that kind."""
     for kind in ("dynamic", "mixed", "static"):
         evidence = [words for found, words in kinds if found == kind]
         if evidence:
-            return Verdict(value=kind, certainty="proven", evidence=tuple(evidence[:EVIDENCE_KEPT]))
+            return SinkingVerdict(value=kind, certainty="proven", evidence=tuple(evidence[:EVIDENCE_KEPT]))
     return UNKNOWN
 
 
-def _fx_graph(artefact: Artefact) -> Verdict:
+def _fx_graph(artefact: Artefact) -> SinkingVerdict:
     kinds: list[tuple[GraphKind, str]] = []
     for at, inputs in enumerate(artefact.fx_inputs):
         symbolic = [i for i in inputs if i.symbols]
@@ -200,7 +208,7 @@ def _size(size: tuple[str, ...] | None) -> str:
     return f"({', '.join(size)})" if size is not None else ""
 
 
-def _ge_graph(artefact: Artefact) -> Verdict:
+def _ge_graph(artefact: Artefact) -> SinkingVerdict:
     kinds: list[tuple[GraphKind, str]] = []
     kinds.extend((c.inputs, _sentence(c)) for c in artefact.compiled)
     for graph in artefact.graphs:
@@ -213,14 +221,14 @@ def _ge_graph(artefact: Artefact) -> Verdict:
     return _verdict(kinds)
 
 
-def _ge_build(artefact: Artefact) -> Verdict:
+def _ge_build(artefact: Artefact) -> SinkingVerdict:
     kinds: list[tuple[GraphKind, str]] = []
     kinds.extend((c.build, _sentence(c)) for c in artefact.compiled)
     kinds.extend(("static", _skipped(name)) for name in artefact.skipped)
     kinds += [kind for graph in artefact.graphs if (kind := _build_of(graph))]
     marked = [m for m in artefact.marks if m.dynamic]
     if not kinds and marked:
-        return Verdict(
+        return SinkingVerdict(
             value="unknown",
             certainty="unknown",
             evidence=("GE marked nodes as dynamic, so it is not static; only a build dump tells mixed from dynamic",),
@@ -252,17 +260,17 @@ def _sentence(compiled: Compiled) -> str:
 # Steps.
 
 
-def _step(id: str, title: str, status: StepStatus, evidence: list[str], fixes: list[str]) -> Step:
+def _step(id: str, title: str, status: StepStatus, evidence: list[str], fixes: list[str]) -> DiagnosisStep:
     more = len(evidence) - EVIDENCE_KEPT
     shown = evidence[:EVIDENCE_KEPT] + ([f"and {more} more"] if more > 0 else [])
     fix = "; ".join(dict.fromkeys(fixes)) or None
-    return Step(id=id, title=title, status=status, evidence=tuple(shown), fix=fix)  # type: ignore[arg-type]
+    return DiagnosisStep(id=id, title=title, status=status, evidence=tuple(shown), fix=fix)  # type: ignore[arg-type]
 
 
-def _s0(artefact: Artefact) -> Step:
+def _s0(artefact: Artefact) -> DiagnosisStep:
     title = "TorchAir's own word"
     if not artefact.compiled:
-        return Step(id="S0", title=title, status="skipped", fix="TNG_LOG_LEVEL=1 makes TorchAir log it")
+        return DiagnosisStep(id="S0", title=title, status="skipped", fix="TNG_LOG_LEVEL=1 makes TorchAir log it")
     fixes = []
     for c in artefact.compiled:
         if c.build == "dynamic" and c.inputs == "static":
@@ -272,10 +280,12 @@ def _s0(artefact: Artefact) -> Step:
     return _step("S0", title, "problem" if fixes else "ok", [_sentence(c) for c in artefact.compiled], fixes)
 
 
-def _s6(artefact: Artefact) -> Step:
+def _s6(artefact: Artefact) -> DiagnosisStep:
     title = "GE's own account"
     if not (artefact.graphs or artefact.marks or artefact.skipped):
-        return Step(id="S6", title=title, status="skipped", fix="DUMP_GE_GRAPH=2, or debug.graph_dump.type=pbtxt")
+        return DiagnosisStep(
+            id="S6", title=title, status="skipped", fix="DUMP_GE_GRAPH=2, or debug.graph_dump.type=pbtxt"
+        )
     marks = [m for m in artefact.marks if m.dynamic]
     inputs = [f"{b.node}: {b.reason}" for b in _blame(artefact) if b.operator == "Data"]
     built = [kind for graph in artefact.graphs if (kind := _build_of(graph))]
@@ -294,9 +304,9 @@ def _of_mark(mark: Mark) -> str:
     return f"{mark.node}{operator}: {mark.words} [row {mark.row}]"
 
 
-def _s7(artefact: Artefact) -> Step:
+def _s7(artefact: Artefact) -> DiagnosisStep:
     title = "recompilations"
     if not artefact.recompiles:
-        return Step(id="S7", title=title, status="skipped", fix="TORCH_LOGS=recompiles logs them")
+        return DiagnosisStep(id="S7", title=title, status="skipped", fix="TORCH_LOGS=recompiles logs them")
     evidence = [f"{r.compile_id}: {r.reason}" for r in artefact.recompiles]
     return _step("S7", title, "problem", evidence, [r.avoid for r in artefact.recompiles if r.avoid])

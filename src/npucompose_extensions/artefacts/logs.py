@@ -12,7 +12,7 @@ from attrs import define, field
 
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Shapes
-from npucompose.sinking.recompiles import Again, Asked, explained, guard_of
+from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, guard_of
 from npucompose_extensions.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
 from npucompose_extensions.artefacts.text import cut_off
 
@@ -192,8 +192,8 @@ def _recompile(compile_id: str, function: str, reasons: list[str]) -> Recompile:
     guards = [guard_of(reason) for reason in reasons]
     arguments = {name for guard in guards for name in (guard.argument, guard.other) if name}
     numbers = {g.argument for g in guards if g.argument and (g.expected or "").replace(".", "", 1).isdigit()}
-    asked = Asked(
+    asked = AdviceContext(
         shapes=Shapes(dynamic=None), mode="max-autotune", numbers=frozenset(numbers), arguments=tuple(arguments)
     )
-    again = Again(compile_id=compile_id, reasons=tuple(reasons))
-    return explained(again, asked, call={}, name=function)
+    again = Recompilation(compile_id=compile_id, reasons=tuple(reasons))
+    return explain_recompilation(again, asked, call={}, name=function)

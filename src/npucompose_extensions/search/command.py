@@ -9,7 +9,7 @@ from npucompose.compose.tree import Composer
 from npucompose.console import console
 from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.sweep.command import SearchTask, SweepView, TrackerQueue
-from npucompose.experiment.sweep.run import Ledger, Name, exit_status
+from npucompose.experiment.sweep.run import Name, PointLedger, exit_status
 from npucompose.schema.sweep import Optuna
 from npucompose_extensions.search.run import Question, run_search
 from npucompose_extensions.search.study import Study
@@ -23,12 +23,12 @@ class OptunaTask(SearchTask):
 
     @classmethod
     def from_overrides(cls, options: Optuna, overrides: Sequence[str], composer: Composer) -> OptunaTask:
-        return cls(Question.of(options, overrides, composer))
+        return cls(Question.from_overrides(options, overrides, composer))
 
     def _run(self, folder: Path, name: Name) -> int:
         terminal = console()
         store = default_store()
-        with Ledger.open(store.root) as ledger:
+        with PointLedger.open(store.root) as ledger:
             told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
             total = max(0, self.question.options.trials - told)
             with SweepView(terminal, total, self.question.varying) as view:

@@ -19,7 +19,16 @@ from npucompose.compose.untrusted_config import address_problems
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.experiment.job import NOT_IN_A_KEY, PlanContext
 from npucompose.experiment.sweep.plan import Point, check_installed, point_of
-from npucompose.experiment.sweep.run import POINTS, Entry, Ledger, Name, PointFolder, beginner, executor_of, kept
+from npucompose.experiment.sweep.run import (
+    POINTS,
+    Name,
+    PointEntry,
+    PointFolder,
+    PointLedger,
+    beginner,
+    executor_of,
+    kept,
+)
 from npucompose.results.effective import origin
 from npucompose.results.record import MEASURED, figure_stage
 from npucompose.schema.sweep import Executor, Optuna
@@ -40,7 +49,7 @@ class Question:
     retry_failed: bool
 
     @staticmethod
-    def of(options: Optuna, overrides: Sequence[str], composer: Composer) -> Question:
+    def from_overrides(options: Optuna, overrides: Sequence[str], composer: Composer) -> Question:
         if importlib.util.find_spec("optuna") is None:
             raise MissingExtra("search=optuna", "optuna", "optuna")
         for figure in options.objectives:
@@ -79,14 +88,14 @@ class Question:
 
 
 def run_search(
-    question: Question, folder: Path, name: Name, *, store: Store, ledger: Ledger, listen: Listen
-) -> tuple[dict[str, Entry], Study]:
+    question: Question, folder: Path, name: Name, *, store: Store, ledger: PointLedger, listen: Listen
+) -> tuple[dict[str, PointEntry], Study]:
     """{key: end} of every trial's point, and the study; trials of an earlier process with the same question count."""
     study = Study(question.name, question.options, question.space, ledger, forget=question.forget)
     trials = _Trials(question, study, ledger, listen, folder)
-    ends = ledger.of([trial.key for trial in study.told])
+    ends = ledger.ends([trial.key for trial in study.told])
     with executor_of(question.executor, folder) as executor:
-        begin = beginner(store, ledger, lambda point: PointFolder.of(folder, name(point), point))
+        begin = beginner(store, ledger, lambda point: PointFolder.from_name(folder, name(point), point))
         Loop(executor, ledger, begin, listen).run(trials)
     return {**ends, **trials.ends}, study
 
@@ -94,13 +103,13 @@ def run_search(
 class _Trials(Source):
     """Asks the study; what is illegal or has ended before is reported at once and never reaches the executor."""
 
-    def __init__(self, question: Question, study: Study, ledger: Ledger, listen: Listen, folder: Path) -> None:
+    def __init__(self, question: Question, study: Study, ledger: PointLedger, listen: Listen, folder: Path) -> None:
         self.question, self.study, self.ledger = question, study, ledger
         self.listen, self.folder = listen, folder
         self.context = PlanContext()
         self.running: dict[str, list[Asked]] = {}
         self.points: list[Point] = []
-        self.ends: dict[str, Entry] = {}
+        self.ends: dict[str, PointEntry] = {}
 
     def ask(self) -> Point | None:
         while (asked := self.study.ask()) is not None:
@@ -108,8 +117,8 @@ class _Trials(Source):
             self.points.append(point)
             write_atomically(self.folder / POINTS, membership(self.points))
             if point.job is None:
-                self.ledger.write([Entry.illegal(point)])
-                self._ended("ended", [asked], point, Entry.illegal(point))
+                self.ledger.write([PointEntry.illegal(point)])
+                self._ended("ended", [asked], point, PointEntry.illegal(point))
             elif point.key in self.running:
                 self.running[point.key].append(asked)
             elif (entry := self._before(point)) is not None:
@@ -119,24 +128,24 @@ class _Trials(Source):
                 return point
         return None
 
-    def ended(self, point: Point, entry: Entry) -> None:
+    def ended(self, point: Point, entry: PointEntry) -> None:
         self._tell(self.running.pop(point.key), entry)
 
-    def _before(self, point: Point) -> Entry | None:
+    def _before(self, point: Point) -> PointEntry | None:
         """How the point ended, in this search or an earlier sweep; one that failed in this search is not run again."""
         ended = self.ends.get(point.key)
         return ended or kept([point], self.ledger, retry_failed=self.question.retry_failed).get(point.key)
 
-    def _ended(self, kind: Any, asked: list[Asked], point: Point, entry: Entry) -> None:
+    def _ended(self, kind: Any, asked: list[Asked], point: Point, entry: PointEntry) -> None:
         self.listen(SweepEvent(kind=kind, point=point, entry=entry))
         self._tell(asked, entry)
 
-    def _tell(self, asked: list[Asked], entry: Entry) -> None:
+    def _tell(self, asked: list[Asked], entry: PointEntry) -> None:
         self.ends[entry.key] = entry
         for trial in asked:
             self.study.tell(trial, entry.key, self._values(entry), illegal=entry.status == "illegal")
 
-    def _values(self, entry: Entry) -> tuple[float, ...] | None:
+    def _values(self, entry: PointEntry) -> tuple[float, ...] | None:
         """The objectives, of a point that held; None where it failed, was wrong or missed an expectation."""
         if entry.status != "ok":
             return None

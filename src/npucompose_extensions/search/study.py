@@ -13,7 +13,7 @@ from typing import Any
 from attrs import frozen
 
 from airflow_free.ledger import Trial
-from npucompose.experiment.sweep.run import Ledger
+from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Optuna
 from npucompose_extensions.search.space import Space
 
@@ -31,7 +31,9 @@ class Asked:
 class Study:
     """`name` is the content of the question: the same command line, the same study."""
 
-    def __init__(self, name: str, options: Optuna, space: Space, ledger: Ledger, *, forget: Iterable[str] = ()) -> None:
+    def __init__(
+        self, name: str, options: Optuna, space: Space, ledger: PointLedger, *, forget: Iterable[str] = ()
+    ) -> None:
         self.name, self.options, self.space, self.ledger = name, options, space, ledger
         self.optuna = importlib.import_module("optuna")
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from npucompose.errors import CaptureError
-from npucompose.replay.cuda.device import SharedPool
+from npucompose.replay.cuda.device import ResultMemory, SharedPool
 from npucompose.replay.cuda.recording import CudaCache, CudaRecording
-from npucompose.replay.cuda.results import ResultMemory
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
 from npucompose.replay.operands import same_bytes

@@ -12,9 +12,8 @@ from attrs import evolve
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases
-from npucompose.replay.cuda.device import SharedPool, Uses
-from npucompose.replay.cuda.recording import Buffers, Captured, CudaCache, CudaRecording
-from npucompose.replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat, _is_dense
+from npucompose.replay.cuda.device import InPiece, Piece, ResultMemory, Results, SharedPool, _flat, _is_dense
+from npucompose.replay.cuda.recording import Buffers, CudaCache, CudaCapture, CudaRecording, Uses
 from npucompose.replay.gate import Refused
 from npucompose.replay.operands import layout_of, same_bytes
 from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
@@ -81,7 +80,7 @@ def test_a_replay_waits_for_the_stream_its_results_went_out_on_if_that_is_anothe
     first, second = device.stream(), device.stream()
     graph = SimpleNamespace(replay=lambda: device.told.append("replay"))
     results: Any = None
-    captured = Captured(graph, results, Uses(device, [torch.ones(1)], {first}))
+    captured = CudaCapture(graph, results, Uses(device, [torch.ones(1)], {first}))
     assert not captured.lent
     for home in (first, first, second, first):
         captured.replay(home)

@@ -17,7 +17,7 @@ from npucompose.replay.executor import trial as trials
 from npucompose.replay.executor.trial import PlanTrial, Way
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.plan import Workers
-from npucompose.results.streams import Trial, Verdict
+from npucompose.results.streams import TrialRequest, TrialVerdict
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
 from npucompose.streams.planning import DECISION
@@ -156,7 +156,7 @@ def test_random_numbers_are_drawn_once_and_the_prediction_decides() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert bits(outputs) == bits([expected])
     assert captured.threads is None
-    assert captured.verdict == Verdict(applied=False, why="not tried: aten.rand.default draws random numbers")
+    assert captured.verdict == TrialVerdict(applied=False, why="not tried: aten.rand.default draws random numbers")
 
 
 @pytest.mark.parametrize(("predicted_us", "threads"), [(5.0, 2), (10.0, None)])
@@ -219,7 +219,7 @@ def test_streams_that_gave_other_bits_would_not_be_kept(
     monkeypatch.setattr(trials._Race, "_seen", seen)
     captured, _ = captured_call(two_chains, X)
     assert captured.threads is None
-    assert captured.verdict == Verdict(applied=False, why="threads gave other bits than one stream")
+    assert captured.verdict == TrialVerdict(applied=False, why="threads gave other bits than one stream")
 
 
 def test_a_kernel_that_fails_in_a_trial_does_not_end_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +280,6 @@ def test_who_cannot_run_streams_tries_none() -> None:
 
 
 def test_a_trial_without_a_prediction_expects_a_plan_to_pay() -> None:
-    assert Trial(ms=50, min_gain=0.02).is_expected_to_pay
-    assert not Trial(ms=50, min_gain=0.02, predicted_us=9.9, predicted_serial_us=10.0).is_expected_to_pay
-    assert Trial(ms=50, min_gain=0.02, predicted_us=9.0, predicted_serial_us=10.0).is_expected_to_pay
+    assert TrialRequest(ms=50, min_gain=0.02).is_expected_to_pay
+    assert not TrialRequest(ms=50, min_gain=0.02, predicted_us=9.9, predicted_serial_us=10.0).is_expected_to_pay
+    assert TrialRequest(ms=50, min_gain=0.02, predicted_us=9.0, predicted_serial_us=10.0).is_expected_to_pay

@@ -20,6 +20,7 @@ from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
 from npucompose.targets.npu_offline.simulator.device import Recording
+from tests.targets.npu_offline.asked import happens_before
 
 
 class Fork(torch.nn.Module):
@@ -54,7 +55,7 @@ class Fork(torch.nn.Module):
 def seen(recording: Recording) -> dict[str, Any]:
     kinds = [line.split()[0] for line in recording.told]
     return {
-        "before": sorted(f"{a} < {b}" for a, b in recording.order.happens_before()),
+        "before": sorted(f"{a} < {b}" for a, b in happens_before(recording.order)),
         "streams": len({access.stream for access, _ in recording.order.history}),
         "uses": kinds.count("record_stream"),
         "unordered": recording.order.unordered,

@@ -18,6 +18,7 @@ from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE, EventB
 from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device, Recording, owner_of
 from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
 from npucompose.vendor.devices import device_of
+from tests.targets.npu_offline.asked import on_stream
 
 aten = torch.ops.aten
 
@@ -36,7 +37,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 def capture(device: Device, stream: int | None = None, pool: Any = None) -> Iterator[Recording]:
     """A capture on `stream`, or on a new one."""
     recording = Recording(device)
-    with device.stream(stream or device.new_stream()):
+    with on_stream(device, stream or device.new_stream()):
         recording.begin(pool)
         try:
             yield recording
@@ -83,7 +84,7 @@ def test_a_stream_is_current_inside_its_context_only(device: Device) -> None:
     with first as entered:
         assert entered is first
         assert device.current == first.stream_id
-        with device.stream(second.stream_id):
+        with on_stream(device, second.stream_id):
             assert device.current == second.stream_id
         assert device.current == first.stream_id
     with pytest.raises(KeyError), first:
@@ -184,7 +185,7 @@ def test_a_replay_computes_into_the_memory_of_the_capture(device: Device) -> Non
     recording.replay()
     assert (y.tolist(), y.data_ptr(), recording.replays) == ([0.0, 1.0, 5.0], before, 1)
     assert device.ledger.counts["replay"] == 1
-    assert recording.pool_bytes == 24
+    assert sum(block.nbytes() for block in recording.blocks.values()) == 24
     assert set(recording.blocks) >= {before}
     assert torch.is_grad_enabled()
 
@@ -221,8 +222,18 @@ def test_an_empty_capture_is_no_recording_and_what_a_device_refuses_is_refused(d
     assert device.capturing is None
     with pytest.raises(RuntimeError, match="a capture on the default stream"):
         Recording(device).begin()
-    with device.stream(1), pytest.raises(RuntimeError, match="'strict'; there are: global, thread_local, relaxed"):
+    with on_stream(device, 1), pytest.raises(RuntimeError, match="'strict'; there are: global, thread_local, relaxed"):
         Recording(device).begin(capture_error_mode="strict")
+
+
+def test_a_replay_runs_no_call_that_computes_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    with capture(device) as recording:
+        made = torch.empty(3)
+        made.fill_(2)
+    ran: list[Any] = []
+    monkeypatch.setattr(Call, "run", lambda self: ran.append(self))
+    recording.replay()
+    assert [str(entry.func) for entry in ran] == ["aten.fill_.Scalar"]
 
 
 def test_a_recording_that_was_given_up_replays_nothing(device: Device) -> None:
@@ -231,7 +242,11 @@ def test_a_recording_that_was_given_up_replays_nothing(device: Device) -> None:
     x.fill_(5)
     recording.replay()
     assert y.tolist() == [1.0, 1.0, 1.0]
-    assert (recording.kernels, recording.pool_bytes, recording.blocks) == (0, 0, {})
+    assert (recording.kernels, sum(block.nbytes() for block in recording.blocks.values()), recording.blocks) == (
+        0,
+        0,
+        {},
+    )
 
 
 def test_the_memory_of_recordings_is_found_by_its_address(device: Device) -> None:
@@ -272,7 +287,7 @@ def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(devi
             if waits:
                 device.record(event, device.current)
                 device.wait(event, aside)
-            with device.stream(aside):
+            with on_stream(device, aside):
                 aten.relu(y)
         assert bool(recording.order.unordered) is not waits
         assert len(recording.order.clocks) == 2
@@ -286,13 +301,13 @@ def test_writing_in_place_on_another_stream_is_a_touch_too(device: Device) -> No
     x, aside = torch.zeros(3), device.new_stream()
     with capture(device) as recording:
         torch.neg(x)
-        with device.stream(aside):
+        with on_stream(device, aside):
             x.mul_(2)
     assert len(recording.order.unordered) == 1
     out = torch.zeros(3)
     with capture(device) as other:
         torch.add(x, 1, out=out)
-        with device.stream(aside):
+        with on_stream(device, aside):
             torch.neg(out)
     assert len(other.order.unordered) == 1
 
@@ -331,7 +346,7 @@ def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: 
 
 def test_the_compiled_class_hands_on_to_its_recording(device: Device, tmp_path: Path) -> None:
     graph, x = GraphBase(), torch.zeros(3)
-    with device.stream(device.new_stream()):
+    with on_stream(device, device.new_stream()):
         graph.capture_begin(pool=(7, 0), capture_error_mode="relaxed", report_shape=True)
         y = x + 1
         graph.capture_end()
@@ -357,7 +372,7 @@ def test_a_task_gets_new_arguments_between_replays(device: Device) -> None:
         y = aten.mul(x, 2)
         handle = groups.end(stream)
         z = y + 1
-    assert [call.func for call in handle.calls] == [aten.mul.Tensor]
+    assert [call.func for call in handle] == [aten.mul.Tensor]
     assert device.ledger.counts["task_group"] == 1
     groups.update_begin(stream, handle)
     assert aten.mul(x, 5) is y

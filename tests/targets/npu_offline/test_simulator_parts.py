@@ -18,6 +18,7 @@ from npucompose.targets.npu_offline.simulator import classes, compiled, ge_sessi
 from npucompose.targets.npu_offline.simulator.device import Device, Ledger, Recording
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.vendor.devices import device_of
+from tests.targets.npu_offline.asked import on_stream
 
 # Installed.
 
@@ -172,7 +173,7 @@ def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(compiled_
 
 def test_memory_of_a_recording_is_given_itself_and_no_mode_sees_how(compiled_functions: dict[str, Any]) -> None:
     x, recording = torch.ones(4), Recording(compiled_functions["device"])
-    with compiled_functions["device"].stream(1):
+    with on_stream(compiled_functions["device"], 1):
         recording.begin()
         y = x * 2
         recording.end()
@@ -329,7 +330,7 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for module in (converter, compiler):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ge_session, "_PLACED", [])
+    ge_session.place_ge_graphs.cache_clear()
     monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")
     monkeypatch.setattr(ge_session, "on_npu", lambda value: f"placed {value}")
     monkeypatch.setattr(TorchNpuGraphBase, "programs", {})

@@ -6,16 +6,24 @@ from collections.abc import Iterable
 from typing import Any
 
 from airflow_free.stage import Stage, StageGraph
-from npucompose.experiment.stages.ablation import Ablation
-from npucompose.experiment.stages.benchmark import Benchmark
-from npucompose.experiment.stages.capture import Capture
-from npucompose.experiment.stages.compile import Compile
-from npucompose.experiment.stages.modes import Modes
-from npucompose.experiment.stages.replay import Replay
-from npucompose.experiment.stages.sequence import Sequence
+from npucompose.experiment.stages.ablation import AblationStage
+from npucompose.experiment.stages.benchmark import BenchmarkStage
+from npucompose.experiment.stages.capture import CaptureStage
+from npucompose.experiment.stages.compile import CompileStage
+from npucompose.experiment.stages.modes import ModesStage
+from npucompose.experiment.stages.replay import ReplayStage
+from npucompose.experiment.stages.sequence import SequenceStage
 from npucompose.registry import Registry
 
-BUILT_IN: tuple[type[Stage[Any]], ...] = (Compile, Capture, Replay, Benchmark, Ablation, Modes, Sequence)
+BUILT_IN: tuple[type[Stage[Any]], ...] = (
+    CompileStage,
+    CaptureStage,
+    ReplayStage,
+    BenchmarkStage,
+    AblationStage,
+    ModesStage,
+    SequenceStage,
+)
 STAGES: Registry[type[Stage[Any]]] = Registry(
     kind="stage",
     base=Stage,

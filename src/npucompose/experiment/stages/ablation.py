@@ -16,6 +16,7 @@ from airflow_free.stage import Facts, Stage
 from npucompose.errors import ConfigError
 from npucompose.experiment.stages.benchmark import compared, in_one_process
 from npucompose.results.measured import ALL, AblationFacts, Variant
+from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 def check(checked: Checked) -> None:
     """ConfigError where there is nothing to leave out."""
-    if checked.experiment.mode.name == "eager":
-        raise ConfigError("the stage ablation needs a mode that compiles: mode=eager runs no pass.")
+    mode = checked.experiment.mode.name
+    if not MODES.get(mode).compiles:
+        raise ConfigError(f"the stage ablation needs a mode that compiles: mode={mode} runs no pass.")
     if not checked.passes:
         raise ConfigError("the stage ablation needs passes to leave out; name some: passes=[cse,stream_plan].")
 
@@ -50,7 +52,7 @@ def lists(labels: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {name: passes for passes, name in names.items()}
 
 
-class Ablation(Stage["Session"]):
+class AblationStage(Stage["Session"]):
     """Nodes, kernels, results and times of the experiment with fewer of its passes."""
 
     name: ClassVar[str] = "ablation"

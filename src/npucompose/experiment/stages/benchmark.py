@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, get_args
 
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import NpuComposeError
-from npucompose.results.measured import Candidate, Memory, Numerics
+from npucompose.results.measured import Candidate, MemoryFacts, Numerics
 from npucompose.results.record import BenchmarkFacts
+from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
 from npucompose.targets.optional import TimesStreams, device_memory, recording_facts
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from npucompose.models.inputs import Bound
 
 
-class Benchmark(Stage["Session"]):
+class BenchmarkStage(Stage["Session"]):
     """Eager, torch.compile and the detached handle, interleaved in one process, raw samples kept."""
 
     name: ClassVar[str] = "benchmark"
@@ -40,7 +41,7 @@ class Benchmark(Stage["Session"]):
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
             "recordings": recording_facts(target, backend),
             "benchmark": facts_of(_benchmark_facts(samples)),
-            "memory": facts_of(Memory(peak_rss_bytes=peak_rss_bytes(), **device_memory(target))),
+            "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **device_memory(target))),
         }
 
 
@@ -73,7 +74,7 @@ def in_turns(
 
 def _candidates(live: Session) -> dict[str, Callable[[], Any]]:
     functions: dict[str, Callable[..., Any]] = {"eager": live.reference}
-    if live.experiment.mode.name != "eager":
+    if MODES.get(live.experiment.mode.name).compiles:
         functions["compiled"] = live.compiled
     if live.detached is not None:
         functions["replay"] = live.detached
@@ -129,7 +130,7 @@ def compared(session: Session) -> Numerics | str:
 
 def candidate(session: Session) -> Candidate:
     """What of a session is timed."""
-    if session.experiment.mode.name == "eager":
+    if not MODES.get(session.experiment.mode.name).compiles:
         return "eager"
     return "compiled" if session.detached is None else "replay"
 

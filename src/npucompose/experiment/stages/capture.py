@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_free.stage import Facts, Stage
-from npucompose.results.measured import Memory
+from npucompose.results.measured import MemoryFacts
 from npucompose.results.record import CaptureFacts
 from npucompose.table.structure import facts_of
 from npucompose.targets.optional import device_memory, recording_facts
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npucompose.compose.session import Session
 
 
-class Capture(Stage["Session"]):
+class CaptureStage(Stage["Session"]):
     """What was recorded: kernels, memory, and whether the recording can be called without torch.compile's guards."""
 
     name: ClassVar[str] = "capture"
@@ -29,7 +29,7 @@ class Capture(Stage["Session"]):
         facts: dict[str, Any] = {
             "recordings": recordings,
             "capture": None,
-            "memory": facts_of(Memory(**device)),
+            "memory": facts_of(MemoryFacts(**device)),
         }
         if recordings:
             facts["capture"] = facts_of(
@@ -45,7 +45,7 @@ class Capture(Stage["Session"]):
                 )
             )
             facts["memory"] = facts_of(
-                Memory(
+                MemoryFacts(
                     pool_bytes=_summed(recordings, "pool_bytes"),
                     shared_pool_bytes=_shared(recordings),
                     unplanned_bytes=_summed(recordings, "unplanned_bytes"),

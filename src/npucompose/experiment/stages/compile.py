@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from npucompose.compose.session import Session
 
 
-class Compile(Stage["Session"]):
+class CompileStage(Stage["Session"]):
     """Dynamo, AOTAutograd, passes and backend on the example inputs; a graph before and after the passes as text."""
 
     name: ClassVar[str] = "compile"

@@ -25,11 +25,17 @@ if TYPE_CHECKING:
 def graphs_account(live: Session) -> dict[str, Any]:
     """Every graph so far, what the passes did to it, and its texts."""
     graphs = live.compilations
+    shared = [one.name for one in fields(PassFacts) if one.name != "graph"]
     return {
         "graphs": [facts_of(_graph_facts(c, live.overwrites.get(c.id))) for c in graphs],
-        "passes": [facts_of(p) for c in graphs for p in _pass_facts(c)],
+        "passes": [
+            facts_of(PassFacts(graph=c.id, **{name: getattr(record, name) for name in shared}))
+            for c in graphs
+            for record in c.passes
+        ],
         "texts": {
-            **{f"{c.id}.{when}.txt": text for c in graphs for when, text in _texts(c).items()},
+            **{f"{c.id}.before.txt": c.before.text for c in graphs},
+            **{f"{c.id}.after.txt": c.text_after for c in graphs},
             **device_texts(live.checked.target, live.materialised.backend),
         },
     }
@@ -52,24 +58,15 @@ def npu_facts(live: Session) -> dict[str, Any] | None:
 def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
     return GraphFacts(
         id=c.id,
-        fingerprint=c.fingerprint,
-        nodes_before=c.nodes_before,
+        fingerprint=c.before.fingerprint,
+        nodes_before=len(c.before.lines),
         nodes_after=c.nodes_after,
-        fx="dynamic" if c.symbols else "static",
-        symbols=c.symbols,
+        fx="dynamic" if c.before.symbols else "static",
+        symbols=c.before.symbols,
         partition=c.partition,
         npu_refuses=c.refused_on_npu,
         overwrites=overwrites,
     )
-
-
-def _pass_facts(c: Compilation) -> list[PassFacts]:
-    shared = [field.name for field in fields(PassFacts) if field.name != "graph"]
-    return [PassFacts(graph=c.id, **{name: getattr(record, name) for name in shared}) for record in c.passes]
-
-
-def _texts(c: Compilation) -> dict[str, str]:
-    return {"before": c.text_before, "after": c.text_after}
 
 
 def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ def check(checked: Checked, stages: Sequence[str]) -> None:
     """ConfigError where a mode of `benchmark.against` cannot be timed beside the experiment's own."""
     wanted, target = checked.experiment.benchmark.against, checked.target
     if not wanted:
-        if Modes.name in stages:
+        if ModesStage.name in stages:
             raise ConfigError(f"the stage modes needs modes to time; name some: {WHERE}=[max-autotune].")
         return
     if not target.modes_share_a_process:
@@ -41,7 +41,7 @@ def check(checked: Checked, stages: Sequence[str]) -> None:
             f"{WHERE}: on target={target.name} every mode needs a process of its own, as a compiler's options are set "
             "once in each. Run the modes one by one (-m mode=…), and `npucompose report RUN RUN` says which won."
         )
-    if Modes.name not in stages:
+    if ModesStage.name not in stages:
         raise ConfigError(f"{WHERE} has no effect without the stage benchmark: pipeline=bench has it.")
     problems = [f"{WHERE}[{at}]: {problem}" for at in range(len(wanted)) for problem in _problems(checked, at)]
     if problems:
@@ -70,7 +70,7 @@ def in_mode(checked: Checked, mode: str) -> Checked:
     return evolve(checked, experiment=other, effective=effective_options(other, checked.target, checked.passes))
 
 
-class Modes(Stage["Session"]):
+class ModesStage(Stage["Session"]):
     """Results and times of the experiment in several modes."""
 
     name: ClassVar[str] = "modes"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npucompose.compose.session import Session
 
 
-class Replay(Stage["Session"]):
+class ReplayStage(Stage["Session"]):
     """Eager and compiled side by side on fresh inputs of every step, from one state; then the detached handle."""
 
     name: ClassVar[str] = "replay"

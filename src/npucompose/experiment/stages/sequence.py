@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npucompose.compose.session import Session
 
 
-class Sequence(Stage["Session"]):
+class SequenceStage(Stage["Session"]):
     """The calls of `model.sequence`, the example inputs first, each compared with eager; what each compiled again.
 
     Runs after the benchmark, whose compiled model must not know other shapes yet.

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
@@ -24,8 +23,8 @@ from npucompose.compose.tree import Composer
 from npucompose.console import console
 from npucompose.experiment import tracking
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.plan import Plan, Point, expanded
-from npucompose.experiment.sweep.run import Entry, Ledger, Name, exit_status, run_sweep
+from npucompose.experiment.sweep.plan import Point, SweepPlan, expanded
+from npucompose.experiment.sweep.run import Name, PointEntry, PointLedger, exit_status, run_sweep
 from npucompose.registry import Registry
 from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
 from npucompose.results.record import Status
@@ -73,7 +72,7 @@ SEARCHES: Registry[type[SearchTask]] = Registry(kind="search", base=SearchTask, 
 
 
 class Sweep(Task):
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SweepPlan) -> None:
         self.plan = plan
 
     def illegal_lines(self) -> Iterator[str]:
@@ -91,7 +90,7 @@ class Sweep(Task):
         for warning in dict.fromkeys(w for point in self.plan.points if point.job for w in point.job.warnings):
             console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
         total = len({point.key for point in self.plan.points})
-        with Ledger.open(store.root) as ledger, SweepView(terminal, total, self.plan.name) as view:
+        with PointLedger.open(store.root) as ledger, SweepView(terminal, total, self.plan.name) as view:
             trackers = TrackerQueue(view.listen)
             ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=trackers.listen)
         terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
@@ -107,7 +106,7 @@ def planned(overrides: Sequence[str], composer: Composer) -> Task:
         search: Search = structure(Search, tree.get("search", {}), "search")  # pyright: ignore[reportArgumentType]
         if not isinstance(search, NoSearch):
             return SEARCHES.get(search.name).from_overrides(search, points[0], composer)
-    return Sweep(Plan.of(overrides, composer))
+    return Sweep(SweepPlan.from_overrides(overrides, composer))
 
 
 class TrackerQueue:
@@ -154,7 +153,7 @@ class SweepView:
         self.counts: Counter[Status] = Counter()
         self.kept = 0
         self.stages: dict[str, tuple[Point, str]] = {}
-        self.last: list[tuple[Point, Entry]] = []
+        self.last: list[tuple[Point, PointEntry]] = []
         self.drawn = 0.0
         self.live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
@@ -163,9 +162,7 @@ class SweepView:
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.live is not None:
             self.live.stop()
 
@@ -191,7 +188,7 @@ class SweepView:
             done = f"{sum(self.counts.values())}/{self.total}  "
             self.console.print(Text(done) + self._line(event.point, event.entry), soft_wrap=True)
 
-    def _line(self, point: Point, entry: Entry) -> Text:
+    def _line(self, point: Point, entry: PointEntry) -> Text:
         text = Text(f"{STATUS_WORDS[entry.status]}  ", style=STATUS_STYLES.get(entry.status, "bold red"))
         text.append(self.name(point), style="default")
         if entry.figures.p50_us is not None:

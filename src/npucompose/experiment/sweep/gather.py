@@ -13,11 +13,11 @@ from attrs import evolve, frozen
 from airflow_free.ledger import FILE_NAME
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.run import POINTS, Entry, Ledger
+from npucompose.experiment.sweep.run import POINTS, PointEntry, PointLedger
 from npucompose.input_safety import read_text
 from npucompose.report import json as report_json
-from npucompose.report.compare import RIGHT, Line, Timed, best, with_front
-from npucompose.report.comparison import Compared
+from npucompose.report.compare import RIGHT, RunLine, Timed, best, with_front
+from npucompose.report.comparison import ComparedRun
 from npucompose.results.record import Figures, Report
 from npucompose.table.structure import flat
 
@@ -26,7 +26,7 @@ from npucompose.table.structure import flat
 class Gathered:
     """Lines in order, no more than were asked for, and how many there are of each status in all."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[RunLine, ...]
     counts: Mapping[str, int]
 
 
@@ -46,23 +46,17 @@ def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit
 
 
 def _of_ledger(place: Path, sort: str, descending: bool, limit: int | None) -> Gathered:
-    with Ledger.read(place) as ledger:
+    with PointLedger.read(place) as ledger:
         found = ledger.entries(by=sort, descending=descending, limit=limit)
-        best = _front_of(ledger)
-        lines = [
-            evolve(line, front=entry.key in best) for line, entry in zip(_of_entries(found, ledger), found, strict=True)
-        ]
-        return Gathered(lines=tuple(lines), counts=ledger.counts())
-
-
-def _front_of(ledger: Ledger) -> frozenset[str]:
-    """Keys of the points of the whole ledger that are on the front of their work."""
-    return best(
-        {
-            key: Timed(_work(model, target, overrides), *figures)
-            for key, overrides, (model, target, *figures) in ledger.timed(RIGHT)
-        }
-    )
+        front = best(
+            {
+                key: Timed(_work(model, target, overrides), *figures)
+                for key, overrides, (model, target, *figures) in ledger.timed(RIGHT)
+            }
+        )
+        lines = zip(_of_entries(found, ledger), found, strict=True)
+        shown = tuple(evolve(line, front=entry.key in front) for line, entry in lines)
+        return Gathered(lines=shown, counts=ledger.counts())
 
 
 DECIDES_WORK = ("model.", "experiment=", "+experiment=")
@@ -75,24 +69,24 @@ def _work(model: str | None, target: str | None, overrides: Iterable[str]) -> st
     return ", ".join([f"{model} on {target}", *sorted(said)])
 
 
-def with_reports(lines: Sequence[Line]) -> tuple[Compared, ...]:
+def with_reports(lines: Sequence[RunLine]) -> tuple[ComparedRun, ...]:
     """Each line with its report, where that still lies there."""
-    return tuple(Compared(line=line, report=_report_of(line)) for line in lines)
+    return tuple(ComparedRun(line=line, report=_report_of(line)) for line in lines)
 
 
-def _report_of(line: Line) -> Report | None:
+def _report_of(line: RunLine) -> Report | None:
     if line.folder is None or not (line.folder / report_json.FILE_NAME).is_file():
         return None
     return report_json.load(line.folder)
 
 
-def _value(line: Line, name: str) -> Any:
+def _value(line: RunLine, name: str) -> Any:
     return line.status if name == "status" else getattr(line.figures, name)
 
 
-def _lines(place: Path) -> list[Line]:
+def _lines(place: Path) -> list[RunLine]:
     if (place / FILE_NAME).is_file():
-        with Ledger.read(place) as ledger:
+        with PointLedger.read(place) as ledger:
             return _of_entries(ledger.entries(), ledger)
     if (place / POINTS).is_file():
         return _of_sweep(place)
@@ -102,24 +96,24 @@ def _lines(place: Path) -> list[Line]:
     return [_of_report(path, place) for path in reports]
 
 
-def _of_sweep(place: Path) -> list[Line]:
+def _of_sweep(place: Path) -> list[RunLine]:
     """The points of a sweep that have ended, be it in this folder, in an earlier sweep or as illegal."""
     try:
         text = read_text(place / POINTS, report_json.MOST_BYTES)
         keys = [str(point["key"]) for point in json.loads(text)["points"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
-    with Ledger.open(default_store().root) as ledger:
-        ends = ledger.of(keys)
+    with PointLedger.open(default_store().root) as ledger:
+        ends = ledger.ends(keys)
         return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)
 
 
-def _of_entries(entries: Sequence[Entry], ledger: Ledger) -> list[Line]:
+def _of_entries(entries: Sequence[PointEntry], ledger: PointLedger) -> list[RunLine]:
     """Named by the overrides that not every one of them has."""
     counts = Counter(text for entry in entries for text in entry.overrides)
     everywhere = {text for text, times in counts.items() if times == len(entries) > 1}
     return [
-        Line(
+        RunLine(
             name=" ".join(text for text in entry.overrides if text not in everywhere),
             status=entry.status,
             figures=entry.figures,
@@ -131,7 +125,7 @@ def _of_entries(entries: Sequence[Entry], ledger: Ledger) -> list[Line]:
     ]
 
 
-def _of_report(path: Path, place: Path) -> Line:
+def _of_report(path: Path, place: Path) -> RunLine:
     report = report_json.load(path)
     folder = path.parent
     name = str(folder) if folder in (place, place.parent) else str(folder.relative_to(place))
@@ -139,7 +133,7 @@ def _of_report(path: Path, place: Path) -> Line:
     model = report.experiment.get("model")
     options = {k: v for k, v in flat(model).items() if k != "name"} if isinstance(model, Mapping) else {}
     said = [f"model.{key}={json.dumps(value)}" for key, value in options.items() if value not in ([], {}, None)]
-    return Line(
+    return RunLine(
         name=name,
         status=report.status,
         figures=figures,

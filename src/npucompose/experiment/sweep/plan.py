@@ -32,7 +32,7 @@ Point = sweep.Point[Job]
 
 
 @frozen(kw_only=True, slots=False)
-class Plan:
+class SweepPlan:
     points: tuple[Point, ...]
     executor: Executor
     retry_failed: bool
@@ -52,7 +52,7 @@ class Plan:
         return tuple(point for point in self.points if point.job is None)
 
     @staticmethod
-    def of(overrides: Sequence[str], composer: Composer) -> Plan:
+    def from_overrides(overrides: Sequence[str], composer: Composer) -> SweepPlan:
         """All points; ConfigError when the command line cannot be read, or when no point of it is legal."""
         context = PlanContext()
         points = tuple(point_of(n, texts, composer, context) for n, texts in enumerate(expanded(overrides, composer)))
@@ -66,7 +66,7 @@ class Plan:
                 "a search takes one value for each key of the command line: what varies is said by search.space."
             )
         retry = _the_same([job.checked.experiment.retry for job in jobs], "retry")
-        return Plan(points=points, executor=executor, retry_failed=retry == "failed")
+        return SweepPlan(points=points, executor=executor, retry_failed=retry == "failed")
 
 
 def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ...]]:
@@ -111,10 +111,12 @@ def point_of(
     """Of these overrides, legal or not. Settings of Hydra are checked with the point and are none of its own."""
     own = tuple(text for text in texts if _first(text) != "hydra")
     try:
-        job = Job.of(_honestly(composer.compose(texts), proposed), context)
+        job = Job.from_composed(_honestly(composer.compose(texts), proposed), context)
         _check_device(job)
     except ConfigError as error:
-        return Point(number=number, overrides=own, job=None, problems=error.problems, key=_key_of_illegal(own))
+        # There is no experiment: the key is of what was asked for, without where and when it would have run.
+        key = digest(["illegal", [text for text in own if _first(text) not in NOT_IN_A_KEY]])
+        return Point(number=number, overrides=own, job=None, problems=error.problems, key=key)
     return Point(number=number, overrides=own, job=job, key=job.key)
 
 
@@ -132,11 +134,6 @@ def _honestly(composed: Composed, proposed: Collection[str]) -> Composed:
 def _first(text: str) -> str:
     """`executor` of `+executor.jobs=2`."""
     return re.split(r"[.=/]", text.lstrip("+~"), maxsplit=1)[0]
-
-
-def _key_of_illegal(texts: Sequence[str]) -> str:
-    """Of what was asked for: there is no experiment. Where and when it would have run is left out, as in other keys."""
-    return digest(["illegal", [text for text in texts if _first(text) not in NOT_IN_A_KEY]])
 
 
 def _check_device(job: Job) -> None:

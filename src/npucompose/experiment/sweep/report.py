@@ -38,7 +38,7 @@ def act(arguments: argparse.Namespace) -> int:
         terminal.print(_summary(found), highlight=False)
     if sentence := _verdict(found):
         print(f"\n{sentence}")
-    if len(places) == 2 and all(_is_one_run(place) for place in places):
+    if len(places) == 2 and all(place.is_file() or (place / report_json.FILE_NAME).is_file() for place in places):
         print()
         _print_differences(_differences_of(places), arguments)
     return 0
@@ -60,10 +60,6 @@ def _verdict(found: Gathered) -> str | None:
         return None
     one, other = (run.report for run in with_reports(found.lines))
     return comparison.verdict(one, other) if one is not None and other is not None else None
-
-
-def _is_one_run(place: Path) -> bool:
-    return place.is_file() or (place / report_json.FILE_NAME).is_file()
 
 
 def _write_page(found: Gathered, path: Path) -> int:
@@ -90,12 +86,12 @@ def _diff(places: list[Path], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _differences_of(places: list[Path]) -> tuple[comparison.Difference, ...]:
+def _differences_of(places: list[Path]) -> tuple[comparison.RunDifference, ...]:
     one, other = (report_json.load(place) for place in places)
     return comparison.differences(one, other)
 
 
-def _print_differences(found: tuple[comparison.Difference, ...], arguments: argparse.Namespace) -> None:
+def _print_differences(found: tuple[comparison.RunDifference, ...], arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(comparison.as_json(found))
     elif not found:

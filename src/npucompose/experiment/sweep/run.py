@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import attrs
+import yaml
 from attrs import field, frozen
 
 from airflow_free import ledger
@@ -24,7 +25,7 @@ from npucompose.errors import ConfigError, visible
 from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.experiment.run import ActiveRun
-from npucompose.experiment.sweep.plan import Plan, Point
+from npucompose.experiment.sweep.plan import Point, SweepPlan
 from npucompose.report import json as report_json
 from npucompose.results.record import EXIT_STATUS, MEASURED, Figures, Status
 from npucompose.schema import sweep as choices
@@ -38,40 +39,40 @@ Name = Callable[[Point], str]
 """What the folder of a point is called, below that of the sweep."""
 
 
-def exit_status(entries: Sequence[Entry]) -> int:
+def exit_status(entries: Sequence[PointEntry]) -> int:
     """3 if any failed, crashed or timed out, else 1 for a gate that did not hold, else 2 if any was illegal."""
     found = {EXIT_STATUS[entry.status] for entry in entries}
     return next((status for status in (3, 1, 2) if status in found), 0)
 
 
 def run_sweep(
-    plan: Plan, folder: Path, name: Name, *, store: Store, ledger: Ledger, listen: Listen
-) -> dict[str, Entry]:
+    plan: SweepPlan, folder: Path, name: Name, *, store: Store, ledger: PointLedger, listen: Listen
+) -> dict[str, PointEntry]:
     """{key: end} of every point of the plan; points that are the same point run once.
 
     What is in the ledger with a report that is still there is kept, unless the plan asks for failed ones again; illegal
     points go into the ledger first.
     """
     write_atomically(folder / POINTS, membership(plan.points))
-    ledger.write(Entry.illegal(point) for point in plan.illegal)
+    ledger.write(PointEntry.illegal(point) for point in plan.illegal)
     ends = kept(plan.points, ledger, retry_failed=plan.retry_failed)
     once = {point.key: point for point in reversed(plan.points)}
     for key, entry in ends.items():
         listen(SweepEvent(kind="kept", point=once[key], entry=entry))
     left = {point.key: point for point in plan.points if point.key not in ends}
-    folders = {point.key: PointFolder.of(folder, name(point), point) for point in left.values()}
+    folders = {point.key: PointFolder.from_name(folder, name(point), point) for point in left.values()}
     with executor_of(plan.executor, folder) as executor:
         begin = beginner(store, ledger, lambda point: folders[point.key])
         ends.update(Loop(executor, ledger, begin, listen).run(Queue(left.values())))
     return ends
 
 
-def kept(points: Sequence[Point], ledger: Ledger, *, retry_failed: bool) -> dict[str, Entry]:
+def kept(points: Sequence[Point], ledger: PointLedger, *, retry_failed: bool) -> dict[str, PointEntry]:
     """{key: end} of those that are not run again.
 
     Illegal is not kept where only a worker could see it: what it saw, a missing package say, may have changed.
     """
-    found = ledger.of(list(dict.fromkeys(point.key for point in points)))
+    found = ledger.ends(list(dict.fromkeys(point.key for point in points)))
     again = RUN_AGAIN if retry_failed else ()
     refused = {point.key for point in points if point.job is None}
     return {
@@ -81,14 +82,14 @@ def kept(points: Sequence[Point], ledger: Ledger, *, retry_failed: bool) -> dict
     }
 
 
-def _is_there(entry: Entry, ledger: Ledger) -> bool:
+def _is_there(entry: PointEntry, ledger: PointLedger) -> bool:
     """Its report was not thrown away; without one a point counts as not run (what the store has makes that quick)."""
     return entry.run_dir is None or (ledger.path.parent / entry.run_dir / "report.json").is_file()
 
 
 def beginner(
-    store: Store, ledger: Ledger, folder_of: Callable[[Point], PointFolder]
-) -> Callable[[Point], PointRun | Entry]:
+    store: Store, ledger: PointLedger, folder_of: Callable[[Point], PointFolder]
+) -> Callable[[Point], PointRun | PointEntry]:
     """What begins a point of a loop."""
     return lambda point: PointRun.begin(point, folder_of(point), store, ledger.path.parent)
 
@@ -116,18 +117,18 @@ TIMED = ("p50_us", "pool_bytes", "peak_rss_bytes", "compile_s")
 
 
 @frozen(kw_only=True)
-class Entry(ledger.Entry):
+class PointEntry(ledger.Entry):
     status: Status
     figures: Figures = field(factory=Figures)
 
     @staticmethod
-    def illegal(point: Point, problems: Sequence[str] = ()) -> Entry:
+    def illegal(point: Point, problems: Sequence[str] = ()) -> PointEntry:
         error = "; ".join(problems or point.problems)
-        return Entry(key=point.key, status="illegal", overrides=point.overrides, error=error)
+        return PointEntry(key=point.key, status="illegal", overrides=point.overrides, error=error)
 
 
-class Ledger(ledger.Ledger[Entry]):
-    entry: ClassVar[type[Any]] = Entry
+class PointLedger(ledger.Ledger[PointEntry]):
+    entry: ClassVar[type[Any]] = PointEntry
     figures: ClassVar[type[Any]] = Figures
     statuses: ClassVar[tuple[str, ...]] = get_args(Status)
     sortable: ClassVar[tuple[str, ...]] = (*MEASURED, "ended", "status")
@@ -152,7 +153,7 @@ class PointFolder:
     point: Point
 
     @staticmethod
-    def of(sweep: Path, name: str, point: Point) -> PointFolder:
+    def from_name(sweep: Path, name: str, point: Point) -> PointFolder:
         """`sweep/name`; `sweep/name.2` and so on where another point has left a report in that (hydra.sweep.dir given
         on the command line again for another sweep). ConfigError for a name that leads out of the sweep's folder."""
         path = sweep / name
@@ -166,13 +167,11 @@ class PointFolder:
 
     def make(self, job: Job) -> Path:
         """Make it, with `.hydra/` inside, and return the path."""
-        import yaml
-
         inside = self.path / SUBFOLDER
         inside.mkdir(parents=True, exist_ok=True)
         texts = {"config.yaml": dict(job.composed.tree), "overrides.yaml": list(self.point.overrides)}
         for name, content in texts.items():
-            write_atomically(inside / name, yaml.dump(content, Dumper=_dumper(), sort_keys=False, allow_unicode=True))
+            write_atomically(inside / name, yaml.dump(content, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
         return self.path
 
     def keep(self, job: Job) -> None:
@@ -199,7 +198,7 @@ class PointRun:
     began: float = field(factory=time.monotonic)
 
     @staticmethod
-    def begin(point: Point, folder: PointFolder, store: Store, root: Path) -> PointRun | Entry:
+    def begin(point: Point, folder: PointFolder, store: Store, root: Path) -> PointRun | PointEntry:
         """The run, or its end where its folder cannot be made."""
         assert point.job is not None
         try:
@@ -212,14 +211,14 @@ class PointRun:
     def needs_worker(self) -> bool:
         return self.run.needs_worker
 
-    def finish(self, outcome: Outcome | None) -> Entry:
+    def finish(self, outcome: Outcome | None) -> PointEntry:
         """Write the report; what a worker found illegal leaves no folder."""
         self.folder.keep(self.run.job)
         if outcome is not None and outcome.status == "config_error":
             self.folder.take_back()
-            return Entry.illegal(self.point, outcome.problems or (outcome.error or "",))
+            return PointEntry.illegal(self.point, outcome.problems or (outcome.error or "",))
         report = self.run.finish(outcome)
-        return Entry(
+        return PointEntry(
             key=self.point.key,
             status=report.status,
             overrides=self.point.overrides,
@@ -230,12 +229,12 @@ class PointRun:
             figures=Figures.from_report(report),
         )
 
-    def broken(self, problem: str) -> Entry:
+    def broken(self, problem: str) -> PointEntry:
         return broken(self.point, f"what it left cannot be made a report: {problem}")
 
 
-def broken(point: Point, words: str) -> Entry:
-    return Entry(key=point.key, status="crashed", overrides=point.overrides, error=visible(words))
+def broken(point: Point, words: str) -> PointEntry:
+    return PointEntry(key=point.key, status="crashed", overrides=point.overrides, error=visible(words))
 
 
 def _is_of_another(path: Path, point: Point) -> bool:
@@ -247,8 +246,5 @@ def _is_of_another(path: Path, point: Point) -> bool:
         return True
 
 
-def _dumper() -> type:
-    """libyaml's where PyYAML has it: the option tree is long, and a sweep has many of them."""
-    import yaml
-
-    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's where PyYAML has it: the option tree is long, and a sweep has many of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import fx
 
 from npucompose.errors import ConfigError, RejectedError
 from npucompose.graphs.matching import Arguments, operator_of, part_of, value_of, with_arguments
-from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, is_integer, loses_nothing
+from npucompose.passes.metadata import call_before, is_integer, loses_nothing
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import (
     REFERENCE,
@@ -21,7 +21,6 @@ from npucompose.schema.adapt import (
     CastAround,
     Compose,
     Dispatch,
-    FillArgs,
     LayoutAround,
     Rewriting,
 )
@@ -40,19 +39,14 @@ class Builder:
     """Makes nodes before `node`. `made` lists them in order; `counts` says what was put in."""
 
     def __init__(self, graph: fx.Graph, node: fx.Node, trail: frozenset[str], asserts: bool) -> None:
-        self.graph, self.node = graph, node
-        self.meta = {**inherited(node), TRAIL: trail}
+        self.graph, self.node, self.trail, self.asserts = graph, node, trail, asserts
         self.made: list[fx.Node] = []
         self.counts: Counter[str] = Counter()
-        self.asserts = asserts
-        self.fake = fake_mode_of(node)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A call with its fake value."""
-        with self.graph.inserting_before(self.node):
-            made = self.graph.call_function(target, args, kwargs)
-        made.meta.update(self.meta)
-        made.meta["val"] = fake_result(target, args, kwargs, self.fake)
+        made = call_before(self.node, target, args, kwargs)
+        made.meta[TRAIL] = self.trail
         self.made.append(made)
         return made
 
@@ -86,15 +80,7 @@ class Builder:
         target = operator_of(call.op)
         assert target is not None  # by_operator has looked
         made = self.call(target, *self.resolved(list(call.args), names), **self.resolved(dict(call.kwargs), names))
-        return made if call.result is None else self.part(made, call.result)
-
-    def part(self, made: fx.Node, index: int) -> fx.Node:
-        with self.graph.inserting_before(self.node):
-            part = self.graph.call_function(operator.getitem, (made, index))
-        part.meta.update(self.meta)
-        part.meta["val"] = made.meta["val"][index]
-        self.made.append(part)
-        return part
+        return made if call.result is None else self.call(operator.getitem, made, call.result)
 
     def resolved(self, given: Any, names: Mapping[str, Any]) -> Any:
         """Nested arguments with every `$…` replaced by what it stands for."""
@@ -139,22 +125,14 @@ def rebuilt(builder: Builder, arguments: Arguments, changed: Mapping[str, Any]) 
 
 def replacement(builder: Builder, rule: Rewriting, arguments: Arguments) -> list[fx.Node]:
     """`fill_args` of relu_grad gives one node, threshold_backward; `cast_around` of nll_loss two casts."""
-    kinds: dict[type[Rewriting], Callable[[Builder, Any, Arguments], list[fx.Node]]] = {
-        FillArgs: _fill_args,
-        Dispatch: _dispatch,
-        Compose: _compose,
-        CastAround: _cast_around,
-        LayoutAround: _layout_around,
-    }
-    return kinds[type(rule)](builder, rule, arguments)
-
-
-def _fill_args(builder: Builder, rule: FillArgs, arguments: Arguments) -> list[fx.Node]:
-    return _results(builder, builder.called(rule.calls[0], arguments))
-
-
-def _dispatch(builder: Builder, rule: Dispatch, arguments: Arguments) -> list[fx.Node]:
-    return _results(builder, builder.called(rule.cases[case_of(arguments[rule.by])], arguments))
+    if isinstance(rule, Compose):
+        return _compose(builder, rule, arguments)
+    if isinstance(rule, CastAround):
+        return _cast_around(builder, rule, arguments)
+    if isinstance(rule, LayoutAround):
+        return _layout_around(builder, rule, arguments)
+    call = rule.cases[case_of(arguments[rule.by])] if isinstance(rule, Dispatch) else rule.calls[0]
+    return _results(builder, builder.called(call, arguments))
 
 
 def _compose(builder: Builder, rule: Compose, arguments: Arguments) -> list[fx.Node]:
@@ -225,4 +203,6 @@ def _layout_around(builder: Builder, rule: LayoutAround, arguments: Arguments) -
 def _results(builder: Builder, made: fx.Node) -> list[fx.Node]:
     """The node, or one for each of its results."""
     found = made.meta["val"]
-    return [builder.part(made, index) for index in range(len(found))] if isinstance(found, (list, tuple)) else [made]
+    if not isinstance(found, (list, tuple)):
+        return [made]
+    return [builder.call(operator.getitem, made, index) for index in range(len(found))]

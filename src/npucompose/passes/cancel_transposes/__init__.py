@@ -1,4 +1,7 @@
-"""Takes out permutes, copies and casts that undo each other."""
+"""Takes out permutes, copies and casts that undo each other.
+
+Only what moves data without computing it is looked at here; equal calls and calls without effect are simplify.py's.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,12 @@ class CancelTransposes(Pass):
     """
 
     name: ClassVar[str] = "cancel_moves"
+    skips_planned: ClassVar[bool] = True
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
     contract: Literal["exact", "relaxed"] = option("exact", "exact keeps every bit, relaxed the value but for rounding")
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
-        from npucompose.graphs import is_planned
         from npucompose.passes.cancel_transposes.cleanups import cancel
 
-        if is_planned(graph):
-            return Outcome(matches=0)
         return cancel(graph, relaxed=self.contract == "relaxed")

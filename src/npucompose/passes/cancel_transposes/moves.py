@@ -13,7 +13,7 @@ from torch import fx
 
 from npucompose.graphs.effects import op_facts
 from npucompose.graphs.matching import arguments_of, with_arguments
-from npucompose.passes.metadata import fake_mode_of, fake_result, inherited, same_form
+from npucompose.passes.metadata import call_before, same_form
 from npucompose.passes.simplify import Visible
 from npucompose.results.graphs import MoveFacts
 
@@ -234,10 +234,7 @@ class Editor:
         self, before: fx.Node, like: fx.Node, target: Any, *args: Any, value: Any = None, **kwargs: Any
     ) -> fx.Node:
         """A new node in front of `before` with the origin of `like`; `value` is its fake value where it is known."""
-        with self.graph.inserting_before(before):
-            made = self.graph.call_function(target, args, kwargs)
-        made.meta.update(inherited(like))
-        made.meta["val"] = fake_result(target, args, kwargs, fake_mode_of(like)) if value is None else value
+        made = call_before(before, target, args, kwargs, origin=like, value=value)
         self._born.add(made)
         return made
 

@@ -109,84 +109,67 @@ class _Turn:
 
     def __init__(self, editor: Editor, members: Sequence[fx.Node], perm: Perm) -> None:
         self.editor, self.members, self.perm = editor, members, perm
-        self.inside = set(members)
-        self.entering = list(dict.fromkeys(s for node in members for s in node.all_input_nodes if self._enters(s)))
+        self.inside, self.mode = set(members), fake_mode_of(members[0])
         self.values: dict[fx.Node, Any] = {}
         self.gain = 0
+        outside = (source for node in members for source in node.all_input_nodes if source not in self.inside)
+        self.entering = {source: self._base(source) for source in outside if source.meta["val"].dim() == len(perm)}
+        self.leaving = {node: self._outside(node) for node in members}
+        self.behind = {
+            user: after(perm, order)
+            for users in self.leaving.values()
+            for user in users
+            if (order := perm_of(user)) is not None
+        }
+        """{permute that leaves: which permute of the new value it is}."""
 
-    def _enters(self, source: fx.Node) -> bool:
-        return source not in self.inside and source.meta["val"].dim() == len(self.perm)
-
-    def _dies(self, source: fx.Node) -> bool:
-        return all(user in self.inside for user in source.users)
+    def _base(self, source: fx.Node) -> tuple[fx.Node, Perm]:
+        """What a value that enters is in the new order: a node and a permute of it."""
+        own, back = perm_of(source), inverse(self.perm)
+        if own is None or not (own == self.perm or self._dies(source)):
+            return source, back
+        return source_of(source), after(own, back)
 
     def _outside(self, node: fx.Node) -> list[fx.Node]:
         return [user for user in node.users if user not in self.inside]
 
-    def _cancels(self, user: fx.Node) -> bool:
-        perm = perm_of(user)
-        return perm is not None and is_identity(after(self.perm, perm))
+    def _dies(self, source: fx.Node) -> bool:
+        return not self._outside(source)
 
     def _turns_back(self, node: fx.Node) -> bool:
         """Somebody outside wants the value as it was, and not permuted."""
-        return any(perm_of(user) is None for user in self._outside(node))
+        return any(user not in self.behind for user in self.leaving[node])
 
     def promises(self) -> bool:
         """Whether it could win anything at best; cheap."""
         saved = sum(moved(s) for s in self.entering if perm_of(s) == self.perm and self._dies(s))
-        costs = sum(2 * bytes_of(s.meta["val"]) for s in self.entering if not self._free(s))
-        for node in self.members:
-            saved += sum(moved(user) for user in self._outside(node) if self._cancels(user))
-            costs += 2 * bytes_of(node.meta["val"]) if self._turns_back(node) else 0
-        return saved > costs
-
-    def _free(self, source: fx.Node) -> bool:
-        perm = perm_of(source)
-        return perm == self.perm or (perm is not None and self._dies(source))
+        saved += sum(moved(user) for user, perm in self.behind.items() if is_identity(perm))
+        costs = sum(2 * bytes_of(s.meta["val"]) for s, (base, _) in self.entering.items() if base is s)
+        return saved > costs + sum(2 * bytes_of(node.meta["val"]) for node in self.members if self._turns_back(node))
 
     def works(self) -> bool:
         """Values in the new order are computed, forms at the border compared, bytes counted; `gain` is the result."""
-        for source in self.entering:
-            self.values[source] = self._entered(source)
+        for source, (base, perm) in self.entering.items():
+            self.values[source] = self._permuted(base.meta["val"], perm)
         for node in self.members:
             self.values[node] = self._turned_value(node)
-        before = sum(moved(node) for node in self._counted())
-        now = sum(self._cost_of_entering(source) for source in self.entering)
-        for node in self.members:
-            cost = self._cost_of(node)
-            if cost is None:
-                return False
-            now += cost
-        self.gain = before - now
-        return self.gain > 0
+        costs = [self._cost_of(node) for node in self.members]
+        costs += [2 * bytes_of(s.meta["val"]) for s, (_, perm) in self.entering.items() if not is_identity(perm)]
+        known = [cost for cost in costs if cost is not None]
+        self.gain = sum(moved(node) for node in self._counted()) - sum(known)
+        return len(known) == len(costs) and self.gain > 0
 
     def _counted(self) -> Iterator[fx.Node]:
         yield from (source for source in self.entering if perm_of(source) is not None and self._dies(source))
-        for node in self.members:
-            yield node
-            for user in self._outside(node):
-                if perm_of(user) is not None:
-                    yield user
-                    yield from (reader for reader in user.users if is_copy(reader))
+        yield from self.members
+        for user in self.behind:
+            yield user
+            yield from (reader for reader in user.users if is_copy(reader))
 
-    def _entered(self, source: fx.Node) -> Any:
-        base, perm = self._base(source)
-        value = base.meta["val"]
-        return value if is_identity(perm) else fake_result(torch.ops.aten.permute.default, (base, perm), {}, self._mode)
-
-    @property
-    def _mode(self) -> Any:
-        return fake_mode_of(self.members[0])
-
-    def _base(self, source: fx.Node) -> tuple[fx.Node, Perm]:
-        """What a value that enters is in the new order: a node and a permute of it."""
-        own = perm_of(source)
-        if own is None or not (own == self.perm or self._dies(source)):
-            return source, inverse(self.perm)
-        return source_of(source), after(own, inverse(self.perm))
-
-    def _cost_of_entering(self, source: fx.Node) -> int:
-        return 0 if is_identity(self._base(source)[1]) else 2 * bytes_of(source.meta["val"])
+    def _permuted(self, value: Any, perm: Perm) -> Any:
+        if is_identity(perm):
+            return value
+        return fake_result(torch.ops.aten.permute.default, (value, list(perm)), {}, self.mode)
 
     def _turned_value(self, node: fx.Node) -> Any:
         def known(found: fx.Node) -> Any:
@@ -201,51 +184,34 @@ class _Turn:
             if quick is not None:
                 return quick
         args, kwargs = turned(node, self.perm, fx.map_arg(node.args, known), fx.map_arg(node.kwargs, known))
-        return fake_result(node.target, args, kwargs, self._mode)
+        return fake_result(node.target, args, kwargs, self.mode)
 
     def _cost_of(self, node: fx.Node) -> int | None:
         """Bytes moved by a member and behind it in the new order; None where a reader would see another form."""
-        value, cost = self.values[node], 0
+        value, cost = self.values[node], moved(node)
         if is_copy(node):
             source = source_of(node)
-            behind_permute = source in self.entering and not is_identity(self._base(source)[1])
+            behind_permute = source in self.entering and not is_identity(self.entering[source][1])
             dropped = lays_down(node) and same_form(self.values[source], value)
-            cost = 0 if behind_permute or dropped else moved_by_copy(node)
-        elif moved(node):
-            cost = moved(node)
+            cost = 0 if behind_permute or dropped else _moved_by_copy(node)
         if self._turns_back(node):
             cost += 2 * bytes_of(value)
-            if not (same_form(self._permuted(value, self.perm), node.meta["val"]) or _is_laid_down(node)):
+            old = node.meta["val"]
+            if not (same_form(self._permuted(value, self.perm), old) or old.is_contiguous()):
                 return None
-        for user in self._outside(node):
-            perm = perm_of(user)
-            if perm is None:
-                continue
-            behind = self._cost_behind(user, value, after(self.perm, perm))
-            if behind is None:
-                return None
-            cost += behind
-        return cost
+        costs = [self._cost_behind(user, value) for user in self.leaving[node] if user in self.behind]
+        return None if None in costs else cost + sum(known for known in costs if known is not None)
 
-    def _cost_behind(self, user: fx.Node, value: Any, perm: Perm) -> int | None:
-        """Of a permute that leaves, which is `perm` of the new value."""
+    def _cost_behind(self, user: fx.Node, value: Any) -> int | None:
+        """Of a permute that leaves."""
+        perm = self.behind[user]
         seen = self._permuted(value, perm)
-        copies = [reader for reader in user.users if is_copy(reader)]
         if not same_form(seen, user.meta["val"]) and not all(lays_down(reader) for reader in user.users):
             return None
         if not is_identity(perm):
             return moved(user)
-        return sum(0 if same_form(seen, reader.meta["val"]) else moved_by_copy(reader) for reader in copies)
-
-    def _permuted(self, value: Any, perm: Perm) -> Any:
-        if is_identity(perm):
-            return value
-        return fake_like(
-            value,
-            [value.shape[dim] for dim in perm],
-            value.dtype,
-            strides=[value.stride(dim) for dim in perm],
-        )
+        copies = [reader for reader in user.users if is_copy(reader)]
+        return sum(0 if same_form(seen, reader.meta["val"]) else _moved_by_copy(reader) for reader in copies)
 
     def apply(self) -> None:
         """New members in front of the old ones, permutes at the border, and the old ones go."""
@@ -254,9 +220,8 @@ class _Turn:
         def placed(source: fx.Node) -> fx.Node:
             return new.get(source, source)
 
-        for source in self.entering:
+        for source, (base, perm) in self.entering.items():
             first = next(node for node in self.members if source in node.all_input_nodes)
-            base, perm = self._base(source)
             new[source] = editor.permuted(first, source, base, perm)
         for node in self.members:
             args, kwargs = turned(node, self.perm, fx.map_arg(node.args, placed), fx.map_arg(node.kwargs, placed))
@@ -264,27 +229,24 @@ class _Turn:
             self._leave(node, new[node])
         for node in reversed(self.members):
             editor.graph.erase_node(node)
-        editor.sweep(self.entering)
+        editor.sweep(list(self.entering))
 
     def _leave(self, node: fx.Node, new: fx.Node) -> None:
-        editor = self.editor
-        for user in self._outside(node):
+        editor, others = self.editor, list[fx.Node]()
+        for user in self._outside(node):  # those that the entering values brought among them
             perm = perm_of(user)
-            if perm is not None:
-                made = editor.permuted(node, user, new, after(self.perm, perm))
-                user.replace_all_uses_with(made)
-                editor.graph.erase_node(user)
-        if self._outside(node):
+            if perm is None:
+                others.append(user)
+                continue
+            user.replace_all_uses_with(editor.permuted(node, user, new, after(self.perm, perm)))
+            editor.graph.erase_node(user)
+        if others:
             back = editor.permuted(node, node, new, self.perm)
             if not same_form(back.meta["val"], node.meta["val"]):
                 back = editor.laid_down(node, back)
-            for user in self._outside(node):
+            for user in others:
                 user.replace_input_with(node, back)
 
 
-def moved_by_copy(node: fx.Node) -> int:
+def _moved_by_copy(node: fx.Node) -> int:
     return 2 * bytes_of(node.meta["val"])
-
-
-def _is_laid_down(node: fx.Node) -> bool:
-    return node.meta["val"].is_contiguous()

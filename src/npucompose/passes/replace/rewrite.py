@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
-from npucompose.graphs.matching import Occurrence, Subgraph, value_of
+from npucompose.graphs.matching import Occurrence, Subgraph
 from npucompose.passes.base import Outcome, Pattern
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, same_form
 from npucompose.passes.proof import PartProofs, Promise, part
@@ -176,7 +176,9 @@ def _traced(
             with graph.inserting_before(before):
                 new = graph.node_copy(node, known.__getitem__)
             new.meta = inherited(before)
-            new.meta["val"] = _like(node.meta["val"], fakes[0]) if static else _value(new, mode)
+            new.meta["val"] = (
+                _like(node.meta["val"], fakes[0]) if static else fake_result(new.target, new.args, new.kwargs, mode)
+            )
             known[node] = new
             new_nodes.append(new)
     given = results if isinstance(results, (list, tuple)) else (results,)
@@ -201,13 +203,6 @@ def _like(value: Any, model: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_like(item, model) for item in value)
     return fake_like(model, value.shape, value.dtype, strides=value.stride(), offset=value.storage_offset())
-
-
-def _value(node: fx.Node, mode: Any) -> Any:
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return fake_result(target, node.args, node.kwargs, mode)
-    return target(*fx.map_arg(node.args, value_of))  # getitem
 
 
 # The built-in patterns.

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 LAST = 400
 
 
-class Watch:
+class CallCounter:
     """Counts what TorchAir calls of torch.npu. Each call is passed on as it is."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ def observe(asked: dict[str, Any]) -> dict[str, Any]:
     kit = json.loads((HERE / "kit.json").read_text())
     recipe: Any = importlib.import_module("compiled")
     my_model: Any = importlib.import_module("my_model")
-    watch = Watch()
+    watch = CallCounter()
     watch.begin()
     held = _without(recipe, kit, asked["without"])
     torch.manual_seed(kit["seed"])
@@ -304,7 +304,7 @@ def _device(device: str) -> dict[str, Any]:
     }
 
 
-def told(error: BaseException) -> str:
+def error_words(error: BaseException) -> str:
     """What the first error of a chain said: torch wraps a backend's own."""
     while True:
         inner = getattr(error, "inner_exception", None) or error.__cause__

@@ -46,7 +46,7 @@ class Issue:
     after: dict[fx.Node, Step] = field(factory=dict)
     """The last step of a node's stream when the node was done: what a wait for it waits for."""
     waiting: dict[str, list[Step]] = field(factory=dict)
-    drawn: Step | None = None
+    last_draw: Step | None = None
     effect: Step | None = None
 
     @property
@@ -67,10 +67,10 @@ class Issue:
             return step
         before = self.waiting.pop(self.stream, [])
         has_effect = facts(step.op).effect
-        before += [other for other in (self.draws and self.drawn, has_effect and self.effect) if other]
+        before += [other for other in (self.draws and self.last_draw, has_effect and self.effect) if other]
         issued = attrs.evolve(step, stream=self.stream, after=tuple(before))
         self.last[self.stream] = issued
-        self.drawn = issued if self.draws else self.drawn
+        self.last_draw = issued if self.draws else self.last_draw
         self.effect = issued if has_effect else self.effect
         return issued
 
@@ -184,7 +184,7 @@ class Calls:
         return written
 
     def _run(self, node: fx.Node, traits: Traits, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What the operator gives; `issue` is told whether it drew random numbers."""
+        """What the operator gives; `issue` learns whether it drew random numbers."""
         try:
             if traits.of_torch:
                 self.issue.draws = traits.draws
@@ -279,13 +279,22 @@ class Calls:
 
     def _view(self, result: Any, read: list[Held]) -> Any:
         self.views += 1
+        return self._placed(result, read)
+
+    def _placed(self, result: Any, among: Sequence[Held]) -> Any:
+        """Each tensor as it is held already, over the memory that is known, or else in a register."""
 
         def place(tensor: Any) -> Any:
             if not isinstance(tensor, torch.Tensor):
                 return tensor
-            return _held(tensor, read) or Held(tensor, self.ledger.roots[storage_of(tensor)])
+            if held := next((held for held in among if held.tensor is tensor), None):
+                return held
+            root = self.ledger.root_of(tensor)
+            if root is None or root.kind == "fresh":
+                return self.ledger.into_register(tensor)
+            return Held(tensor, root)
 
-        return place(result) if isinstance(result, torch.Tensor) else mapped(place, result)
+        return mapped(place, result)
 
     def _constant(self, tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor):
@@ -306,19 +315,8 @@ class Calls:
         self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any, written: list[Held]
     ) -> Any:
         args = self._operands(traits, ordered)
-
-        def place(tensor: Any) -> Any:
-            if not isinstance(tensor, torch.Tensor):
-                return tensor
-            if held := _held(tensor, written):
-                return held
-            root = self.ledger.root_of(tensor)
-            if root is not None and root.kind != "fresh":
-                return Held(tensor, root)
-            return self.ledger.into_register(tensor)
-
         known = {id(held) for held in written}
-        placed = mapped(place, result)
+        placed = self._placed(result, written)
         returned = placed if isinstance(placed, tuple) else () if placed is None else (placed,)
         if any(isinstance(r, list) for r in returned):
             raise gate.refused(node, "an operator that writes its arguments and returns a list.")
@@ -329,11 +327,6 @@ class Calls:
 
     def _add(self, step: Step) -> None:
         self.steps.append(self.issue.step(step))
-
-
-def _held(tensor: torch.Tensor, among: Sequence[Held]) -> Held | None:
-    """The one that holds this very tensor."""
-    return next((held for held in among if held.tensor is tensor), None)
 
 
 def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:

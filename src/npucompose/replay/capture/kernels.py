@@ -148,7 +148,7 @@ def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
     return bare.set_(storage, 0, tensor.shape, tensor.stride())  # type: ignore[call-overload]
 
 
-Alone = Callable[[Callable[[], Any]], Any]
+OneThread = Callable[[Callable[[], Any]], Any]
 """Calls what it is given with one intra-op thread."""
 
 
@@ -156,7 +156,7 @@ Alone = Callable[[Callable[[], Any]], Any]
 class SingleThreadCheck:
     """Tries each operator once for each form of its arguments, on random numbers that lie as the real ones do."""
 
-    alone: Alone
+    one_thread: OneThread
     unlike: str = ""
     """The first operator that gave other bits, or that nobody may try, and which of the two."""
     _tried: set[str] = field(factory=set)
@@ -188,7 +188,7 @@ class SingleThreadCheck:
         theirs = mapped(_copied, ours)
         try:
             together = op(*ours[0], **ours[1])
-            apart = self.alone(lambda: op(*theirs[0], **theirs[1]))
+            apart = self.one_thread(lambda: op(*theirs[0], **theirs[1]))
         except Exception:  # noqa: BLE001 - made-up numbers may be none that the kernel takes: then the real ones decide
             return None
         pairs = zip(flat((together, ours)), flat((apart, theirs)), strict=True)
@@ -237,7 +237,7 @@ class Undo:
     _changes: list[Callable[[], Any]] = field(factory=list)
 
     def about_to_write(self, place: torch.Tensor, op: OpOverload, args: Sequence[Any]) -> None:
-        """`op(*args)` is going to write `place`. Where a few elements of it are named, these are all that is kept."""
+        """`op(*args)` is going to write `place`. Where a few elements of it are named, only these are copied."""
         if not (args and args[0] is place and self._named_elements(place, op, args[1:3])):
             low, high = layout_of(place).span()
             whole = bytes_of(place.untyped_storage())[low:high]

@@ -80,7 +80,7 @@ class Ledger:
     """By storage; an entry lives as long as a value that uses it (a freed storage's address may come again)."""
     slots: dict[tuple[int, Layout], Slot] = field(factory=dict)
     register_roots: dict[int, Root] = field(factory=dict)
-    kept: list[torch.Tensor] = field(factory=list)
+    alive: list[torch.Tensor] = field(factory=list)
     """What must live as long as `roots` knows it, and nothing else holds."""
     _holders: dict[int, int] = field(factory=dict)
     _numbers: dict[Any, Held | None] = field(factory=dict)
@@ -313,16 +313,10 @@ class Outputs:
         # Note [Shape check of fresh outputs]: copy_ broadcasts silently; `view` refuses another number of elements, so
         # a kernel whose result changes its size with the data ends in an error, not in a wrong buffer.
         checked = self.ledger.register(self.ledger.register_roots[register.number])
+        op, form = (aten.as_strided.default, (list(flat.shape), list(flat.stride), None))
         if flat.shape == layout.shape:
-            self.steps.append(Step(op=aten.view.default, args=(register, list(layout.shape)), results=(checked,)))
-        else:
-            self.steps.append(
-                Step(
-                    op=aten.as_strided.default,
-                    args=(register, list(flat.shape), list(flat.stride), None),
-                    results=(checked,),
-                )
-            )
+            op, form = (aten.view.default, (list(layout.shape),))
+        self.steps.append(Step(op=op, args=(register, *form), results=(checked,)))
         self.steps.append(Step(op=aten.copy_.default, args=(self.ledger.slot(root, flat), checked, False)))
         return Buffer(slot=slot)
 

@@ -22,7 +22,7 @@ from npucompose.graphs.scopes import orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.calls import Calls, Issue
-from npucompose.replay.capture.kernels import Alone, SingleThreadCheck, Undo
+from npucompose.replay.capture.kernels import OneThread, SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import Held, Ledger, Outputs
 from npucompose.replay.gate import NOT_RUN, isolated_capture
 from npucompose.replay.operands import (
@@ -43,18 +43,18 @@ aten = torch.ops.aten
 _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
 
 
-def record(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None) -> Plan:
+def record(graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None = None) -> Plan:
     """The plan of `graph_module` for the signature of `inputs`. Afterwards memory and RNG are as they were.
 
-    With `alone` each kernel of a graph with streams is also tried without threads of its own (`Plan.unlike_alone`).
+    With `one_thread` each kernel of a graph with streams is also tried on a single thread (`Plan.thread_sensitive`).
     Raises CaptureError for what a recording cannot follow.
     """
-    with _recorder(graph_module, inputs, alone) as recorder:
+    with _recorder(graph_module, inputs, one_thread) as recorder:
         return recorder.run(inputs)
 
 
 def record_call(
-    graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None = None, *, finish: bool = False
+    graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None = None, *, finish: bool = False
 ) -> tuple[Plan, list[Any]]:
     """`record`, and the results of the run that was recorded, which counts: what it wrote and drew stays so.
 
@@ -66,35 +66,35 @@ def record_call(
     def returned(values: Sequence[Any]) -> list[Any]:
         return [_for_inference(value) if inference else value for value in values]
 
-    with _recorder(graph_module, inputs, alone) as recorder:
+    with _recorder(graph_module, inputs, one_thread) as recorder:
         try:
             plan = recorder.run(inputs)
         except gate.Refused as refusal:
             if finish and refusal.node is not None:
                 refusal.outputs = returned(recorder.finish(refusal, inputs))
-                recorder.keep(inputs)
+                recorder.commit(inputs)
             raise
         results = recorder.results(inputs)
-        recorder.keep(inputs)
+        recorder.commit(inputs)
     return plan, returned(results)
 
 
 @contextlib.contextmanager
-def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], alone: Alone | None) -> Iterator[Recorder]:
-    """What is not kept of a run is undone."""
+def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None) -> Iterator[Recorder]:
+    """What a run changed is undone, unless it was committed."""
     for index, value in enumerate(inputs):
         gate.check_input(index, value)
     with isolated_capture() as modes:
         seed = torch.get_rng_state()
         graph, ledger, undo = graph_module.graph, Ledger(), Undo()
         issue = Issue(stream_labels(graph) if orders_streams(graph) else None)
-        check = SingleThreadCheck(alone) if alone is not None and issue.has_streams else None
+        check = SingleThreadCheck(one_thread) if one_thread is not None and issue.has_streams else None
         calls = Calls(ledger=ledger, issue=issue, undo=undo, single_thread=check, given=inputs, modes=modes)
         recorder = Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
         try:
             yield recorder
         finally:
-            if not recorder.kept:
+            if not recorder.committed:
                 undo.restore()
                 torch.set_rng_state(seed)
 
@@ -115,7 +115,7 @@ class Recorder:
     env: dict[fx.Node, Any] = field(factory=dict)
     returned: list[Any] = field(factory=list)
     """The values of the graph's outputs, tensors as Held."""
-    kept: bool = False
+    committed: bool = False
     """Whether what the run wrote and drew is to stay."""
 
     def run(self, inputs: Sequence[Any]) -> Plan:
@@ -155,7 +155,7 @@ class Recorder:
         if not isinstance(value, torch.Tensor):
             return value
         alias = alias_of(value)
-        self.ledger.kept.append(alias)
+        self.ledger.alive.append(alias)
         root = Root(kind="attribute", nbytes=alias.untyped_storage().nbytes(), tensor=value)
         return self.ledger.adopt(Held(alias, root))
 
@@ -223,7 +223,7 @@ class Recorder:
             register_roots=self.ledger.register_roots,
             views_resolved=calls.views,
             constants=sum(1 for root in used if root.kind == "constant"),
-            unlike_alone=calls.single_thread.unlike if calls.single_thread is not None else "",
+            thread_sensitive=calls.single_thread.unlike if calls.single_thread is not None else "",
         )
 
     # -- the run itself as a call
@@ -259,9 +259,9 @@ class Recorder:
         # Also where the recording makes a constant anew on every replay: what lies here is nobody else's.
         return tensor
 
-    def keep(self, inputs: Sequence[Any]) -> None:
-        """Let what was written and drawn stay, and tell autograd of the inputs that changed."""
-        self.kept = True
+    def commit(self, inputs: Sequence[Any]) -> None:
+        """Let what was written and drawn stay, and let autograd know which inputs changed."""
+        self.committed = True
         for held in self.calls.written_inputs.values():
             given = inputs[held.root.index]
             if not given.is_inference():

@@ -13,7 +13,7 @@ copy. A graph that says so itself, `clone(x)` and `op`, can be recorded; where n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -95,7 +95,11 @@ def _is_safe(source: fx.Node, update: fx.Node, copy: fx.Node, order: dict[fx.Nod
     if update.target not in _IN_PLACE and update.target not in VIEW_OF_SCATTER:
         return False
     old = _aliases(source)
-    if not update.args or update.args[0] is not source or any(node in old for node in _others(update)):
+    if (
+        not update.args
+        or update.args[0] is not source
+        or any(node in old for node in nodes_in((update.args[1:], update.kwargs)))
+    ):
         return False
     reads_old = (user for alias in old for user in alias.users if user is not update and user is not copy)
     if any(order[user] > order[update] for user in reads_old if user.op != "output"):
@@ -103,12 +107,6 @@ def _is_safe(source: fx.Node, update: fx.Node, copy: fx.Node, order: dict[fx.Nod
     return not any(
         (_writes(user) and user is not copy) or user.op == "output" for a in _aliases(update) for user in a.users
     )
-
-
-def _others(update: fx.Node) -> Iterable[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg((update.args[1:], update.kwargs), found.append)
-    return found
 
 
 def _aliases(node: fx.Node) -> set[fx.Node]:

@@ -16,8 +16,7 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.cuda.device import Device, SharedPool, Uses, Walk
-from npucompose.replay.cuda.results import InPiece, ResultMemory, Results
+from npucompose.replay.cuda.device import Cuda, InPiece, ResultMemory, Results, SharedPool, Walk
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused, isolated_capture, refused
 from npucompose.replay.interface import LowerRequest, WhenFull
@@ -30,6 +29,32 @@ _InferenceMode = torch._C._InferenceMode
 
 
 @define(eq=False)
+class Uses:
+    """Memory of ours, and the streams that have used it.
+
+    # Note [Memory and streams]
+    torch's allocator gives freed memory back to the stream that asked for it, at once: what that stream is given next
+    comes after all that it was given before. Work on any other stream has to be recorded (`Tensor.record_stream`); then
+    the memory waits until it is freed *and* that work is done. Recorded here: results of a first call, made on the
+    stream that captures; buffers and results of a recording, on every stream on which it was replayed.
+
+    A recording writes the memory of results that nobody holds any more without giving it back to the allocator. It
+    waits for the stream on which they went out, as the allocator would. What a caller has another stream read, and
+    reports to the allocator, it cannot know: that stream must be waited for before the result is let go.
+    """
+
+    device: Cuda
+    tensors: Sequence[torch.Tensor]
+    _streams: set[Any]
+
+    def on(self, stream: Any) -> None:
+        if stream not in self._streams:
+            self._streams.add(stream)
+            for tensor in self.tensors:
+                self.device.used_on(tensor, stream)
+
+
+@define(eq=False)
 class Buffers:
     """What the graph reads its inputs from: copies, and what is `fixed` as it lies."""
 
@@ -37,7 +62,7 @@ class Buffers:
     uses: Uses
 
     @classmethod
-    def like(cls, inputs: Sequence[Any], fixed: frozenset[int], device: Device, home: Any) -> Buffers:
+    def like(cls, inputs: Sequence[Any], fixed: frozenset[int], device: Cuda, home: Any) -> Buffers:
         values, own = list[Any](), list[torch.Tensor]()
         for i, value in enumerate(inputs):
             if not isinstance(value, torch.Tensor):
@@ -51,7 +76,7 @@ class Buffers:
 
 
 @define(eq=False)
-class Captured:
+class CudaCapture:
     """A CUDA graph and the memory of its results."""
 
     graph: Any
@@ -94,7 +119,7 @@ class CudaRecording:
         graph_module: fx.GraphModule,
         inputs: Sequence[Any],
         *,
-        device: Device,
+        device: Cuda,
         pool: SharedPool,
         static: frozenset[int] = frozenset(),
         clone_output: bool = False,
@@ -130,9 +155,9 @@ class CudaRecording:
         self._results: Results | None = None
         """None before the first call."""
         self._buffers: Buffers | None = None
-        self._giving: Captured | None = None
+        self._giving: CudaCapture | None = None
         """Whose results go out."""
-        self._keeping: Captured | None = None
+        self._keeping: CudaCapture | None = None
         """Whose results go out in copies."""
         self._warned = False
         self.kernels = sum(isinstance(node.target, torch._ops.OpOverload) for node in graph_module.graph.nodes)
@@ -186,7 +211,7 @@ class CudaRecording:
 
     # -- the second one, and another capture
 
-    def _next(self, inputs: Sequence[Any], reuse: bool) -> Captured:
+    def _next(self, inputs: Sequence[Any], reuse: bool) -> CudaCapture:
         """What to replay, so that no result is overwritten that its holder counts on."""
         giving = self._giving
         if giving is None and not self._clone:
@@ -198,7 +223,7 @@ class CudaRecording:
             self._keeping = self._capture()
         return self._keeping
 
-    def _may_overwrite(self, giving: Captured, inputs: Sequence[Any], reuse: bool) -> bool:
+    def _may_overwrite(self, giving: CudaCapture, inputs: Sequence[Any], reuse: bool) -> bool:
         if not giving.results.is_held():
             return True
         if not (reuse and giving.lent) or giving.results.is_read(inputs):
@@ -208,11 +233,11 @@ class CudaRecording:
             warnings.warn(OVERWRITTEN, RuntimeWarning, stacklevel=6)
         return True
 
-    def _capture(self) -> Captured:
+    def _capture(self) -> CudaCapture:
         assert self._buffers is not None
         assert self._results is not None
         device, results = self._device, ResultMemory(self._results)
-        captured = Captured(device.graph(), results, Uses(device, results.tensors, {device.current_stream()}))
+        captured = CudaCapture(device.graph(), results, Uses(device, results.tensors, {device.current_stream()}))
         try:
             with (
                 self._timed(),
@@ -305,7 +330,7 @@ class CudaCache(GraphCache):
         self,
         request: LowerRequest,
         *,
-        device: Device,
+        device: Cuda,
         capture_limit: int,
         clone_output: bool = False,
         when_full: WhenFull = "eager",
@@ -325,8 +350,8 @@ class CudaCache(GraphCache):
             if self.partial == "refuse":
                 raise
             with self._lock:
-                for kept in [one for one in self._kept if not one.recording.facts()["captures"]]:
-                    self._drop(kept)
+                for entry in [one for one in self._entries if not one.recording.facts()["captures"]]:
+                    self._drop(entry)
                 return self._cut(refusal, inputs)
 
     def is_within_a_replay(self) -> bool:

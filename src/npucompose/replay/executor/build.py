@@ -181,7 +181,7 @@ def folder() -> Path:
     version = metadata.version("torch")
     stat = library.stat()
     abi = sysconfig.get_config_var("SOABI")
-    told = [
+    identity = [
         version,
         str(abi),
         platform.machine(),
@@ -191,7 +191,7 @@ def folder() -> Path:
         repr(HELD),
         repr(UNITS),
     ]
-    digest = hashlib.sha256("\0".join(told).encode())
+    digest = hashlib.sha256("\0".join(identity).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -214,13 +214,13 @@ def _digest(place: Path) -> Path:
     return place / f"{NAME}.sha256"
 
 
-def _doubt(place: Path) -> private.Doubt | None:
+def _doubt(place: Path) -> private.AccessDoubt | None:
     """Whether somebody else could have written what lies there."""
     found = (private.doubt(file, cache_dir()) for file in (_extension(place), _digest(place), _failure(place)))
     return next((doubt for doubt in found if doubt), None)
 
 
-def _not_believed(doubt: private.Doubt) -> str:
+def _not_believed(doubt: private.AccessDoubt) -> str:
     return (
         f"the native replayer is not taken from a cache that others can write: {doubt.words}. "
         f"Set {CACHE_VARIABLE} to a folder of your own."

@@ -68,12 +68,12 @@ class Native:
         memory: Memory,
         *,
         direct: bool = True,
-        keeps: bool = False,
+        keep_results: bool = False,
         threads: Threads | None = None,
         workers: Workers | None = None,
     ) -> None:
-        """Without `direct` every step goes through the dispatcher: what `direct` is compared with. With `keeps` the
-        results that steps hand to each other stay after a replay, so that any step can be run by itself. With `threads`
+        """Without `direct` every step goes through the dispatcher: what `direct` is compared with. With `keep_results`
+        those that steps hand to each other stay after a replay, so that any step can be run by itself. With `threads`
         the steps run side by side on `workers`; `memory` must have been laid out for them.
         """
         self._extension = extension
@@ -90,7 +90,7 @@ class Native:
             self.recording.set_output(number, [_bytes(memory.storages[id(root)]) for root in buffer.members])
         dying, lasting = dying_registers(plan.steps, threads)
         lent = lent_inputs(plan.steps)
-        self.ways = [self._add(step, () if keeps else dying[i], lent[i]) for i, step in enumerate(plan.steps)]
+        self.ways = [self._add(step, () if keep_results else dying[i], lent[i]) for i, step in enumerate(plan.steps)]
         """How each step runs: "held", "blas" or "boxed"."""
         if threads is not None:
             asked = workers or Workers()
@@ -233,10 +233,10 @@ def clocked(module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
         watch = Stopwatch(module, inputs)
     except CaptureError:
         return None
-    alone = _kernel_us(watch.plan.steps, build.load().alone(watch.rounds))
-    together = alone if torch.get_num_threads() == 1 else _kernel_us(watch.plan.steps, watch.rounds())
+    one_thread = _kernel_us(watch.plan.steps, build.load().alone(watch.rounds))
+    together = one_thread if torch.get_num_threads() == 1 else _kernel_us(watch.plan.steps, watch.rounds())
     stream_us, event_us = synchronisation_us()
-    return Clocked(kernel_us=alone, together_us=together, stream_us=stream_us, event_us=event_us)
+    return Clocked(kernel_us=one_thread, together_us=together, stream_us=stream_us, event_us=event_us)
 
 
 @cache

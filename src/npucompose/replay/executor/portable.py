@@ -49,8 +49,8 @@ def lending(op: OpOverload, lent: Lent, inputs: frozenset[int]) -> Callable[...,
 
     Portable executors look for nobody who keeps an operand. Tensors that it writes are given as they are.
     """
-    names = [argument.name for argument in op._schema.arguments]
-    written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    names = traits_of(op).names
+    written = {names[i] for i in traits_of(op).written}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(False), torch.no_grad():
@@ -184,7 +184,7 @@ class TorchScript:
             warnings.simplefilter("ignore", DeprecationWarning)
             # A list needs a first element for its type, also when no kernel reads a slot.
             self._tensors = torch._C.ScriptList([*tensors] or [torch.empty(0)])
-            self._function = builder.function(max(len(tensors), 1))
+            self._function = builder.function()
 
     def run(self) -> None:
         was = torch._C._get_graph_executor_optimize()
@@ -228,7 +228,7 @@ class _Builder:
             elif result:
                 self._unpack(value, result)
 
-    def function(self, count: int) -> Any:
+    def function(self) -> Any:
         self.graph.registerOutput(self._constant(None))
         self.graph.lint()
         return torch._C._create_function_from_graph("replay", self.graph)
@@ -300,13 +300,8 @@ def _check_overload(node: Any, step: Step) -> None:
     found = node.schema().partition("(")[0]
     if not found:
         raise NotExpressible(f"{step.op}: TorchScript knows no such call")
-    if found != _qualified(step.op):
+    if found != step.op.name():
         raise NotExpressible(f"{step.op}: TorchScript would call {found}")
-
-
-def _qualified(op: OpOverload) -> str:
-    overload = op._schema.overload_name
-    return f"{op._schema.name}.{overload}" if overload else op._schema.name
 
 
 _InferenceMode = torch._C._InferenceMode

@@ -23,14 +23,14 @@ from torch import fx
 
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import facts
-from npucompose.replay.capture.kernels import Alone
+from npucompose.replay.capture.kernels import OneThread
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native, Refused
 from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
 from npucompose.replay.memory.arena import Arena, Memory
 from npucompose.replay.operands import copy_of, same_bytes, traits_of
 from npucompose.replay.plan import Buffer, Plan, Threads, Workers
-from npucompose.results.streams import Trial, Verdict
+from npucompose.results.streams import TrialRequest, TrialVerdict
 from npucompose.streams import decision_of
 
 LEAST_TURNS, MOST_TURNS = 5, 200
@@ -59,8 +59,8 @@ class Way:
 class PlanTrial:
     """Of one compiled graph: its first recording is tried, later ones follow it, so that its shapes cost one trial."""
 
-    asked: Trial
-    _tried: Verdict | None = field(default=None, init=False)
+    asked: TrialRequest
+    _tried: TrialVerdict | None = field(default=None, init=False)
 
     @classmethod
     def from_graph(cls, graph_module: fx.GraphModule) -> PlanTrial | None:
@@ -93,23 +93,23 @@ class PlanTrial:
         before: Mapping[int, torch.Tensor],
         overlapping: frozenset[int],
         turns: AbstractContextManager[Any],
-    ) -> tuple[Way, Verdict]:
+    ) -> tuple[Way, TrialVerdict]:
         """The way to keep, and what was found; `overlapping` are inputs that share memory with others."""
         if streams.threads is None or not isinstance(streams.executor, Native):
-            return streams, Verdict(applied=False, why=streams.why_threads or NOTHING_BESIDE)
+            return streams, TrialVerdict(applied=False, why=streams.why_threads or NOTHING_BESIDE)
         if self._tried is not None:
-            verdict = Verdict(applied=self._tried.applied, why=TOGETHER)
-            return (streams if verdict.applied else one_stream()), verdict
-        if why := _untriable(plan, before, overlapping, self.asked):
-            verdict = Verdict(applied=self.asked.is_expected_to_pay, why=f"not tried: {why}")
-            return (streams if verdict.applied else one_stream()), verdict
-        other = one_stream()
-        with turns:
-            verdict = self._tried = _Race(plan, streams, other, before, self.asked).verdict()
-        return (streams if verdict.applied else other), verdict
+            verdict = TrialVerdict(applied=self._tried.applied, why=TOGETHER)
+        elif why := _untriable(plan, before, overlapping, self.asked):
+            verdict = _by_prediction(self.asked, why)
+        else:
+            other = one_stream()
+            with turns:
+                verdict = self._tried = _Race(plan, streams, other, before, self.asked).verdict()
+            return (streams if verdict.applied else other), verdict
+        return (streams if verdict.applied else one_stream()), verdict
 
 
-def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int], asked: Trial) -> str:
+def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int], asked: TrialRequest) -> str:
     for step in plan.steps:
         traits = traits_of(step.op)
         if not traits.may_be_tried:
@@ -138,22 +138,26 @@ class _OutOfTime(Exception):
 
 
 class _Race:
-    def __init__(self, plan: Plan, streams: Way, one: Way, before: Mapping[int, torch.Tensor], asked: Trial) -> None:
+    def __init__(
+        self, plan: Plan, streams: Way, one: Way, before: Mapping[int, torch.Tensor], asked: TrialRequest
+    ) -> None:
         self.plan, self.asked, self.before = plan, asked, before
         self.ways = (streams, one)
         self.written = {index: copy_of(value) for index, value in before.items()}
         self.deadline = 0.0
         self.given = {root.index: root.tensor for root in plan.roots if root.kind == "input" and root.index in before}
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TrialVerdict:
         for way in self.ways:
             self._lay(way, self.written)
         try:
             return self._run()
         except _OutOfTime:
-            return self._by_prediction(f"{LEAST_TURNS} turns take longer than streams.trial_ms={self.asked.ms:g}")
+            return _by_prediction(
+                self.asked, f"{LEAST_TURNS} turns take longer than streams.trial_ms={self.asked.ms:g}"
+            )
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises, it must not end a capture that has succeeded
-            return self._by_prediction(f"a replay of the trial failed: {str(error).partition(chr(10))[0]}")
+            return _by_prediction(self.asked, f"a replay of the trial failed: {str(error).partition(chr(10))[0]}")
         finally:
             for way in self.ways:
                 self._lay(way, self.given)
@@ -164,14 +168,14 @@ class _Race:
             if value is not None and value.numel():
                 way.executor.move(index, value)
 
-    def _run(self) -> Verdict:
+    def _run(self) -> TrialVerdict:
         self.deadline = perf_counter_ns() + self.asked.ms * 1e6
         streams, one = self.ways
         self._replay(one)
         in_a_row = self._seen(one)
         self._replay(streams)
         if not all(map(same_bytes, self._seen(streams), in_a_row)):
-            return Verdict(applied=False, why="threads gave other bits than one stream")
+            return TrialVerdict(applied=False, why="threads gave other bits than one stream")
         longest = 0
         times: dict[Way, list[int]] = {streams: [], one: []}
         while len(times[one]) < LEAST_TURNS or (
@@ -198,8 +202,8 @@ class _Race:
         """Copies of what the replay left: outputs, and inputs that it wrote."""
         return [tensor.clone() for tensor in (*_outputs(self.plan, way.memory), *self.written.values())]
 
-    def _judged(self, plan_ns: list[int], one_ns: list[int]) -> Verdict:
-        verdict = Verdict(
+    def _judged(self, plan_ns: list[int], one_ns: list[int]) -> TrialVerdict:
+        verdict = TrialVerdict(
             applied=True,
             turns=len(plan_ns),
             plan_us=_quantile(plan_ns, 0.1),
@@ -213,8 +217,9 @@ class _Race:
         why = f"measured gain {gain:.1%} is below streams.min_gain {least:.1%}" if gain is not None and gain > 0 else ""
         return attrs.evolve(verdict, applied=False, why=why)
 
-    def _by_prediction(self, why: str) -> Verdict:
-        return Verdict(applied=self.asked.is_expected_to_pay, why=f"not tried: {why}")
+
+def _by_prediction(asked: TrialRequest, why: str) -> TrialVerdict:
+    return TrialVerdict(applied=asked.is_expected_to_pay, why=f"not tried: {why}")
 
 
 def _outputs(plan: Plan, memory: Memory) -> Iterator[torch.Tensor]:
@@ -243,7 +248,7 @@ class Executors:
         except build.Unavailable as error:
             return cls(wanted=wanted, why=error.line)
 
-    def alone(self, workers: Workers) -> Alone | None:
+    def one_thread(self, workers: Workers) -> OneThread | None:
         """How to try a kernel on one thread, where streams may run on threads and kernels take more than one."""
         if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
             return None
@@ -283,9 +288,9 @@ class Executors:
             return None, PORTABLE
         if workers.count < 2:
             return None, "one thread is all that streams may have here"
-        if plan.unlike_alone:
+        if plan.thread_sensitive:
             return None, (
-                f"{plan.unlike_alone}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
+                f"{plan.thread_sensitive}: torch.set_num_threads(1) (benchmark.threads=1) lets streams run side by side"
             )
         return Threads.from_plan(plan, workers.count, sharing), ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,17 +21,11 @@ from npucompose.models.inputs import tensors_of
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Call
 from npucompose.replay.front.arguments import DetachError, Entry, _Arguments, _described, _Results, _shares, _taken
-from npucompose.replay.interface import watching
+from npucompose.replay.interface import Recording, watching
 
 _grad_is_enabled = torch.is_grad_enabled
 Outputs = Literal["reuse", "keep"]
 """What the next call of a handle does to results of earlier ones that are still held."""
-
-
-class Replayable(Protocol):
-    """A recording."""
-
-    def replay(self, *inputs: Any, reuse: bool = False) -> list[Any]: ...
 
 
 class DetachedHandle:
@@ -44,7 +38,7 @@ class DetachedHandle:
 
     def __init__(
         self,
-        captured: Replayable,
+        captured: Recording,
         held: list[Any],
         arguments: _Arguments,
         results: _Results,
@@ -64,7 +58,7 @@ class DetachedHandle:
         self._taken = taken
         self._replay = functools.partial(captured.replay, reuse=True) if outputs == "reuse" else captured.replay
         self._bare_count = arguments.bare_count
-        self._held_wants_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in held)
+        self._held_wants_grad = _any_wants_grad(held)
         self._call: Call | None = None
         """For a tuple of arguments that are tensors and inputs of the graph, each and in order."""
         self._call_with_leaves: Call | None = None
@@ -133,7 +127,7 @@ class DetachedHandle:
 
 
 def detach(
-    captured: Replayable,
+    captured: Recording,
     flat_inputs: list[Any],
     flat_outputs: Sequence[Any],
     call_args: tuple[Any, ...],

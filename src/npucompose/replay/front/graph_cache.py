@@ -37,9 +37,14 @@ from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
 
+WITHIN_A_REPLAY = (
+    "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
+    "without replay there. target.pool=graph gives each graph memory of its own."
+)
+
 
 @define(eq=False)
-class _Kept:
+class _Entry:
     """A recording in a cache."""
 
     recording: Recording
@@ -93,9 +98,9 @@ class GraphCache:
         """The recording used last; None before the first call and after an eager one."""
         self.capture_seconds = 0.0
         self.admission = Admission(when_new)
-        self._kept: list[_Kept] = []
+        self._entries: list[_Entry] = []
         """The one used last stands last."""
-        self._by_glance: dict[Hashable, list[_Kept]] = {}
+        self._by_glance: dict[Hashable, list[_Entry]] = {}
         self._plans = PlanCache()
         """Of recordings that others replaced."""
         self._steady: Recording | None = None
@@ -104,7 +109,7 @@ class GraphCache:
         """Calls that met it since it became the steady one; `_settle` books them."""
         self._hits = self._replacements = self._eager = 0
         self._cost_s = self._cost_again_s = 0.0
-        """What a capture takes, and what it takes where the plan was kept, each by the last one."""
+        """What a capture takes, and what it takes where the plan was cached, each by the last one."""
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
         self._warned: set[str] = set()
@@ -114,7 +119,7 @@ class GraphCache:
     def captured(self) -> list[Recording]:
         """All recordings, the one used last stands last; after them those of the parts where the graph is cut."""
         parts = () if self.segmented is None else self.segmented.captured
-        return [*(kept.recording for kept in self._kept), *parts]
+        return [*(entry.recording for entry in self._entries), *parts]
 
     @property
     def statistics(self) -> CallStatistics:
@@ -128,7 +133,7 @@ class GraphCache:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if self.is_within_a_replay():
-            self._warn_once("within a replay", _within_a_replay)
+            self._warn_once("within a replay", lambda: WITHIN_A_REPLAY)
             self._eager += 1
             return self._as_it_is(inputs)
         if watchers:
@@ -156,12 +161,12 @@ class GraphCache:
             call = self._settle()
             glance = self._at_a_glance(inputs)
             begun = perf_counter()
-            for kept in reversed(self._by_glance.get(glance, ())):
-                outputs = self._replayed(kept.recording, inputs)
+            for entry in reversed(self._by_glance.get(glance, ())):
+                outputs = self._replayed(entry.recording, inputs)
                 if outputs is not None:
-                    kept.replay_s = perf_counter() - begun
-                    self._use(kept, call)
-                    return kept.recording, outputs
+                    entry.replay_s = perf_counter() - begun
+                    self._use(entry, call)
+                    return entry.recording, outputs
             if self.segmented is None and self._makes_place(glance, inputs):
                 return self._capture(inputs, glance, call)
             self.last = self._steady = None
@@ -195,8 +200,8 @@ class GraphCache:
 
     def _settle(self) -> int:
         """Book the calls that met the steady recording; the number of the call that comes now."""
-        if self._again and self._kept:
-            steady = self._kept[-1]
+        if self._again and self._entries:
+            steady = self._entries[-1]
             self._hits += self._again
             self.admission.calls_s += self._again * steady.replay_s
             self._again = 0
@@ -214,24 +219,24 @@ class GraphCache:
         except RuntimeError:  # not every kind of tensor has one
             return tuple([type(value) for value in values])
 
-    def _use(self, kept: _Kept, call: int) -> None:
+    def _use(self, entry: _Entry, call: int) -> None:
         self._hits += 1
-        self.admission.calls_s += kept.replay_s
-        kept.used = call
-        if kept is not self._kept[-1]:
-            self._kept.remove(kept)
-            self._kept.append(kept)
+        self.admission.calls_s += entry.replay_s
+        entry.used = call
+        if entry is not self._entries[-1]:
+            self._entries.remove(entry)
+            self._entries.append(entry)
         # Where signatures take turns, the one before is not asked first: its no takes longer than finding the right.
-        self._steady = kept.recording if self.last is kept.recording else None
-        self.last = kept.recording
+        self._steady = entry.recording if self.last is entry.recording else None
+        self.last = entry.recording
 
     def _makes_place(self, glance: Hashable, inputs: list[Any]) -> bool:
         """Whether a signature gets a recording; the one that has to go for it is gone then."""
         if not self._is_worth_it(glance, inputs):
             return False
         if self._is_full():
-            self._plans.keep(self._kept[0].glance, self._kept[0].recording, wanted=glance)
-            self._drop(self._kept[0])
+            self._plans.keep(self._entries[0].glance, self._entries[0].recording, wanted=glance)
+            self._drop(self._entries[0])
             self._replacements += 1
         return True
 
@@ -243,23 +248,23 @@ class GraphCache:
         if is_watched():
             return True
         cost_s = self._cost_again_s if glance in self._plans else self._cost_s
-        return self.admission.admits(glance, cost_s, self._kept[0].used if full else None)
+        return self.admission.admits(glance, cost_s, self._entries[0].used if full else None)
 
     def _is_full(self) -> bool:
-        return len(self._kept) >= self.capture_limit
+        return len(self._entries) >= self.capture_limit
 
-    def _drop(self, kept: _Kept) -> None:
-        self._kept.remove(kept)
-        alike = self._by_glance[kept.glance]
-        alike.remove(kept)
+    def _drop(self, entry: _Entry) -> None:
+        self._entries.remove(entry)
+        alike = self._by_glance[entry.glance]
+        alike.remove(entry)
         if not alike:
-            del self._by_glance[kept.glance]
+            del self._by_glance[entry.glance]
 
     def clear(self) -> None:
         """Let all recordings go."""
         with self._lock:
             self._settle()
-            self._kept.clear()
+            self._entries.clear()
             self._by_glance.clear()
             self._plans.clear()
             self.last = self._steady = None
@@ -290,9 +295,9 @@ class GraphCache:
         return captured, outputs
 
     def _keep(self, captured: Recording, glance: Hashable, call: int) -> None:
-        kept = _Kept(captured, glance, call)
-        self._kept.append(kept)
-        self._by_glance.setdefault(glance, []).append(kept)
+        entry = _Entry(captured, glance, call)
+        self._entries.append(entry)
+        self._by_glance.setdefault(glance, []).append(entry)
         self.admission.captured(glance, captured.seconds)
         self.capture_seconds += captured.seconds
         self.last = captured
@@ -362,11 +367,4 @@ def _full(limit: int, inputs: Sequence[Any]) -> str:
         f"capture_limit={limit} recordings of this graph are made; new signatures, such as {signature(inputs)}, run "
         "without replay from now on. Raise capture_limit, use fewer shapes, or let them take the place of the "
         "recording used longest ago: target.when_full=replace."
-    )
-
-
-def _within_a_replay() -> str:
-    return (
-        "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
-        "without replay there. target.pool=graph gives each graph memory of its own."
     )

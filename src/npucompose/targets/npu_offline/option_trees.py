@@ -25,7 +25,7 @@ from npucompose import private
 from npucompose.errors import ConfigError, listed
 from npucompose.machine import cache_dir
 from npucompose.targets.npu_offline.wheel import torch_wanted
-from npucompose.vendor.option_specs import PREFIX, GenuineLeaf, stored_path
+from npucompose.vendor.option_specs import PREFIX, VendorOption, stored_path
 from npucompose.vendor.versions import REFERENCE, every_leaf, genuine_tree, learn, order_of, same_sources, versions
 
 PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}
@@ -43,7 +43,7 @@ _OPTION_MAP = "npugraphex_config"
 """Names and a map in class attributes, changed for the whole process: no leaf of the object."""
 
 
-def read_tree(tree: Path) -> tuple[GenuineLeaf, ...]:
+def read_tree(tree: Path) -> tuple[VendorOption, ...]:
     """Every leaf of both packages of the wheel unpacked in `tree`, read in a process of its own."""
     # Without the variable, torch would load a pip-installed torch_npu, and with it CANN.
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
@@ -54,7 +54,7 @@ def read_tree(tree: Path) -> tuple[GenuineLeaf, ...]:
     if ran.returncode != 0:
         last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
         raise ConfigError(f"the option trees of {tree} cannot be read: {last}")
-    return tuple(GenuineLeaf.of_dict(row) for row in json.loads(ran.stdout.strip().splitlines()[-1]))
+    return tuple(VendorOption.from_dict(row) for row in json.loads(ran.stdout.strip().splitlines()[-1]))
 
 
 def sources_digest(tree: Path) -> str | None:
@@ -66,7 +66,7 @@ def sources_digest(tree: Path) -> str | None:
     return digest.hexdigest() if files else None
 
 
-def live_tree(tree: Path) -> tuple[GenuineLeaf, ...] | None:
+def live_tree(tree: Path) -> tuple[VendorOption, ...] | None:
     """The leaves of the wheel unpacked in `tree`, whatever version it says it is; None where it declares none.
 
     Files that are those of a known version have its tree. Others are read by `read_tree`, once: what was read is kept
@@ -80,7 +80,7 @@ def live_tree(tree: Path) -> tuple[GenuineLeaf, ...] | None:
         return tuple(genuine_tree(same).values())
     kept = cache_dir() / "option_trees" / f"{digest}.json"
     if kept.is_file() and private.doubt(kept, cache_dir()) is None:
-        return tuple(GenuineLeaf.of_dict(row) for row in json.loads(kept.read_text(encoding="utf-8")))
+        return tuple(VendorOption.from_dict(row) for row in json.loads(kept.read_text(encoding="utf-8")))
     leaves = read_tree(tree)
     with suppress(OSError):  # a machine without a cache reads again
         private.make(kept.parent, cache_dir())
@@ -112,7 +112,7 @@ def _bare(package: str, folder: Path) -> None:
     sys.modules[package] = module
 
 
-def leaves_of(config: Any, prefix: str = "") -> Iterator[GenuineLeaf]:
+def leaves_of(config: Any, prefix: str = "") -> Iterator[VendorOption]:
     """Every leaf of a genuine CompilerConfig object, in its order."""
     for name, value in vars(config).items():
         if name in (_FIXED, _OPTION_MAP):
@@ -122,7 +122,7 @@ def leaves_of(config: Any, prefix: str = "") -> Iterator[GenuineLeaf]:
         elif hasattr(value, "__dict__") and not callable(value):
             yield from leaves_of(value, f"{prefix}{name}.")
         else:
-            yield GenuineLeaf(path=prefix + name, kind="plain", default=value)
+            yield VendorOption(path=prefix + name, kind="plain", default=value)
 
 
 def is_option(value: Any) -> bool:
@@ -130,11 +130,11 @@ def is_option(value: Any) -> bool:
     return hasattr(value, "_value") and hasattr(value, "optional")
 
 
-def _declared(path: str, value: Any) -> GenuineLeaf:
+def _declared(path: str, value: Any) -> VendorOption:
     # The classes keep their limits in private attributes: _IntRangeValue__min, _RegexValue__regex.
     hidden = {name.rpartition("__")[2]: v for name, v in vars(value).items()}
     allowed = value.optional
-    return GenuineLeaf(
+    return VendorOption(
         path=path,
         kind=type(value).__name__,
         default=value.default,

@@ -19,7 +19,7 @@ from npucompose.errors import ConfigError, listed
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
-from npucompose.vendor.option_specs import Leaf
+from npucompose.vendor.option_specs import PREFIX, OptionSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,6 @@ def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
     return chosen
 
 
-PREFIX = "npugraph_ex."
 EAGER = "eager"
 DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
 
@@ -194,7 +193,7 @@ def package(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def write(config: Any, leaf: Leaf, value: Any) -> None:
+def write(config: Any, leaf: OptionSpec, value: Any) -> None:
     """Set one leaf by its genuine path: `debug.graph_dump._path`."""
     *groups, name = leaf.genuine_path.split(".")
     at = config
@@ -203,7 +202,7 @@ def write(config: Any, leaf: Leaf, value: Any) -> None:
     _refusing(leaf.path, value, lambda: setattr(at, name, _given(leaf, value)))
 
 
-def read(config: Any, leaf: Leaf) -> Any:
+def read(config: Any, leaf: OptionSpec) -> Any:
     """The value that the genuine object holds for a leaf, as YAML would say it; a pool's handle as it is."""
     at = config
     for part in leaf.genuine_path.split("."):
@@ -212,7 +211,7 @@ def read(config: Any, leaf: Leaf) -> Any:
     return tuple(stored) if isinstance(stored, list) else stored
 
 
-def _given(leaf: Leaf, value: Any) -> Any:
+def _given(leaf: OptionSpec, value: Any) -> Any:
     """The value as the vendor's class takes it: a list for a tuple, a function for patterns of names, a pool's handle,
     which needs a device, for its name."""
     if leaf.kind in ("pool", "names") and value is not None:

@@ -249,13 +249,6 @@ def not_captured(
     )
 
 
-def not_understood(error: BaseException, graph: str) -> Failure:
-    """The failure behind an error that names no operator."""
-    return Failure(
-        graph=graph, what="TorchAir did not take the graph", reason=f"{type(error).__name__}: {_first(str(error))}"
-    )
-
-
 def _place(outside: Outside) -> str | None:
     """`model.py:3: x.tolist()`, without the folders."""
     where, colon, code = outside.source.partition(": ")
@@ -307,7 +300,8 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
         if last is not None:
             if failure is None and can.captures:
                 failure = not_captured(error, mode, can, refused_in([last]), last.id)
-            last.failure = failure or not_understood(error, last.id)
+            words = f"{type(error).__name__}: {_first(str(error))}"
+            last.failure = failure or Failure(graph=last.id, what="TorchAir did not take the graph", reason=words)
         if failure is None:
             raise
         raise CompileError(failure.words) from error

@@ -6,14 +6,15 @@ The device runs everything in one row and remembers what it was told.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording, Tasks
+from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording
 from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
-from npucompose.targets.npu_offline.simulator.recorder import Updater
+from npucompose.targets.npu_offline.simulator.recorder import Updater, chrome_trace
 
 DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""
@@ -139,7 +140,7 @@ class GraphBase:
         return self._recording.pool
 
     def debug_dump(self, debug_path: str) -> None:
-        self._recording.trace.write(Path(debug_path))
+        Path(debug_path).write_text(json.dumps(chrome_trace(self._recording.tasks), indent=1), encoding="utf-8")
 
     def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
         self._device.ledger.note("super_kernel_optimize", f"{optimize_options} {debug_options}")
@@ -150,18 +151,20 @@ class TaskGroups:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._begun: list[int] = []
         self._updating: list[Updater] = []
 
     def begin(self, stream: Any) -> None:
-        self._open("graph_task_group_begin").group_begin()
+        self._begun.append(len(self._tape("graph_task_group_begin")))
 
-    def end(self, stream: Any) -> Tasks:
-        tasks = self._open("graph_task_group_end").group_end()
+    def end(self, stream: Any) -> list[Any]:
+        """The handle: the calls of the group."""
+        calls = self._tape("graph_task_group_end")[self._begun.pop() :]
         self._device.ledger.note("task_group")
-        return tasks
+        return calls
 
-    def update_begin(self, stream: Any, handle: Tasks) -> None:
-        updater = Updater(handle.calls)
+    def update_begin(self, stream: Any, handle: list[Any]) -> None:
+        updater = Updater(handle)
         updater.__enter__()
         self._updating.append(updater)
 
@@ -170,10 +173,10 @@ class TaskGroups:
         updater.__exit__(None, None, None)
         self._device.ledger.note("task_update", f"{updater.updated} calls")
 
-    def _open(self, asked: str) -> Recording:
+    def _tape(self, asked: str) -> list[Any]:
         if self._device.capturing is None:
             raise RuntimeError(f"stand-in: {asked} outside a capture.")
-        return self._device.capturing
+        return self._device.capturing.tape
 
 
 def attach(device: Device) -> None:

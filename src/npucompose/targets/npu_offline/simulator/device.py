@@ -10,14 +10,22 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 import torch
 from attrs import define, field, frozen
 
-from npucompose.targets.npu_offline.simulator.recorder import Call, Order, Recorder, Trace, tensors
+from npucompose.targets.npu_offline.simulator.recorder import (
+    KERNEL,
+    RECORD,
+    WAIT,
+    Call,
+    Order,
+    Recorder,
+    storages,
+    tensors,
+)
 from npucompose.vendor.devices import Soc, device_of
 
 
@@ -110,14 +118,6 @@ class Device:
     def leave(self) -> None:
         self._stack.pop()
 
-    @contextmanager
-    def stream(self, stream: int) -> Iterator[None]:
-        self.enter(stream)
-        try:
-            yield
-        finally:
-            self.leave()
-
     def record(self, event: Event, stream: int) -> None:
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
         if self.capturing is not None:
@@ -133,7 +133,7 @@ class Device:
 
     def reset(self, event: Event) -> None:
         if self.capturing is not None:
-            self.capturing.taped_reset(event)
+            self.capturing.tape.append(HostSignal(event=event, clears=True))
         else:
             event.signalled = False
 
@@ -177,8 +177,7 @@ class Device:
 
     def advance(self, replay: Iterator[Event] | None) -> None:
         """Run a replay on to its end, or to an external event that nobody has signalled yet."""
-        blocked = next(replay, None) if replay is not None else None
-        if blocked is not None and replay is not None:
+        if replay is not None and (blocked := next(replay, None)) is not None:
             self._waiting[blocked.number] = replay
 
     def synchronize(self) -> None:
@@ -193,22 +192,11 @@ LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
 
 
 @frozen(kw_only=True)
-class Wait:
-    """The replay stands here until the host signals the event."""
+class HostSignal:
+    """The replay stands here until the host signals the event, or clears its signal."""
 
     event: Event
-
-
-@frozen(kw_only=True)
-class Reset:
-    event: Event
-
-
-@frozen(kw_only=True)
-class Tasks:
-    """A handle of graph_task_group_end: the calls of the group, for new arguments."""
-
-    calls: Sequence[Any]
+    clears: bool = False
 
 
 MODES = ("global", "thread_local", "relaxed")
@@ -220,18 +208,18 @@ class Recording:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.tape: list[Call | Wait | Reset] = []
+        self.tape: list[Call | HostSignal] = []
         self.told: list[str] = []
         """Kernels, records and waits in the order in which the device was told, a line each."""
         self.blocks: dict[int, torch.UntypedStorage] = {}
         """{address: memory that was made while capturing}."""
         self.order = Order()
-        self.trace = Trace()
+        self.tasks: list[tuple[str, str | int, int]] = []
+        """(kind, kernel or event, stream): `chrome_trace` takes them."""
         self.seconds = 0.0
         self.replays = 0
         self._recorder: Recorder | None = None
-        self._groups: list[int] = []
-        self._pool: Any = None
+        self.pool: Any = None
         self._streams = 0
 
     def begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
@@ -244,7 +232,7 @@ class Recording:
             raise RuntimeError("stand-in: a capture on the default stream; torch.npu.graph takes one of its own.")
         self.order.begin(self.device.current)
         self._begun = perf_counter()
-        self._pool = pool
+        self.pool = pool
         self.device.capturing = self
         self._recorder = Recorder(self)
         self._recorder.__enter__()
@@ -261,7 +249,7 @@ class Recording:
             self._streams = self.device.hold_streams(self._tasks().values())
             LIVE.add(self)
             self.device.graphs.append(self)
-            self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self._pool}")
+            self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self.pool}")
 
     def _tasks(self) -> Counter[int]:
         """{stream: kernels on it}."""
@@ -270,10 +258,6 @@ class Recording:
     @property
     def kernels(self) -> int:
         return sum(isinstance(entry, Call) and entry.computes for entry in self.tape)
-
-    @property
-    def pool_bytes(self) -> int:
-        return sum(block.nbytes() for block in self.blocks.values())
 
     def replay(self) -> None:
         self.device.synchronize()
@@ -284,14 +268,14 @@ class Recording:
     def _run(self) -> Iterator[Event]:
         """Yields the event it is blocked on: TorchAir starts a replay *before* it updates the tasks' arguments."""
         for entry in self.tape:
-            if isinstance(entry, Wait):
-                if not entry.event.signalled:
-                    yield entry.event
-            elif isinstance(entry, Reset):
+            if isinstance(entry, Call):
+                if entry.computes:
+                    with torch.no_grad():
+                        entry.run()
+            elif entry.clears:
                 entry.event.signalled = False
-            elif entry.computes:
-                with torch.no_grad():
-                    entry.run()
+            elif not entry.event.signalled:
+                yield entry.event
 
     def reset(self) -> None:
         """Give the recording up; its memory lives on in the tensors that were handed out."""
@@ -300,49 +284,32 @@ class Recording:
         self.device.captured_streams -= self._streams
         self._streams = 0
 
-    @property
-    def pool(self) -> Any:
-        return self._pool
-
     def taped_call(self, call: Call, written: Sequence[torch.Tensor]) -> None:
         self.tape.append(call)
-        for tensor in tensors(call.out):
-            storage = tensor.untyped_storage()
-            if (
-                storage.nbytes()
-                and not call.func._schema.is_mutable
-                and not any(storage._cdata == given.untyped_storage()._cdata for given in tensors([*call.args]))
-            ):
+        given = storages([*call.args])
+        for storage in () if call.func._schema.is_mutable else (t.untyped_storage() for t in tensors(call.out)):
+            if storage.nbytes() and storage._cdata not in given:
                 self.blocks.setdefault(storage.data_ptr(), storage)
         if not call.computes:
             return
         self.told.append(f"{call.func} on stream {call.stream}")
-        self.trace.kernel(str(call.func), call.stream)
+        self.tasks.append((KERNEL, str(call.func), call.stream))
         made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
-        given = tensors([*call.args, *call.kwargs.values()])
-        self.order.call(call.stream, str(call.func), _memory(given), _memory([*written, *made]))
+        reads = storages([*call.args, *call.kwargs.values()])
+        self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
 
     def taped_record(self, event: Event, stream: int) -> None:
         self.told.append(f"record event {event.number} on stream {stream}")
-        self.trace.record(event.number, stream)
+        self.tasks.append((RECORD, event.number, stream))
         self.order.record(event.number, stream)
 
     def taped_wait(self, event: Event, stream: int) -> None:
         kind = "external event" if event.external else "event"
         self.told.append(f"wait {kind} {event.number} on stream {stream}")
         if event.external:
-            self.tape.append(Wait(event=event))
-        self.trace.wait(event.number, stream)
+            self.tape.append(HostSignal(event=event))
+        self.tasks.append((WAIT, event.number, stream))
         self.order.wait(event.number, stream)
-
-    def taped_reset(self, event: Event) -> None:
-        self.tape.append(Reset(event=event))
-
-    def group_begin(self) -> None:
-        self._groups.append(len(self.tape))
-
-    def group_end(self) -> Tasks:
-        return Tasks(calls=self.tape[self._groups.pop() :])
 
 
 def owner_of(device: Device, address: int) -> torch.UntypedStorage | None:
@@ -351,7 +318,3 @@ def owner_of(device: Device, address: int) -> torch.UntypedStorage | None:
         if address in live.blocks:
             return live.blocks[address]
     return device.capturing.blocks.get(address) if device.capturing is not None else None
-
-
-def _memory(found: Sequence[torch.Tensor]) -> set[int]:
-    return {tensor.untyped_storage()._cdata for tensor in found}

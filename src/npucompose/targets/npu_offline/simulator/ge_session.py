@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -42,12 +43,9 @@ class GraphOnly(TorchDispatchMode):
         name = SAME.get(func._schema.name)
         if name is None:
             return func(*args, **(kwargs or {}))
-        lengths = {slot: value.tolist() for slot, value in (kwargs or {}).items() if _is_a_list_here(slot, value)}
-        return attention.KERNELS[name](*args, **{**(kwargs or {}), **lengths})
-
-
-def _is_a_list_here(slot: str, value: Any) -> bool:
-    return slot in LENGTHS and isinstance(value, torch.Tensor)
+        given = kwargs or {}
+        numbers = {slot: given[slot].tolist() for slot in LENGTHS if isinstance(given.get(slot), torch.Tensor)}
+        return attention.KERNELS[name](*args, **{**given, **numbers})
 
 
 DTYPES = (
@@ -136,9 +134,6 @@ def _symbol(expression: Any, metas: Mapping[int, Any], arguments: Sequence[Any])
 def attributes(device: Device) -> dict[str, Any]:
     """What `torchair.core._torchair` holds."""
 
-    def initialize(options: Mapping[str, str]) -> None:
-        device.ledger.note("ge_initialize")
-
     def noted(what: str, answer: Any = None) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             device.ledger.note(what)
@@ -149,7 +144,7 @@ def attributes(device: Device) -> dict[str, Any]:
     return {
         "TorchNpuGraphBase": type("TorchNpuGraphBase", (TorchNpuGraphBase,), {"device": device}),
         "TorchDataType": TorchDataType,
-        "InitializeGraphEngine": initialize,
+        "InitializeGraphEngine": noted("ge_initialize"),
         "FinalizeGraphEngine": noted("ge_finalize"),
         "InitDeviceStdoutChannel": noted("stdout_channel"),
         "StupidRepeat": lambda word, times: word * times,
@@ -166,17 +161,14 @@ def attributes(device: Device) -> dict[str, Any]:
 
 
 DEVICE = "npu:0"
-_PLACED: list[Any] = []
 
 
+@cache
 def place_ge_graphs() -> None:
-    """Wrap TorchAir's converter once; the second call does nothing. See Note [Placement]."""
+    """Wrap TorchAir's converter, once in a process. See Note [Placement]."""
     from torchair._ge_concrete_graph.fx2ge_converter import GeConcreteGraph  # pyright: ignore[reportMissingImports]
     from torchair.npu_fx_compiler import _NpuGraphConverter  # pyright: ignore[reportMissingImports]
 
-    if GeConcreteGraph in _PLACED:
-        return
-    _PLACED.append(GeConcreteGraph)
     save, run = GeConcreteGraph.save_fx_graph, _NpuGraphConverter.run
 
     def save_fx_graph(self: Any, graph_module: Any) -> Any:

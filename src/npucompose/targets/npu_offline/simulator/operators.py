@@ -40,21 +40,17 @@ FIA = attention.FIA
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def define(device: Device, root: Path) -> int:
-    """Define every operator of the list that torch does not have; says how many. `root` is the wheel's torch_npu."""
+def define(device: Device, root: Path) -> None:
+    """Define every operator of the list that torch does not have. `root` is the wheel's torch_npu."""
     library = torch.library.Library("npu", "FRAGMENT")
-    _LIBRARIES.append(library)  # a library's operators live as long as the object
-    defined = 0
+    aten = torch.library.Library("aten", "IMPL")
+    _LIBRARIES.extend((library, aten))  # a library's operators live as long as the object
     for schema in schemas((root / SCHEMAS).read_text()):
         library.define(schema)
-        defined += 1
     _load_meta_functions(root)
     _implement(library)
-    aten = torch.library.Library("aten", "IMPL")
-    _LIBRARIES.append(aten)
     register_composites(aten)
     aten.impl("record_stream", lambda tensor, stream: device.use(tensor, stream.stream_id), "CPU")
-    return defined
 
 
 def schemas(text: str) -> Iterator[str]:

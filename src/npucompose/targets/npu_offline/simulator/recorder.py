@@ -15,9 +15,7 @@ missing event would never show in the values. Vector clocks over streams and eve
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,8 +57,7 @@ class Call:
             return False
         if self.func._schema.is_mutable or "out" in self.kwargs or name in HOST_EFFECTS:
             return True
-        given = {_address(tensor) for tensor in tensors([*self.args, *self.kwargs.values()])}
-        return any(_address(tensor) not in given for tensor in tensors(self.out))
+        return not storages(self.out) <= storages([*self.args, *self.kwargs.values()])
 
     def run(self) -> None:
         new = self.func(*self.args, **self.kwargs)
@@ -141,20 +138,17 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def storages(value: Any) -> set[int]:
+    """The memory of the tensors of an argument or a result."""
+    return {tensor.untyped_storage()._cdata for tensor in tensors(value)}
 
 
 def _written(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors among the arguments that the schema says are written."""
     yield from tensors(kwargs.get("out"))  # torch_npu registers a list of outputs without saying that it is written
     for index, argument in enumerate(func._schema.arguments):
-        if argument.name == "out":
-            continue
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = args[index] if index < len(args) else kwargs.get(argument.name)
-        yield from tensors(given)
+        if argument.name != "out" and argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors(args[index] if index < len(args) else kwargs.get(argument.name))
 
 
 Clock = dict[int, int]
@@ -241,15 +235,6 @@ class Order:
         for memory in reads - writes:
             self.read.setdefault(memory, []).append(mine)
 
-    def happens_before(self) -> set[tuple[str, str]]:
-        """(earlier, later) of the calls that are ordered however long each of them takes."""
-        return {
-            (first.call, then.call)
-            for then, clock in self.history
-            for first, _ in self.history
-            if first is not then and clock.get(first.stream, 0) >= first.time
-        }
-
     def _check(self, mine: Access, earlier: Access | None, clock: Clock, did: str) -> None:
         if earlier is not None and earlier.stream != mine.stream and clock.get(earlier.stream, 0) < earlier.time:
             self.unordered.append(
@@ -264,33 +249,23 @@ class Order:
 KERNEL, RECORD, WAIT = "KERNEL", "EVENT_RECORD", "EVENT_WAIT"
 
 
-@define(kw_only=True, eq=False)
-class Trace:
-    """`trace.kernel("aten.mm", 1)` appends a task; a record gets a handle of its own, which the waits after it name."""
+def chrome_trace(tasks: Iterable[tuple[str, str | int, int]]) -> list[dict[str, Any]]:
+    """Tasks, each (kind, kernel or event, stream), as a device dumps them; see Note [What NPUGraph.debug_dump writes].
 
-    tasks: list[dict[str, Any]] = field(factory=list)
-    _handles: dict[int, int] = field(factory=dict)
-
-    def kernel(self, name: str, stream: int) -> None:
-        self._task(name, KERNEL, stream)
-
-    def record(self, event: int, stream: int) -> None:
-        self._handles[event] = len(self.tasks) + 1
-        self._task(f"{RECORD}_{self._handles[event]}", RECORD, stream)
-
-    def wait(self, event: int, stream: int) -> None:
-        """An event that this graph did not record is waited for by its own number, which no record has."""
-        handle = self._handles.get(event, -event)
-        self._task(f"{WAIT}_{handle}" if handle > 0 else f"{WAIT}_external{event}", WAIT, stream)
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.tasks, indent=1), encoding="utf-8")
-
-    def _task(self, name: str, kind: str, stream: int) -> None:
-        """Times are the order in which the device was told; a dump of a device has no others."""
-        number = len(self.tasks) + 1
+    A record gets a handle of its own, which the waits after it name; an event that this graph did not record is waited
+    for by its own number, which no record has. Times are the order in which the device was told.
+    """
+    handles: dict[str | int, int] = {}
+    found: list[dict[str, Any]] = []
+    for number, (kind, what, stream) in enumerate(tasks, 1):
+        name = str(what)
+        if kind == RECORD:
+            handles[what] = number
+        if kind != KERNEL:
+            name = f"{kind}_{handles[what]}" if what in handles else f"{kind}_external{what}"
         args = {"Task Id": number, "Stream Id": stream, "Task Type": kind}
-        self.tasks.append(
+        found.append(
             {"name": name, "pid": "npugraph", "tid": f"stream{stream}", "ph": "X", "ts": float(number), "dur": 0.5,
              "args": args}
         )  # fmt: skip
+    return found

@@ -1,18 +1,25 @@
-"""What the experiment changes in real inputs: the calls of `model.sequence`, and the marks of the shape policy."""
+"""A call of the model: its inputs as `model.sequence` and the shape policy change them, and a training step.
+
+Knows no target.
+"""
 
 from __future__ import annotations
 
-import re
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from inspect import Signature
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
-from npucompose.models.inputs import tensors_of
+from npucompose.models.base import Built
+from npucompose.models.inputs import Bound, bind, signature_of, tensors_of
 from npucompose.schema.experiment import WORDS, Call, Change, Shapes, dimension_of
-from npucompose.schema.streams import fits
-
-if TYPE_CHECKING:
-    import torch
+from npucompose.schema.streams import matches
 
 
 def check_calls(sequence: Sequence[Call], example: Mapping[str, Any]) -> None:
@@ -55,8 +62,6 @@ def varied(call: Call, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resized(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
     """The tensor with `size` elements along a dimension: cut, or repeated from the start."""
-    import torch
-
     outer_first = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
     index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
     dense = tensor.permute(outer_first).index_select(outer_first.index(dimension), index)
@@ -78,8 +83,6 @@ def _problem(name: str, dimension: int | None, change: Change, value: Any) -> st
 
 
 def _size_problem(name: str, dimension: int, size: Change, value: Any) -> str | None:
-    import torch
-
     key = f"{name}.{dimension}"
     if not isinstance(value, torch.Tensor):
         return f"'{key}' names a dimension, but '{name}' is {_shown(value)} and no tensor"
@@ -93,8 +96,6 @@ def _size_problem(name: str, dimension: int, size: Change, value: Any) -> str | 
 
 
 def _word_problem(name: str, word: str, value: Any) -> str | None:
-    import torch
-
     if word == "transposed" and not (isinstance(value, torch.Tensor) and value.dim() >= 2):
         return f"'{name}: transposed' needs a tensor of at least 2 dimensions; '{name}' is {_shown(value)}"
     if word == "unmarked" and not any(True for _ in tensors_of(value)):
@@ -120,8 +121,6 @@ def _yaml(change: Change) -> str:
 
 def _shown(value: Any) -> str:
     """A tensor by dtype and shape, anything else as it is."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}[{listed(map(str, value.shape))}]"
     return repr(value)
@@ -173,8 +172,6 @@ def apply_shapes(
 
 def gears_of(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:
     """`{"x.0": (2, 4)}` as `{"x": {0: [2, 4]}}`; what is wrong in it is added to `problems`."""
-    import torch
-
     found: dict[str, dict[int, list[int]]] = {}
     for key, sizes in shapes.gears.items():
         name, _, dimension = key.rpartition(".")
@@ -206,14 +203,80 @@ def _marked(
             yield name, tensor
 
 
-def matches(pattern: str, name: str) -> bool:
-    """`fits`, with a ConfigError for a regular expression that is none."""
-    try:
-        return fits(pattern, name)
-    except re.error as error:
-        raise ConfigError(f"'{pattern}' @ shapes is not a regular expression: {error}.") from error
-
-
 def is_static(policy: Shapes, name: str) -> bool:
     """`mark_static` names this argument."""
     return any(matches(pattern, name) for pattern in policy.mark_static)
+
+
+# A model that is trained: a loss at its end, and one call as a step with gradients. Knows no target.
+
+
+class WithLoss(nn.Module):
+    """`(loss,)`: the mean of the squares of all floating-point outputs, so that each of them has a gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def __signature__(self) -> Signature | None:
+        return signature_of(self.model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor]:
+        made = tree_leaves(self.model(*args, **kwargs))
+        outputs = [t for t in made if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        loss = outputs[0].square().mean()
+        for output in outputs[1:]:
+            loss = loss + output.square().mean()
+        return (loss,)
+
+
+def with_loss(built: Built, index: int) -> Built:
+    """The model with gradients for every parameter; as it is where its output `index` is a number already.
+
+    It stays in eval mode: dropout draws other numbers in a compiled graph than in eager. ConfigError for a model
+    without parameters, and for an output that is no loss at an `index` other than 0.
+    """
+    module = built.module.requires_grad_(True)
+    if not any(True for _ in module.parameters()):
+        raise ConfigError(f"compile.training=true: {type(module).__name__} has no parameters to train.")
+    with torch.no_grad():
+        outputs = bind(module, built.inputs(0))(copy.deepcopy(module))
+    if _is_loss(outputs, index):
+        return built
+    if index:
+        raise ConfigError(
+            f"compiler.experimental_config.aot_config_output_loss_index={index}: output {index} of "
+            f"{type(module).__name__} is no single floating-point number. With 0, a loss is put at the model's end."
+        )
+    return evolve(built, module=WithLoss(module))
+
+
+def _is_loss(outputs: Any, index: int) -> bool:
+    if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
+        return False
+    found = outputs[index]
+    return isinstance(found, torch.Tensor) and found.dim() == 0 and found.is_floating_point()
+
+
+def step(function: Callable[..., Any], modules: Sequence[nn.Module], call: Bound, index: int) -> dict[str, Any]:
+    """Forward and backward: `{"outputs": …, "gradients": {parameter: gradient}}`; no gradient is left behind.
+
+    A joint graph sets the gradients in its forward call and returns a loss without history; then there is no backward
+    to call. `modules` are those that `function` may compute with; they share their parameters. What a step has written
+    into their buffers (a cache) is a constant for the next one.
+    """
+    module = modules[0]
+    module.zero_grad(set_to_none=True)
+    with torch.enable_grad():
+        outputs = call(function)
+        if outputs is None:  # an export runs nothing
+            return {}
+        loss = outputs[index]
+        if loss.requires_grad:
+            loss.backward()
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    module.zero_grad(set_to_none=True)
+    for buffer in (b for m in modules for b in m.buffers()):
+        buffer.detach_()
+    return {"outputs": [t.detach() for t in tree_leaves(outputs)], "gradients": gradients}

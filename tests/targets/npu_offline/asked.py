@@ -1,0 +1,29 @@
+"""What tests ask of a simulated device and of the order of a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator.recorder import Order
+
+
+@contextmanager
+def on_stream(device: Device, stream: int) -> Iterator[None]:
+    """The stream with this number is the current one."""
+    device.enter(stream)
+    try:
+        yield
+    finally:
+        device.leave()
+
+
+def happens_before(order: Order) -> set[tuple[str, str]]:
+    """(earlier, later) of the calls that are ordered however long each of them takes."""
+    return {
+        (first.call, then.call)
+        for then, clock in order.history
+        for first, _ in order.history
+        if first is not then and clock.get(first.stream, 0) >= first.time
+    }
