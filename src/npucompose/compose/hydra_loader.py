@@ -118,12 +118,12 @@ class ForeignFiles(FileConfigSource):
         file = (root / self._normalize_file_name(config_path)).resolve()
         if not file.is_relative_to(root):
             raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
-        read = read_foreign(file, config_path, self.repository.is_known_group)
+        content, package = read_foreign(file, config_path, self.repository.is_known_group)
         return ConfigResult(
-            config=OmegaConf.create(read.content),
+            config=OmegaConf.create(content),
             path=f"{self.scheme()}://{self.path}",
             provider=self.provider,
-            header={"package": read.package},
+            header={"package": package},
         )
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from npucompose.compose.calls import gears_of
 from npucompose.compose.check import Checked, check
-from npucompose.compose.inputs import gears_of
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
@@ -148,7 +148,7 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[InputMark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.inputs import apply_shapes
+    from npucompose.compose.calls import apply_shapes
     from npucompose.schema.streams import matches
 
     apply_shapes(shapes, inputs)  # says what is wrong with a pattern, in the words of a run
