@@ -1,4 +1,4 @@
-"""TorchAir without CANN: the genuine Python of the torch_npu wheel, on a stand-in for its compiled modules."""
+"""TorchAir without CANN: the genuine Python of the torch_npu wheel, on a simulated runtime for its compiled modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NpuOfflineTarget(TorchairTarget):
     name: ClassVar[str] = "npu_offline"
     modes: ClassVar[Mapping[str, TorchairMode]] = {
         **MODES,
-        # A loaded GE graph comes without the FX graph that the stand-in would run in its place.
+        # A loaded GE graph comes without the FX graph that the simulated runtime would run in its place.
         GE: evolve(MODES[GE], caches=False, numerics_note=NOT_OF_GE),
     }
     measures: ClassVar[bool] = False
@@ -85,7 +85,7 @@ class NpuOfflineTarget(TorchairTarget):
             return None
         return (
             f"compile.cache in mode={mode} needs target=npu: a cached GE graph comes without the FX graph that the "
-            "stand-in runs in its place"
+            "simulated runtime runs in its place"
         )
 
     def platform(self) -> str:
@@ -95,7 +95,7 @@ class NpuOfflineTarget(TorchairTarget):
         return wheel.version(wheel.locate())
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """No memory figures: the stand-in gives every value memory of its own, a device's pool does not."""
+        """No memory figures: the simulated runtime gives every value memory of its own, a device's pool does not."""
         if not self.support(backend.mode).compiles:
             return []
         return [{"seconds": graph.seconds, "kernels": graph.kernels} for graph in _device().graphs]

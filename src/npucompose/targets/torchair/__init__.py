@@ -1,1 +1,1 @@
-"""The genuine TorchAir as a target: configuration, hooks, what came out. Knows no device and no stand-in."""
+"""The genuine TorchAir as a target: configuration, hooks, what came out. Knows no device and no simulated runtime."""

@@ -175,7 +175,7 @@ class TaskGroups:
 
     def _tape(self, asked: str) -> list[Any]:
         if self._device.capturing is None:
-            raise RuntimeError(f"stand-in: {asked} outside a capture.")
+            raise RuntimeError(f"simulator: {asked} outside a capture.")
         return self._device.capturing.tape
 
 

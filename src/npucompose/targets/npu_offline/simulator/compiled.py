@@ -19,7 +19,7 @@ from npucompose.targets.npu_offline.simulator import classes, lacking
 from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, Device, owner_of
 
 CANN = "9.0.0"
-"""The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
+"""The CANN version that the simulated runtime says it is: the one that torch_npu 2.13.0 was released for."""
 KINDS = (CUBE, VECTOR)
 """What a limit counts, by the number that stands for it in a call."""
 

@@ -57,7 +57,7 @@ class Event:
 
 
 class Device:
-    """Everything that the stand-in's modules share. A stream is known by its number; 0 is the default stream."""
+    """Everything that the simulator's modules share. A stream is known by its number; 0 is the default stream."""
 
     def __init__(self, soc: Soc | None = None) -> None:
         self.soc = soc or device_of(None)
@@ -88,7 +88,7 @@ class Device:
         held = sum(math.ceil(count / (self.soc.depth - RESERVED_TASKS)) for count in tasks if count)
         if self.captured_streams + held > self.soc.streams:
             raise RuntimeError(
-                f"stand-in: resources exhausted (207008): the captured graphs hold {self.captured_streams} streams, "
+                f"simulator: resources exhausted (207008): the captured graphs hold {self.captured_streams} streams, "
                 f"this one needs {held}, and {self.soc.name} has {self.soc.streams}."
             )
         self.captured_streams += held
@@ -151,7 +151,7 @@ class Device:
         """torch_npu's Python sets the two kinds one after the other: the ledger and a capture say where they stand."""
         limits = {**self.limits(stream), kind: value}
         if lacking := self.soc.model().lacks(limits[CUBE], limits[VECTOR]):
-            raise RuntimeError(f"stand-in: set_stream_limit({limits[CUBE]}, {limits[VECTOR]}): {lacking}.")
+            raise RuntimeError(f"simulator: set_stream_limit({limits[CUBE]}, {limits[VECTOR]}): {lacking}.")
         self._limits[stream] = limits
         self._tell_limit(stream, limits)
 
@@ -184,7 +184,7 @@ class Device:
         """A replay that still waits would hang a device here."""
         if self._waiting:
             waits = ", ".join(map(str, self._waiting))
-            raise RuntimeError(f"stand-in: a replay waits for external event {waits}, which nobody has signalled.")
+            raise RuntimeError(f"simulator: a replay waits for external event {waits}, which nobody has signalled.")
 
 
 LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -224,12 +224,12 @@ class Recording:
 
     def begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if self.device.capturing is not None:
-            raise RuntimeError("stand-in: a capture is open already.")
+            raise RuntimeError("simulator: a capture is open already.")
         if capture_error_mode not in MODES:
             known = ", ".join(MODES)
-            raise RuntimeError(f"stand-in: unknown capture_error_mode {capture_error_mode!r}; there are: {known}.")
+            raise RuntimeError(f"simulator: unknown capture_error_mode {capture_error_mode!r}; there are: {known}.")
         if self.device.current == 0:
-            raise RuntimeError("stand-in: a capture on the default stream; torch.npu.graph takes one of its own.")
+            raise RuntimeError("simulator: a capture on the default stream; torch.npu.graph takes one of its own.")
         self.order.begin(self.device.current)
         self._begun = perf_counter()
         self.pool = pool

@@ -9,7 +9,7 @@ how many cores a kernel takes, which nobody knows without CANN: npugraph_ex's de
 events of the graph here, and no kernel that it would count.
 
 # Note [Order]
-On a device two streams run at the same time unless an event orders them; the stand-in runs everything in one row, so a
+On a device two streams run at the same time unless an event orders them; the simulator runs everything in one row, so a
 missing event would never show in the values. Vector clocks over streams and events show it.
 """
 
