@@ -311,9 +311,9 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
         name="cse", stage="pre", matches=1, nodes_before=2, nodes_after=1, seconds=0.5, exact=False, rules=(),
         moves=None, folds=None, max_abs_err=0.25,
     )  # fmt: skip
+    before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(
-        id=name, fingerprint="f", nodes_before=9, nodes_after=7, symbols=symbols, partition=None, refused_on_npu=(),
-        passes=[run], text_before="b", text_after="a",
+        id=name, before=before, nodes_after=7, partition=None, refused_on_npu=(), passes=[run], text_after="a",
     )  # fmt: skip
 
 
@@ -365,6 +365,6 @@ def test_a_session_that_compiled_more_than_the_first_call_starts_over() -> None:
 
 
 def test_a_call_is_told_with_what_it_compiled_and_its_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.experiment.stages.sequence.told", lambda call: f"told {call}")
+    monkeypatch.setattr("npucompose.experiment.stages.sequence.call_text", lambda call: f"told {call}")
     found = _call_facts("x", SimpleNamespace(recompiles=(1, 2), numerics=PASSED))  # type: ignore[arg-type]
     assert (found.call, found.recompiles, found.passed, found.max_abs_err) == ("told x", 2, True, 0.5)

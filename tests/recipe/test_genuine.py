@@ -133,7 +133,7 @@ def test_a_script_for_another_version_makes_that_versions_own_object_as_yaml_doe
 def fetched(version: str) -> Path:
     """The wheel of another version, of which only the Python files are read."""
     try:
-        return fetch(pinned(version, "3.11", "x86_64")).tree
+        return fetch(pinned(version, "3.11", "x86_64"))[0]
     except FetchError as error:
         pytest.skip(f"needs the wheel of torch_npu {version}: {error}")
 
