@@ -20,7 +20,7 @@ from airflow_free.executors import Executor
 from airflow_free.executors.local import LocalExecutor
 from airflow_free.outcome import Outcome
 from airflow_free.store import Store, write_atomically
-from airflow_free.sweep import Listen, Loop, Queue, SweepEvent, membership
+from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
 from npucompose.errors import ConfigError, visible
 from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import translate_errors
@@ -63,7 +63,7 @@ def run_sweep(
     folders = {point.key: PointFolder.from_name(folder, name(point), point) for point in left.values()}
     with executor_of(plan.executor, folder) as executor:
         begin = beginner(store, ledger, lambda point: folders[point.key])
-        ends.update(Loop(executor, ledger, begin, listen).run(Queue(left.values())))
+        ends.update(Loop(executor, ledger, begin, listen).run(Source(left.values())))
     return ends
 
 
