@@ -23,6 +23,7 @@ from npucompose.passes.pipeline import build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
+from npucompose.table.structure import structure
 from npucompose_extensions.paddle import operators
 
 CAN = Capabilities(target="null_device", mode="reduce-overhead")
@@ -76,7 +77,7 @@ def graph_of(nodes: int) -> fx.GraphModule:
 
 def seconds(nodes: int, names: tuple[str, ...], runs: int) -> tuple[dict[str, float], int]:
     """{pass: best time} and the size of the graph."""
-    rules = RuleSet.of_tree(yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
+    rules = structure(RuleSet, yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
     passes: tuple[tuple[str, Pass], ...] = build({name: Choice(name=name) for name in names}, {"adapt": rules})
     found: dict[str, list[float]] = {name: [] for name in names}
     size = 0

@@ -159,9 +159,7 @@ def test_fetching_says_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
         (False, "of another torch", "was downloaded"),
     ):
         monkeypatch.setattr(wheel, "torch_problem", lambda tree, problem=problem: problem)
-        monkeypatch.setattr(
-            wheel, "fetch", lambda pin, already=already: SimpleNamespace(already=already, tree=Path("/tree"))
-        )
+        monkeypatch.setattr(wheel, "fetch", lambda pin, already=already: (Path("/tree"), already))
         monkeypatch.setattr(
             wheel,
             "pinned",

@@ -18,6 +18,7 @@ from npucompose.passes import PASSES
 from npucompose.passes.replace import PATTERNS
 from npucompose.recipe.dialects import DIALECTS
 from npucompose.registry import Registry
+from npucompose.report.listing import choices
 from npucompose.table.modes import MODES, ModeSpec
 from npucompose.targets import TARGETS
 
@@ -89,7 +90,7 @@ class TestEveryRegistry:
 
 
 @pytest.mark.parametrize("registry", [MODELS, PASSES, TARGETS], ids=lambda registry: registry.kind)
-def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any]) -> None:
+def test_each_is_listed_with_what_it_is(registry: Registry[Any]) -> None:
     group = registry.group.partition(".")[2]
     yaml = {"models": "model", "targets": "target"}.get(group, group)
     for name, place in places(registry).items():
@@ -100,7 +101,8 @@ def test_one_thing_is_one_file_and_one_yaml_of_its_name(registry: Registry[Any])
             or (group in ("models", "passes") and module.startswith(f"npucompose.{group}."))
             or module.startswith(EXTENSIONS)
         )
-        assert (ROOT / "conf" / yaml / f"{name}.yaml").is_file()
+        (listed,) = (entry for entry in choices(yaml, [ROOT / "conf"]) if entry.name == name)
+        assert listed.doc
 
 
 def test_one_stage_is_one_file_of_its_name() -> None:

@@ -164,13 +164,13 @@ def fetch(arguments: argparse.Namespace) -> int:
     from npucompose.targets.npu_offline.wheel import DEFAULT_VERSION, fetch, pinned, torch_problem
 
     pin = pinned(arguments.version or DEFAULT_VERSION, arguments.python, arguments.platform)
-    fetched = fetch(pin)
+    tree, already = fetch(pin)
     checked = "verified" if pin.sha256 else "verified by pip against its index (no hash of ours)"
-    there = "is in the cache already" if fetched.already else f"was downloaded, {checked} and unpacked"
-    print(f"torch_npu {pin.version} (Python {pin.python}, {pin.architecture}) {there}: {fetched.tree}")
-    for line in claims_on(fetched.tree, pin.version):
+    there = "is in the cache already" if already else f"was downloaded, {checked} and unpacked"
+    print(f"torch_npu {pin.version} (Python {pin.python}, {pin.architecture}) {there}: {tree}")
+    for line in claims_on(tree, pin.version):
         print(f"  {line}")
-    if problem := torch_problem(fetched.tree):
+    if problem := torch_problem(tree):
         print(PREFIX + problem, file=sys.stderr)
     return 0
 

@@ -12,7 +12,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -66,10 +66,10 @@ class Registry(Generic[T]):
             raise ConfigError(unknown(self.kind, name, self.names(), where))
         return self._loaded(name, point)
 
-    def every(self) -> dict[str, T]:
-        """{name: class or value} of all that can be imported; what cannot be is an error of who asks for it."""
+    def every(self, names: Iterable[str] | None = None) -> dict[str, T]:
+        """{name: class or value} of all that can be imported, or of these names; the others are errors for who asks."""
         found: dict[str, T] = {}
-        for name in self.names():
+        for name in self.names() if names is None else names:
             with suppress(ConfigError):
                 found[name] = self.get(name)
         return found

@@ -60,6 +60,15 @@ def record(stage: str = "knead", key: str = KEY, **facts: Any) -> Record:
 # This machine.
 
 
+def test_without_a_number_of_jobs_there_is_one_for_each_core_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = {0: {1, 4, 6}, 1: {0}}  # 0 is who asks
+    monkeypatch.setattr(os, "sched_getaffinity", cores.__getitem__)
+    assert LocalExecutor(tmp_path).jobs == 3
+    assert LocalExecutor(tmp_path, jobs=2).jobs == 2
+
+
 def test_the_local_executor_gives_each_job_a_slot_until_its_outcome(tmp_path: Path) -> None:
     executor = LocalExecutor(tmp_path, jobs=1)
     assert executor.pool.log_path == tmp_path / "forkserver.log"

@@ -150,7 +150,7 @@ def test_products_are_timed_in_a_row_and_every_other_kernel_alone(
     watched.costs = costs(1e6, 50_000.0)
     floor = Floor(captured, inputs)
     (native,) = watched.made
-    assert native.options == {"direct": True, "keeps": True}
+    assert native.options == {"direct": True, "keep_results": True}
     assert native.moved == [0, 1]
     assert native.asked == [(list(range(12)), 2)]
     native.asked.clear()
@@ -192,7 +192,7 @@ def test_steps_are_timed_25_times_on_two_executors_that_share_no_memory(
     floor = Floor(captured, inputs)
     steps = floor.steps()
     direct, boxed = watched.made
-    assert boxed.options == {"direct": False, "keeps": True}
+    assert boxed.options == {"direct": False, "keep_results": True}
     assert floor._memories == [direct.memory, boxed.memory]
     assert boxed.asked[0] == (list(range(12)), 2)
     assert direct.asked[-1] == ([11], 25)

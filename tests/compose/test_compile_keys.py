@@ -141,7 +141,7 @@ def built(module: nn.Module) -> Built:
 
 
 def test_a_model_without_a_loss_gets_the_mean_square_of_its_outputs() -> None:
-    from npucompose.compose.training import step, with_loss
+    from npucompose.compose.calls import step, with_loss
 
     made = with_loss(built(Scaled()), 0)
     found = step(made.module, (made.module,), bind(made.module, made.inputs(0)), 0)
@@ -152,7 +152,7 @@ def test_a_model_without_a_loss_gets_the_mean_square_of_its_outputs() -> None:
 
 
 def test_a_model_s_own_loss_is_taken_as_it_is() -> None:
-    from npucompose.compose.training import step, with_loss
+    from npucompose.compose.calls import step, with_loss
 
     made = with_loss(built(Scaled()), 1)
     assert isinstance(made.module, Scaled)
@@ -161,7 +161,7 @@ def test_a_model_s_own_loss_is_taken_as_it_is() -> None:
 
 
 def test_a_model_that_has_nothing_to_train_is_refused() -> None:
-    from npucompose.compose.training import with_loss
+    from npucompose.compose.calls import with_loss
 
     with pytest.raises(ConfigError, match="ReLU has no parameters to train"):
         with_loss(built(nn.ReLU()), 0)
@@ -169,7 +169,7 @@ def test_a_model_that_has_nothing_to_train_is_refused() -> None:
 
 def test_a_wrong_gradient_is_noticed() -> None:
     """The negative control: a compiled model whose weight is another one fails the comparison."""
-    from npucompose.compose.training import step, with_loss
+    from npucompose.compose.calls import step, with_loss
     from npucompose.measure.numerics import compare
 
     right, wrong = with_loss(built(Scaled()), 0), with_loss(built(Scaled()), 0)

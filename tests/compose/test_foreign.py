@@ -50,9 +50,9 @@ def read(folder: Path, text: str, config_path: str = "experiment") -> Any:
 def test_a_file_of_choices_and_values_is_read_as_it_stands(
     tmp_path: Path, text: str, config_path: str, package: Any, content: Any
 ) -> None:
-    found = read(tmp_path, text, config_path)
-    assert found.package == package
-    assert content is None or found.content == content
+    found, header = read(tmp_path, text, config_path)
+    assert header == package
+    assert content is None or found == content
 
 
 @pytest.mark.parametrize(

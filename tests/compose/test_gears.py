@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from npucompose.compose.calls import apply_shapes
 from npucompose.compose.check import Checked, check
-from npucompose.compose.inputs import apply_shapes
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes

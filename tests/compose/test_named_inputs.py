@@ -217,5 +217,5 @@ def numbers():
     for shapes, symbols in (("static", 0), ("dynamic", 1)):
         live = session("numbers", f"shapes={shapes}", "model.sequence=[{times: 4}]")
         assert live.call(live.compiled, live.inputs(1, {"times": 4})).shape == (12,)
-        assert bool(live.compilations[0].symbols) is bool(symbols)
+        assert bool(live.compilations[0].before.symbols) is bool(symbols)
         assert len(live.compilations) == 2 - symbols

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.api import checked
-from npucompose.compose.inputs import check_calls, varied
+from npucompose.compose.calls import check_calls, varied
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS

@@ -231,7 +231,7 @@ class Two(torch.nn.Module):
 
 
 def test_the_loss_is_the_mean_square_of_every_floating_point_output() -> None:
-    from npucompose.compose.training import WithLoss, step
+    from npucompose.compose.calls import WithLoss, step
 
     net, x = WithLoss(Two()), torch.tensor([1.0, 2.0])
     (loss,) = net(x)
@@ -266,7 +266,7 @@ class Lost(torch.nn.Module):
     ],
 )  # fmt: skip
 def test_a_loss_of_the_models_own_is_a_single_floating_point_number(make: Any, index: int, own: bool) -> None:
-    from npucompose.compose.training import WithLoss, with_loss
+    from npucompose.compose.calls import WithLoss, with_loss
     from npucompose.models.base import Built
 
     built = Built(module=Lost(make).requires_grad_(False), inputs=lambda step: {"x": torch.ones(2)})
@@ -278,7 +278,7 @@ def test_a_loss_of_the_models_own_is_a_single_floating_point_number(make: Any, i
 
 @pytest.mark.parametrize("index", [1, 2])
 def test_an_output_that_is_no_loss_is_refused_by_its_number(index: int) -> None:
-    from npucompose.compose.training import with_loss
+    from npucompose.compose.calls import with_loss
     from npucompose.models.base import Built
 
     built = Built(module=Lost(lambda x: (x.sum(), x)), inputs=lambda step: {"x": torch.ones(2)})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import npucompose
-from npucompose.compose.inputs import apply_shapes, is_static
+from npucompose.compose.calls import apply_shapes, is_static
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes
 
@@ -21,7 +21,7 @@ def symbols_of(policy: Shapes, rows: int = 6) -> tuple[str, ...]:
     compiled = torch.compile(lambda x, w: x @ w, backend=made.backend, **made.compile_keywords)
     with torch.no_grad():
         assert torch.equal(compiled(*inputs.values()), inputs["x"] @ inputs["weight"])
-    return made.backend.compilations[0].symbols
+    return made.backend.compilations[0].before.symbols
 
 
 def test_static_dynamic_and_marked_inputs_compile_to_graphs_with_those_symbols() -> None:

@@ -64,7 +64,13 @@ def test_every_anchor_is_a_heading() -> None:
             assert anchor in slugs, f"{page.name}: {target}#{anchor}"
 
 
-OPEN_GROUPS = {"model": "npucompose list models", "streams": "explicit plans", "experiment": "presets"}
+OPEN_GROUPS = {
+    "model": "npucompose list models",
+    "passes": "npucompose list passes",
+    "target": "npucompose list targets",
+    "streams": "explicit plans",
+    "experiment": "presets",
+}
 """Groups whose choices the README does not name one by one, and what it says instead."""
 
 

@@ -86,6 +86,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_run_leaves_its_report_its_timeline_and_a_lock(finished: Path) -> None:
+    (left,) = finished.glob("outputs/*/*")
+    assert {"report.json", "report.html", "trace.json", "recipe.lock.yaml", "run.log"} <= {
+        p.name for p in left.iterdir()
+    }
+
+
 def test_a_run_reports_what_it_did(finished: Path) -> None:
     report = report_of(finished)
     assert report["status"] == "ok"
@@ -128,6 +135,7 @@ def test_another_option_of_the_benchmark_keeps_the_earlier_stages(finished: Path
 def test_a_killed_worker_is_crashed_and_the_next_run_resumes_after_its_records(tmp_path: Path) -> None:
     (tmp_path / "kill").touch()
     done = launch(tmp_path)
+    assert not list(tmp_path.glob("outputs/*/*/recipe.lock.yaml"))  # there is nothing that it could hold to
     assert done.returncode == 3
     report = report_of(tmp_path)
     assert report["status"] == "crashed"

@@ -311,9 +311,9 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
         name="cse", stage="pre", matches=1, nodes_before=2, nodes_after=1, seconds=0.5, exact=False, rules=(),
         moves=None, folds=None, max_abs_err=0.25,
     )  # fmt: skip
+    before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(
-        id=name, fingerprint="f", nodes_before=9, nodes_after=7, symbols=symbols, partition=None, refused_on_npu=(),
-        passes=[run], text_before="b", text_after="a",
+        id=name, before=before, nodes_after=7, partition=None, refused_on_npu=(), passes=[run], text_after="a",
     )  # fmt: skip
 
 

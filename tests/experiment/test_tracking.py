@@ -37,7 +37,7 @@ def needs(package: str) -> None:
 
 def test_a_report_in_the_words_of_trackers(tmp_path: Path) -> None:
     folder = run_dir(tmp_path / "day" / "time", FULL)
-    told = Tracked.of(FULL, folder)
+    told = Tracked.from_report(FULL, folder)
     assert told.name == "day/time gpt_decode cpu reduce-overhead"
     assert told.params["mode.name"] == "reduce-overhead"
     assert told.params["model.options.layers"] == "4"
@@ -50,7 +50,7 @@ def test_a_report_in_the_words_of_trackers(tmp_path: Path) -> None:
 
 def test_wrong_results_and_crashes_have_no_speed(tmp_path: Path) -> None:
     for name, report in (("wrong", WRONG), ("crashed", CRASHED)):
-        told = Tracked.of(report, run_dir(tmp_path / name, report))
+        told = Tracked.from_report(report, run_dir(tmp_path / name, report))
         assert told.samples == {}
         assert not [metric for metric in told.metrics if metric.startswith(("latency", "p50"))]
         assert "npucompose.error" in told.tags or report is WRONG

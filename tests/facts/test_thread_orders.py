@@ -97,7 +97,7 @@ class _Shorter:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
-    def of(self, plan: Plan, threads: Threads | None) -> Lifetimes:
+    def from_plan(self, plan: Plan, threads: Threads | None) -> Lifetimes:
         lives = Lifetimes.from_plan(plan, threads)
         several = [root for root, steps in lives.uses.items() if len(steps) > 1]
         cut = self.chance.sample(several, k=min(3, len(several)))

@@ -19,6 +19,7 @@ from npucompose.passes.adapt import Adapt
 from npucompose.passes.base import Outcome
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import Rewriting, RuleSet
+from npucompose.table.structure import structure
 from tests.replay.op_samples import BY_NAME, call_of
 from tests.sample_graphs import CAN
 
@@ -30,7 +31,7 @@ OTHER_NAMES = {"nll_loss_forward": "nn.functional.nll_loss", "_unsafe_index": "i
 
 def rules_of(name: str) -> RuleSet:
     """A packaged rule set."""
-    return RuleSet.of_tree(yaml.safe_load((conf_dir() / "adapt" / f"{name}.yaml").read_text()), "adapt")
+    return structure(RuleSet, yaml.safe_load((conf_dir() / "adapt" / f"{name}.yaml").read_text()), "adapt")
 
 
 @frozen

@@ -17,6 +17,7 @@ from npucompose.passes.adapt import Adapt
 from npucompose.passes.base import Outcome
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
+from npucompose.table.structure import structure
 from npucompose_extensions.paddle import operators
 from tests.passes.adapted_samples import rules_of, verdict
 from tests.passes.random_moves import same_bits
@@ -30,7 +31,7 @@ PADDLE = rules_of("paddle").rules
 
 
 def rules(text: str) -> RuleSet:
-    return RuleSet.of_tree({"name": "mine", "rules": yaml.safe_load(text)}, "adapt")
+    return structure(RuleSet, {"name": "mine", "rules": yaml.safe_load(text)}, "adapt")
 
 
 def adapted(graph: fx.GraphModule, given: RuleSet, can: Capabilities = CAN) -> Outcome:
@@ -310,10 +311,10 @@ def test_a_rule_that_would_change_the_dtype_is_refused() -> None:
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_packaged_rule_set_can_be_read_and_written_back(path: Path) -> None:
     text = path.read_text()
-    found = RuleSet.of_tree(yaml.safe_load(text), "adapt")
+    found = structure(RuleSet, yaml.safe_load(text), "adapt")
     assert text.startswith("# ")
     assert found.name == path.stem
-    assert RuleSet.of_tree(found.as_tree(), "adapt") == found
+    assert structure(RuleSet, found.as_tree(), "adapt") == found
     graph = fx.Graph()
     graph.output(())
     assert Adapt(rules=found).rewrite(graph, CAN).matches == 0

@@ -20,6 +20,7 @@ from npucompose.passes.base import Outcome
 from npucompose.passes.metadata import same_form
 from npucompose.schema.adapt import Call, RuleSet
 from npucompose.schema.capabilities import Capabilities
+from npucompose.table.structure import structure
 from tests.passes.test_adapt import FLATTENING, adapted, image, rules
 from tests.sample_graphs import CAN, Program, aten, node, traced
 
@@ -151,7 +152,7 @@ def named(graph: fx.Graph, value: Any) -> Any:
 
 
 def rule(text: str) -> Any:
-    (only,) = RuleSet.of_tree({"name": "mine", "rules": [yaml.safe_load(text)]}, "adapt").rules
+    (only,) = structure(RuleSet, {"name": "mine", "rules": [yaml.safe_load(text)]}, "adapt").rules
     return only
 
 

@@ -17,6 +17,7 @@ from npucompose.passes.metadata import loses_nothing
 from npucompose.passes.pipeline import PassPipeline, build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.experiment import Choice
+from npucompose.table.structure import structure
 from tests.passes.random_moves import RandomMoves, form, run, same_bits, scale
 from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, traced
@@ -232,7 +233,7 @@ def test_a_chain_of_channels_last_operators_keeps_two_permutes(k: int) -> None:
     from npucompose_extensions.paddle import operators
 
     operators.define()
-    rules = RuleSet.of_tree(yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
+    rules = structure(RuleSet, yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
 
     def f(x: torch.Tensor) -> torch.Tensor:
         for layer in range(k):

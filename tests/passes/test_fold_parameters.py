@@ -104,7 +104,7 @@ def test_fold_parameters_before_and_after(golden: Callable[[str, str], None]) ->
     model, done = compiled(forward, w=some(3, 4), bias=some(3))
     check(model, done, some(2, 4))
     (found,) = done.materialised.backend.compilations
-    texts = f"before:\n{found.text_before}\nafter ({facts(done).matches} matches):\n{found.text_after}"
+    texts = f"before:\n{found.before.text}\nafter ({facts(done).matches} matches):\n{found.text_after}"
     golden("passes/fold_parameters.txt", texts)
 
 

@@ -15,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from npucompose import recipe
 from npucompose.graphs import printed
-from npucompose.recipe.genuine import Package, attributes
+from npucompose.recipe.vendor_options import Package, attributes
 from npucompose.vendor.option_specs import OptionSpec
 
 HOOKS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")

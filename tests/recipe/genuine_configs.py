@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from npucompose.recipe import of_config
-from npucompose.recipe.genuine import Package, attributes, patterns_of
+from npucompose.recipe.vendor_options import Package, attributes, patterns_of
 from npucompose.targets.npu_offline.option_trees import load_configs
 from npucompose.targets.torchair.config import write
 from npucompose.vendor.compiler import CompilerOptions

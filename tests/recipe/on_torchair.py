@@ -41,7 +41,7 @@ def _experiment(session: Any) -> dict[str, Any]:
 
 def _said_by(config: Any) -> dict[str, Any]:
     """The object's own as_dict(), whole, and every leaf: as_dict() leaves most of them out."""
-    from npucompose.recipe.genuine import attributes, patterns_of
+    from npucompose.recipe.vendor_options import attributes, patterns_of
     from npucompose.targets.torchair.config import read
 
     leaves = attributes("torchair" if hasattr(config, "ge_config") else "npugraph_ex").values()

@@ -17,7 +17,7 @@ from npucompose import api
 from npucompose.errors import FetchError
 from npucompose.recipe import eject
 from npucompose.recipe.ejected import Parts, text
-from npucompose.recipe.genuine import Package, attributes
+from npucompose.recipe.vendor_options import Package, attributes
 from npucompose.schema.experiment import Experiment, Mode
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
@@ -133,7 +133,7 @@ def test_a_script_for_another_version_makes_that_versions_own_object_as_yaml_doe
 def fetched(version: str) -> Path:
     """The wheel of another version, of which only the Python files are read."""
     try:
-        return fetch(pinned(version, "3.11", "x86_64")).tree
+        return fetch(pinned(version, "3.11", "x86_64"))[0]
     except FetchError as error:
         pytest.skip(f"needs the wheel of torch_npu {version}: {error}")
 

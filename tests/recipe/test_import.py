@@ -11,7 +11,7 @@ import yaml
 
 from npucompose.errors import ConfigError
 from npucompose.recipe import import_script
-from npucompose.recipe.genuine import filter_source
+from npucompose.recipe.vendor_options import filter_source
 from npucompose.vendor.compiler import CompilerOptions
 from tests.recipe.importing import compiler, experiment_of, read
 

@@ -15,9 +15,9 @@ import yaml
 import npucompose.recipe
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose.recipe import export, genuine, header, import_file, import_script, of_config
-from npucompose.recipe.genuine import Unread, attributes, group_of, set_option, translated
+from npucompose.recipe import export, header, import_file, import_script, of_config, vendor_options
 from npucompose.recipe.imported import MOST_BYTES, _covers, _differing, _flat
+from npucompose.recipe.vendor_options import Unread, attributes, group_of, set_option, translated
 from npucompose.targets.torchair.config import node_filter
 
 NESTED = """
@@ -357,25 +357,25 @@ def test_only_the_filter_that_is_written_is_known_again() -> None:
     import ast
 
     names: dict[str, Any] = {}
-    text = f"from __future__ import annotations\n\nimport fnmatch\n\n\n{genuine.filter_source()}"
+    text = f"from __future__ import annotations\n\nimport fnmatch\n\n\n{vendor_options.filter_source()}"
     exec(compile(text, "script.py", "exec"), names)
-    assert genuine.patterns_of(names["node_filter"](("a", "b*"))) == ("a", "b*")
-    assert genuine.patterns_of(node_filter(())) == ()
+    assert vendor_options.patterns_of(names["node_filter"](("a", "b*"))) == ("a", "b*")
+    assert vendor_options.patterns_of(node_filter(())) == ()
     for other in (print, lambda n: n, 3, node_filter):
-        assert genuine.patterns_of(other) is None
-    (ours,) = ast.parse(genuine.filter_source()).body
+        assert vendor_options.patterns_of(other) is None
+    (ours,) = ast.parse(vendor_options.filter_source()).body
     assert isinstance(ours, ast.FunctionDef)
-    assert genuine.is_node_filter(ours)
-    documented = ast.parse(genuine.filter_source().replace("Any", "Any", 1)).body[0]
+    assert vendor_options.is_node_filter(ours)
+    documented = ast.parse(vendor_options.filter_source().replace("Any", "Any", 1)).body[0]
     assert isinstance(documented, ast.FunctionDef)
     documented.body[0] = ast.Expr(ast.Constant("Other words."))
-    assert genuine.is_node_filter(documented)
+    assert vendor_options.is_node_filter(documented)
     documented.body.pop(0)
-    assert genuine.is_node_filter(documented)
+    assert vendor_options.is_node_filter(documented)
     documented.name = "other"
-    assert not genuine.is_node_filter(documented)
+    assert not vendor_options.is_node_filter(documented)
     ours.body.pop()
-    assert not genuine.is_node_filter(ours)
+    assert not vendor_options.is_node_filter(ours)
 
 
 # Commands.

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from npucompose.errors import ConfigError
 from npucompose.recipe import of_config
-from npucompose.recipe.genuine import Unread
+from npucompose.recipe.vendor_options import Unread
 from npucompose.schema.experiment import Experiment
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import LEAVES

@@ -18,7 +18,7 @@ from npucompose import api
 from npucompose.input_safety import plain_yaml
 from npucompose.recipe import Imported, eject, import_file
 from npucompose.recipe.dialects import flattened
-from npucompose.recipe.genuine import attributes
+from npucompose.recipe.vendor_options import attributes
 from npucompose.schema.experiment import Experiment
 from tests.recipe.fakes import FakeConfig
 from tests.recipe.production import POOL, PRODUCTION, Production

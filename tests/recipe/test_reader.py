@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from npucompose.recipe.expressions import computed
-from npucompose.recipe.genuine import filter_source
 from npucompose.recipe.reader import MOST_STEPS, Reader, read
 from npucompose.recipe.values import MOST_ITEMS, Config, Const, Facts, TooLong, Unknown, size
+from npucompose.recipe.vendor_options import filter_source
 from npucompose.vendor.versions import REFERENCE
 from tests.recipe.scripts import CONFIG, SCRIPTS
 

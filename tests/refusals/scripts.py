@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from npucompose.recipe import header, import_script, reader
-from npucompose.recipe.genuine import of_config, set_option
+from npucompose.recipe.vendor_options import of_config, set_option
 from tests.refusals.case import Case, Unread
 
 CONFIG = """import logging, torch, torchair
@@ -55,7 +55,7 @@ def option(attribute: str, value: Any) -> Callable[[Path], Any]:
 HOOKED = SimpleNamespace(ge_config=None, post_grad_custom_pre_pass=print)
 HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.imported", "npucompose.recipe.reader"
 CALLED, VALUES = "npucompose.recipe.calls", "npucompose.recipe.values"
-EXPRESSIONS, OPTIONS = "npucompose.recipe.expressions", "npucompose.recipe.genuine"
+EXPRESSIONS, OPTIONS = "npucompose.recipe.expressions", "npucompose.recipe.vendor_options"
 CASES = (
     Case(HEADER, "does not follow", with_recipe("mode: {}", end=""), "'# end of recipe' does not follow", "ValueError"),
     Case(

@@ -135,7 +135,7 @@ def test_what_a_tracker_is_told(golden: Any, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("report.json", "trace.json", "other"):
         (folder / name).touch()
-    told = [attrs.asdict(Tracked.of(report, folder)) for report in (RICH, CRASHED, EXAMPLES["wrong"])]
+    told = [attrs.asdict(Tracked.from_report(report, folder)) for report in (RICH, CRASHED, EXAMPLES["wrong"])]
     for one in told:
         one["files"] = [path.name for path in one["files"]]
     golden("report/tracked.json", json.dumps(told, indent=1, default=str) + "\n")

@@ -268,7 +268,7 @@ def fetched(version: str, *, exactly: bool = False) -> Path:
     from npucompose.errors import FetchError
 
     try:
-        return fetch(pinned(version if exactly else known(version), "3.11", "x86_64")).tree
+        return fetch(pinned(version if exactly else known(version), "3.11", "x86_64"))[0]
     except FetchError as error:
         pytest.skip(f"needs the wheel of torch_npu {version}: {error}")
 

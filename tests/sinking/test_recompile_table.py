@@ -15,8 +15,8 @@ import pytest
 import torch
 from attrs import evolve, field, frozen
 
+from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied
 from npucompose.compose.engine import translate_torch_errors
-from npucompose.compose.inputs import apply_shapes, check_calls, unmarked, varied
 from npucompose.errors import CompileError
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, Shapes

@@ -215,9 +215,9 @@ def watch_of(*parts: tuple[nn.Module, str]) -> Watch:
 def test_a_watch_holds_until_a_constant_changes_and_what_is_read_may() -> None:
     model = linear()
     watch = Watch([Weight(model.weight, "weight", weakref.ref(model)), Weight(model.bias, "bias", weakref.ref(model))])
-    assert not watch.has_frozen, "until it is told what was frozen"
+    assert not watch.frozen, "until it is told what was frozen"
     watch.froze(set())
-    assert watch.has_frozen
+    assert watch.frozen
     assert watch.holds()
     watch.froze({id(model.bias)})
     assert [weight.frozen for weight in watch.weights] == [True, False]
@@ -232,7 +232,7 @@ def test_a_watch_holds_until_a_constant_changes_and_what_is_read_may() -> None:
     assert not watch.holds()
     assert watch.change() == "weight was written to"
     watch.froze({id(model.weight), id(model.bias)})
-    assert not watch.has_frozen
+    assert not watch.frozen
     assert watch.holds()
 
 

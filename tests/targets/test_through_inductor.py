@@ -83,7 +83,7 @@ def test_passes_see_the_graph_before_weights_are_packed(model: nn.Module, monkey
     fast, _ = compiled(model, "passes=[cse]", "target.linear=mkl")
     (compilation,) = fast.materialised.backend.compilations
     assert compilation.passes[0].matches == 1
-    assert "aten.addmm" in compilation.text_before
+    assert "aten.addmm" in compilation.before.text
     assert "mkl" not in compilation.text_after
     assert len(inductor.linears(frozen[0])) == 2, "and Inductor packs what the passes left"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from npucompose.experiment.tracking import Order, RunTracker
+from npucompose.experiment.tracking import RunTracker, TrackerOrder
 from npucompose.report.json import Tracked
 
 
@@ -16,7 +16,7 @@ class Logbook(RunTracker):
     name: ClassVar[str] = "logbook"
 
     @classmethod
-    def reporter(cls, order: Order) -> Callable[[Tracked, bool], None]:
+    def reporter(cls, order: TrackerOrder) -> Callable[[Tracked, bool], None]:
         book = Path(order.place or order.store) / "logbook.txt"
 
         def report(run: Tracked, reused: bool) -> None:

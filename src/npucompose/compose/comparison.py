@@ -15,7 +15,7 @@ import torch
 from attrs import evolve, frozen
 from torch import nn
 
-from npucompose.compose.inputs import is_static
+from npucompose.compose.calls import is_static
 from npucompose.compose.session import Session
 from npucompose.compose.state import unsteady_result
 from npucompose.errors import NpuComposeError, SignatureError

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from npucompose.errors import ConfigError
-from npucompose.registry import installed, package_of
+from npucompose.models import MODELS
+from npucompose.passes import PASSES
+from npucompose.registry import Registry, installed, package_of
+from npucompose.targets import TARGETS
+
+WITHOUT_YAML: Mapping[str, Registry[Any]] = {"target": TARGETS, "model": MODELS, "passes": PASSES}
+"""Groups in which a name that is registered needs no file."""
+REGISTERED = "registered://"
+"""Where choices lie that have no file."""
 
 
 def conf_dir() -> Path:
@@ -47,9 +56,10 @@ def installed_dirs() -> dict[Path, str]:
 
 
 def choices_of(group: str, dirs: Sequence[Path] = ()) -> tuple[str, ...]:
-    """The names of the YAML files of a group, over all folders."""
+    """The names of the YAML files of a group, over all folders, and those that need none."""
     folders = (*dirs, conf_dir(), *installed_dirs())
-    return tuple(sorted({file.stem for folder in folders for file in files_of(folder / group)}))
+    registered = WITHOUT_YAML[group].names() if group in WITHOUT_YAML else ()
+    return tuple(sorted({file.stem for folder in folders for file in files_of(folder / group)} | {*registered}))
 
 
 def files_of(group: Path) -> list[Path]:

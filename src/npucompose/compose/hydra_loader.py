@@ -19,11 +19,11 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import OmegaConf, flag_override
 
-from npucompose.compose.conf import conf_dir, installed_dirs
+from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, installed_dirs
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.references import escaped, resolved
@@ -118,13 +118,45 @@ class ForeignFiles(FileConfigSource):
         file = (root / self._normalize_file_name(config_path)).resolve()
         if not file.is_relative_to(root):
             raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
-        read = read_foreign(file, config_path, self.repository.is_known_group)
+        content, package = read_foreign(file, config_path, self.repository.is_known_group)
         return ConfigResult(
-            config=OmegaConf.create(read.content),
+            config=OmegaConf.create(content),
             path=f"{self.scheme()}://{self.path}",
             provider=self.provider,
-            header={"package": read.package},
+            header={"package": package},
         )
+
+
+class Registered(ConfigSource):
+    """A choice of every target, model and pass that has no file: its name, and every option at its default."""
+
+    def __init__(self) -> None:
+        super().__init__("registered", REGISTERED)
+
+    @staticmethod
+    def scheme() -> str:
+        return "registered"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path in WITHOUT_YAML
+
+    def is_config(self, config_path: str) -> bool:
+        group, _, name = config_path.rpartition("/")
+        return group in WITHOUT_YAML and name in WITHOUT_YAML[group]
+
+    def load_config(self, config_path: str) -> Any:
+        group, _, name = config_path.rpartition("/")
+        content = {name: {}} if group == "passes" else {"name": name}
+        package = WITHOUT_YAML[group].package(name)
+        return ConfigResult(
+            config=OmegaConf.create(content), path=REGISTERED, provider=package, header={"package": None}
+        )
+
+    def list(self, config_path: str, results_filter: Any) -> list[str]:
+        return [*WITHOUT_YAML[config_path].names()]
 
 
 class GuardedRepository(ConfigRepository):
@@ -159,7 +191,9 @@ class GuardedRepository(ConfigRepository):
 
     def add_installed(self) -> None:
         if self.without:
-            added = [FileConfigSource(package, f"file://{folder}") for folder, package in installed_dirs().items()]
+            folders = installed_dirs().items()
+            added: list[Any] = [FileConfigSource(package, f"file://{folder}") for folder, package in folders]
+            added.append(Registered())
             self.ours, self.without = [*self.ours, *added], False
             self.sources[-1:-1] = added  # Hydra's own has to be the last
 

@@ -14,12 +14,11 @@ from attrs import evolve, frozen
 from torch import nn
 from torch._logging import set_logs  # pyright: ignore[reportPrivateImportUsage]
 
+from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied, with_loss
+from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
 from npucompose.compose.engine import Materialised, materialize, translate_torch_errors
-from npucompose.compose.inputs import apply_shapes, check_calls, unmarked, varied
 from npucompose.compose.state import State, Steadiness, seed_all, steadiness_of
-from npucompose.compose.training import step as training_step
-from npucompose.compose.training import with_loss
 from npucompose.errors import CaptureError, ConfigError, unknown
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind

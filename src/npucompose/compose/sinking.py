@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from npucompose.compose.calls import is_static, unmarked, varied
 from npucompose.compose.check import TILING_SINK, Checked
-from npucompose.compose.inputs import is_static, unmarked, varied
 from npucompose.errors import NpuComposeError
 from npucompose.models.inputs import tensors_of
 from npucompose.results.sinking import Failure, SinkingFacts

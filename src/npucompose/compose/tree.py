@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field, frozen
 
-from npucompose.compose.conf import added_dirs, conf_dir
+from npucompose.compose.conf import REGISTERED, added_dirs, conf_dir
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import (
     LONGEST_KEY,
@@ -280,10 +280,11 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
         key = d.override_key or _of_a_list(d)
         by = "on the command line" if key in chosen else choosers.get(key)
         said = f", chosen {by}" if by else ""
+        named = f"conf/{d.config_path}.yaml" if result.path != REGISTERED else d.config_path
         brought = f" of {result.provider}" if result.provider not in PROVIDERS else ""
         for path in flat(cast("Mapping[str, Any]", content) or {}):
             if not path.startswith(("defaults", "hydra")):
-                origins[package + path] = f"conf/{d.config_path}.yaml{brought}{said}"
+                origins[package + path] = f"{named}{brought}{said}"
     return origins
 
 

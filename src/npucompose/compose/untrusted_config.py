@@ -15,7 +15,6 @@ from pathlib import Path, PurePath
 from typing import Any, cast
 
 import attrs
-from attrs import frozen
 
 from npucompose.compose.references import PLAIN
 from npucompose.errors import ConfigError, listed, unknown
@@ -37,15 +36,9 @@ OWN = "only npucompose's own conf/ and the command line may set Hydra."
 IsGroup = Callable[[str], bool]
 
 
-@frozen(kw_only=True)
-class Foreign:
-    content: dict[Any, Any]
-    package: str | None
-    """As the header says it: `_global_`, the group's own, or None."""
-
-
-def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> Foreign:
-    """The file that Hydra calls `config_path` ("model/mine"); ConfigError names every line and key that is refused.
+def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> tuple[dict[Any, Any], str | None]:
+    """(content, package) of the file that Hydra calls `config_path` ("model/mine"); the package as the header says it:
+    `_global_`, the group's own, or None. ConfigError names every line and key that is refused.
 
     `is_group` knows the groups of the package and of installed extensions.
     """
@@ -65,7 +58,7 @@ def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> Foreign:
         problems += _value_problems({key: value for key, value in made.items() if key != "defaults"}, "")
     if problems:
         raise ConfigError(*(f"{config_path}: {problem}" for problem in dict.fromkeys(problems)))
-    return Foreign(content=made, package=package)
+    return made, package
 
 
 @cache

@@ -174,7 +174,7 @@ def _compiled(session: Session) -> NpuComposeError | None:
     """
     from torch._dynamo.exc import BackendCompilerFailed
 
-    from npucompose.compose.inputs import unmarked
+    from npucompose.compose.calls import unmarked
 
     try:
         session.compilations  # noqa: B018  the first call compiles

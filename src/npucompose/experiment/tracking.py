@@ -128,7 +128,7 @@ def handle(order: TrackerOrder, reporter: Callable[[Tracked, bool], None]) -> li
     for folder in map(Path, order.folders):
         try:
             report = report_json.load(folder)
-            reporter(Tracked.of(report, folder), report.reused)
+            reporter(Tracked.from_report(report, folder), report.reused)
         except Exception as error:  # noqa: BLE001  whatever a tracker raises is accounted for and loses nothing
             problems.append(f"{folder.name} was not told: {type(error).__name__}: {error}")
     return problems

@@ -266,11 +266,11 @@ class _Walk:
         return held, held or given
 
     def _of_kernel(self, node: fx.Node) -> tuple[Pieces, Pieces]:
-        own = _storages(node)
-        if effects.op_facts(node).makes_only:
+        own, found = _storages(node), effects.op_facts(node)
+        if found.makes_only:
             made = self._made(node, own)
             return made, made
-        if _returns_what_it_writes(node):
+        if found.in_place:
             written = self._given(effects.written_by(node))
             return (written if len(written) == 1 else self._within(written, own)), written
         sources, keys = node.all_input_nodes, self.aliases.keys
@@ -293,11 +293,3 @@ class _Walk:
         begin = len(self.pieces)
         self.pieces += [Allocation(maker=node, storage=storage, mentioned=node) for storage in storages or (None,)]
         return frozenset(range(begin, len(self.pieces)))
-
-
-def _returns_what_it_writes(node: fx.Node) -> bool:
-    """`relu_(c)` is c."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    aliases = [result.alias_info for result in node.target._schema.returns]
-    return [alias is not None and alias.is_write for alias in aliases] == [True]

@@ -43,6 +43,8 @@ class OpFacts:
     may_copy: bool = False
     writes: tuple[tuple[int, str], ...] | None = ()
     """(position, name) of the arguments that are written; None: all, for all that is known."""
+    in_place: bool = False
+    """Its one result is an argument that it writes: `relu_(c)` is c."""
     random: bool = False
     """Draws from a generator: its place among the other drawers decides its numbers."""
     effect: bool = False
@@ -80,6 +82,7 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
         view=view,
         may_copy=name in MAYBE_COPIES,
         writes=written,
+        in_place=[r.alias_info is not None and r.alias_info.is_write for r in schema.returns] == [True],
         random=random,
         effect=effect,
         host=host,

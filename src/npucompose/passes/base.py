@@ -108,6 +108,9 @@ class Pass(ABC):
     freezes: ClassVar[bool] = False
     """What is written into parameters after the compilation is not seen: so no training, and no cache for others."""
 
+    skips_planned: ClassVar[bool] = False
+    """A graph with stream scopes stays as it is: a record may stand behind what would change."""
+
     stage: Stage = option("pre", "before or after the backend's own passes")
 
     def check(self) -> None:

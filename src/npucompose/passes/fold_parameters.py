@@ -33,6 +33,7 @@ class FoldParameters(Pass):
     """
 
     name: ClassVar[str] = "fold_parameters"
+    skips_planned: ClassVar[bool] = True
     after: ClassVar[tuple[str, ...]] = ("adapt", "cancel_moves", "replace")
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
     freezes: ClassVar[bool] = True
@@ -41,10 +42,8 @@ class FoldParameters(Pass):
     buffers: bool = option(False, "fold buffers too: nobody writes them between calls")
 
     def run(self, request: Request) -> Outcome:
-        from npucompose.graphs import is_planned
-
         module = request.graph_module
-        if is_planned(module.graph) or not request.can.constants:
+        if not request.can.constants:
             return Outcome(matches=0)
         folded = list(self._foldable(module.graph, request.constants))
         for node, _, value in folded:

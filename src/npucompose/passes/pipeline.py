@@ -114,6 +114,7 @@ class PassPipeline:
         return records
 
     def _run(self, label: str, a_pass: Pass, request: Request) -> PassRecord:
+        from npucompose.graphs import is_planned
         from npucompose.passes.proof import copied
 
         graph = request.graph_module.graph
@@ -121,7 +122,8 @@ class PassPipeline:
         start = time.perf_counter()
         doing = "failed"
         try:
-            found = a_pass.run(request)
+            planned = a_pass.skips_planned and is_planned(graph)
+            found = Outcome(matches=0) if planned else a_pass.run(request)
             graph = request.graph_module.graph
             seconds = time.perf_counter() - start
             doing = "left an invalid graph"

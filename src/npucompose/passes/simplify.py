@@ -35,13 +35,11 @@ class DeadCode(Pass):
     """
 
     name: ClassVar[str] = "dead_code"
+    skips_planned: ClassVar[bool] = True
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
-        from npucompose.graphs import is_planned
         from npucompose.graphs.effects import is_removable
 
-        if is_planned(graph):
-            return 0
         dead = [node for node in reversed(graph.nodes) if not node.users and is_removable(node)]
         removed = 0
         while dead:
@@ -67,20 +65,22 @@ class Cse(Pass):
     """
 
     name: ClassVar[str] = "cse"
+    skips_planned: ClassVar[bool] = True
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
-        from npucompose.graphs import is_planned
-
-        return 0 if is_planned(graph) else merge_equal(graph, lambda node: True)
+        return merge_equal(graph, lambda node: True)
 
 
 def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
     """Merge equal calls among the nodes that `wanted` names; how many are gone."""
+    from npucompose.graphs.effects import is_removable
+
     visible: Visible | None = None  # made when two equal calls are found: it reads the whole graph
     first: dict[Any, list[fx.Node]] = {}
     merged = 0
     for node in list(graph.nodes):
-        if not wanted(node) or not _is_mergeable(node):
+        mergeable = wanted(node) and node.op == "call_function" and is_removable(node)
+        if not mergeable or "empty" in str(node.target):
             continue
         same = first.setdefault(_key(node), [])
         if same:
@@ -92,12 +92,6 @@ def merge_equal(graph: fx.Graph, wanted: Callable[[fx.Node], bool]) -> int:
         visible.merge(earlier, node)
         merged += 1
     return merged
-
-
-def _is_mergeable(node: fx.Node) -> bool:
-    from npucompose.graphs.effects import is_removable
-
-    return node.op == "call_function" and is_removable(node) and "empty" not in str(node.target)
 
 
 def _may_merge(visible: Visible, stays: fx.Node, gone: fx.Node) -> bool:
@@ -150,12 +144,12 @@ class RemoveNoop(Pass):
     """
 
     name: ClassVar[str] = "remove_noop"
+    skips_planned: ClassVar[bool] = True
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
-        from npucompose.graphs import is_planned
         from npucompose.graphs.effects import op_facts
 
-        if is_planned(graph) or any(op_facts(node).changes_metadata for node in graph.nodes):
+        if any(op_facts(node).changes_metadata for node in graph.nodes):
             return 0
         visible = Visible(graph)
         removed = 0

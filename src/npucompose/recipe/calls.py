@@ -11,7 +11,6 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from npucompose.recipe.genuine import Package
 from npucompose.recipe.values import (
     Analysis,
     At,
@@ -27,6 +26,7 @@ from npucompose.recipe.values import (
     Value,
     plain,
 )
+from npucompose.recipe.vendor_options import Package
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]

@@ -17,8 +17,8 @@ from attrs import define, field, frozen
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
-from npucompose.recipe.genuine import Package, Unread, set_option
 from npucompose.recipe.values import CompileCall, Config, Facts
+from npucompose.recipe.vendor_options import Package, Unread, set_option
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat

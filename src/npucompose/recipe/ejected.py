@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from npucompose.compose.calls import gears_of
 from npucompose.compose.check import Checked, check
-from npucompose.compose.inputs import gears_of
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
-from npucompose.recipe.genuine import filter_source
 from npucompose.recipe.python_text import Code, call, dotted, item, one_line, written
+from npucompose.recipe.vendor_options import filter_source
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.table.modes import GE, NPUGRAPH_EX
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
@@ -148,10 +148,10 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[InputMark, ...]:
     """The patterns of the shape policy as argument names of this model."""
-    from npucompose.compose.inputs import apply_shapes
+    from npucompose.compose.calls import apply_shapes
     from npucompose.schema.streams import matches
 
-    apply_shapes(shapes, inputs)  # tells what is wrong with a pattern, in the words of a run
+    apply_shapes(shapes, inputs)  # says what is wrong with a pattern, in the words of a run
     marks = [
         InputMark(argument=name, nested=not _is_tensor(value))
         for name, value in inputs.items()
@@ -184,7 +184,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def options_of(experiment: Experiment) -> dict[str, Any]:
-    """{genuine dotted path: value} of what differs from the defaults, in the order of the table."""
+    """{the vendor's dotted path: value} of what differs from the defaults, in the order of the table."""
     return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
 
 

@@ -1,6 +1,6 @@
 """Expressions of a script: names, constants, what is put together of known values, and calls.
 
-What is not known stays as it was told: a comparison of an environment variable is not known because of that variable.
+What is not known keeps its reason: a comparison of an environment variable is not known because of that variable.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from attrs import define, field
 
 from npucompose.recipe.calls import Args, Keywords, called
 from npucompose.recipe.values import (
@@ -57,13 +59,12 @@ COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
+@define(eq=False)
 class Expressions(Analysis, ABC):
     """The values of expressions; what a function or class of the script gives is for who knows statements."""
 
-    def __init__(self, torch_npu: str, steps: int, stores: Mapping[str, int] | None = None) -> None:
-        super().__init__(torch_npu, steps)
-        self.stores = stores if stores is not None else Counter[str]()
-        """How often the script sets an attribute of each name."""
+    stores: Counter[str] = field(factory=Counter[str])
+    """How often the script sets an attribute of each name."""
 
     @abstractmethod
     def own(self, made: Def | Object, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
@@ -110,8 +111,7 @@ class Expressions(Analysis, ABC):
             return self._first_that_decides(e, scope)
         if isinstance(e, ast.UnaryOp):
             of = self.value(e.operand, scope)
-            made = ast.UnaryOp(e.op, _literal(of)) if isinstance(of, Const) else None
-            return computed(made) if made is not None else why_unknown([of])
+            return computed(ast.UnaryOp(e.op, _literal(of))) if isinstance(of, Const) else why_unknown([of])
         if isinstance(e, ast.BinOp):
             sides = [self.value(side, scope) for side in (e.left, e.right)]
             known = all(isinstance(side, Const) and not isinstance(side.value, list) for side in sides)

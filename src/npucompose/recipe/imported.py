@@ -16,9 +16,9 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
-from npucompose.recipe.genuine import Unread, translated
 from npucompose.recipe.reader import read
 from npucompose.recipe.values import CompileCall, Facts, TooLong
+from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.streams import matches
 from npucompose.table.modes import GE

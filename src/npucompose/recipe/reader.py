@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TypeGuard
+
+from attrs import define, field
 
 from npucompose.recipe.calls import PATCHING_MODULE, called
 from npucompose.recipe.expressions import Expressions
-from npucompose.recipe.genuine import is_node_filter
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
@@ -38,6 +38,7 @@ from npucompose.recipe.values import (
     plain,
     rounds_of,
 )
+from npucompose.recipe.vendor_options import is_node_filter
 from npucompose.vendor.versions import REFERENCE
 
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
@@ -56,7 +57,7 @@ def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
     """The facts of a whole script for that torch_npu; functions that nobody calls are read too, after all else."""
     nodes = list(ast.walk(tree))
     stores = Counter(n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    reader = Reader(torch_npu, MOST_STEPS + 3 * len(nodes), stores)
+    reader = Reader(torch_npu, MOST_STEPS + 3 * len(nodes), stores=stores)
     scope: dict[str, Value] = {}
     reader.block(tree.body, scope)
     reader.uncalled({n.id if isinstance(n, ast.Name) else n.attr for n in nodes if _is_use(n)})
@@ -64,15 +65,14 @@ def read(tree: ast.Module, torch_npu: str = REFERENCE) -> Facts:
     return reader.facts
 
 
+@define(eq=False)
 class Reader(Expressions):
     """Statements, assignments and functions of a script, one after the other."""
 
-    def __init__(self, torch_npu: str, steps: int, stores: Mapping[str, int] | None = None) -> None:
-        super().__init__(torch_npu, steps, stores)
-        self.depth = 0
-        self.defs: list[Def] = []
-        self.seen: set[ast.AST] = set()
-        self.returned: Value | None = None
+    depth: int = 0
+    defs: list[Def] = field(factory=list)
+    seen: set[ast.AST] = field(factory=set)
+    returned: Value | None = None
 
     def block(self, body: Sequence[ast.stmt], scope: dict[str, Value]) -> None:
         for statement in body:
@@ -83,9 +83,7 @@ class Reader(Expressions):
         if isinstance(s, (ast.Import, ast.ImportFrom)):
             self._import(s, scope)
         elif isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for decorator in s.decorator_list:
-                self._decorator(decorator, scope)
-            scope[s.name] = self._def(Def(node=s, scope=scope))
+            scope[s.name] = self._function(s, scope)
         elif isinstance(s, ast.ClassDef):
             scope[s.name] = self._class(s, scope)
         elif isinstance(s, ast.Assign):
@@ -133,8 +131,9 @@ class Reader(Expressions):
                 targets = s.target.elts if isinstance(s.target, ast.Tuple) else [s.target]
                 for target, value in zip(targets, values, strict=False):
                     self.assign(target, value, scope, s)
-                with self._one_round():
-                    self.block(s.body, scope)
+                self.rounds_deep += 1
+                self.block(s.body, scope)
+                self.rounds_deep -= 1
             self.block(s.orelse, scope)
             return
         if isinstance(s.target, ast.Name):
@@ -158,14 +157,6 @@ class Reader(Expressions):
             with self.doubting(CONDITION):
                 self.block(branch, scope)
 
-    @contextmanager
-    def _one_round(self) -> Iterator[None]:
-        self.rounds_deep += 1
-        try:
-            yield
-        finally:
-            self.rounds_deep -= 1
-
     def _return(self, value: Value) -> None:
         """The first counts; a constant that may not be returned is not known, an object that is returned else is."""
         if self.returned is None or (isinstance(self.returned, Unknown) and not isinstance(value, Const)):
@@ -185,9 +176,7 @@ class Reader(Expressions):
         made = Object(name=s.name)
         for statement in s.body:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                for decorator in statement.decorator_list:
-                    self._decorator(decorator, scope)
-                made.attributes[statement.name] = self._def(Def(node=statement, scope=scope, owner=made))
+                made.attributes[statement.name] = self._function(statement, scope, made)
             elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 for target in targets:
@@ -195,7 +184,12 @@ class Reader(Expressions):
                         made.attributes[target.id] = self.value(statement.value, {**scope, **made.attributes})
         return made
 
-    def _def(self, made: Def) -> Def:
+    def _function(
+        self, s: ast.FunctionDef | ast.AsyncFunctionDef, scope: dict[str, Value], owner: Object | None = None
+    ) -> Def:
+        for decorator in s.decorator_list:
+            self._decorator(decorator, scope)
+        made = Def(node=s, scope=scope, owner=owner)
         self.defs.append(made)
         return made
 
@@ -213,12 +207,10 @@ class Reader(Expressions):
             doubtful = self.doubt and isinstance(value, Const)
             scope[target.id] = Unknown(why=self.doubt) if doubtful else named(value, target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
-            parts = value.value if isinstance(value, Const) and isinstance(value.value, list) else None
+            parts = value.value if isinstance(value, Const) and isinstance(value.value, list) else []
             for index, item in enumerate(target.elts):
-                known = parts is not None and index < len(parts)
-                part: Value = (
-                    Const(value=parts[index]) if parts and known else Unknown(why="it is one of several values")
-                )
+                several = Unknown(why="it is one of several values")
+                part: Value = Const(value=parts[index]) if index < len(parts) else several
                 self.assign(item, part, scope, s)
         elif isinstance(target, ast.Attribute):
             base = self.value(target.value, scope)
@@ -259,11 +251,10 @@ class Reader(Expressions):
         scope.update(self._bound(made, args, keywords, unknown))
         returned, self.returned = self.returned, None
         self.depth, made.open = self.depth + 1, True
-        try:
-            self.block(made.node.body, scope)
-            return self.returned if self.returned is not None else Const(value=None)
-        finally:
-            self.depth, made.open, self.returned = self.depth - 1, False, returned
+        self.block(made.node.body, scope)  # what it raises ends the reading
+        found = self.returned if self.returned is not None else Const(value=None)
+        self.depth, made.open, self.returned = self.depth - 1, False, returned
+        return found
 
     def _bound(
         self, made: Def, args: Sequence[Value], keywords: Mapping[str, Value], unknown: bool

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, field, frozen
 
-from npucompose.recipe.genuine import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
+from npucompose.recipe.vendor_options import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 TOO_MANY = "it holds too many values"
@@ -294,19 +294,19 @@ class Facts:
     unread: list[Unread] = field(factory=list)
 
 
+@define(eq=False)
 class Analysis:
     """What is known at one place of a script: the facts so far, the branches around it, the work that is left."""
 
-    def __init__(self, torch_npu: str, steps: int) -> None:
-        self.torch_npu = torch_npu
-        self.facts = Facts()
-        self.steps_left = steps
-        self.rounds_deep = 0
-        """How many loops are read round for round at this place."""
-        self.set_by: dict[tuple[int, str], ast.AST] = {}
-        """{(configuration, path): the statement in a round that set it last}."""
-        self.branch: tuple[Branch, ...] = ()
-        """The branches and loops that this place lies in; empty where an assignment certainly happens."""
+    torch_npu: str
+    steps_left: int
+    facts: Facts = field(factory=Facts)
+    rounds_deep: int = 0
+    """How many loops are read round for round at this place."""
+    set_by: dict[tuple[int, str], ast.AST] = field(factory=dict)
+    """{(configuration, path): the statement in a round that set it last}."""
+    branch: tuple[Branch, ...] = ()
+    """The branches and loops that this place lies in; empty where an assignment certainly happens."""
 
     @property
     def doubt(self) -> str:
@@ -321,10 +321,8 @@ class Analysis:
     @contextmanager
     def doubting(self, why: str) -> Iterator[None]:
         before, self.branch = self.branch, (*self.branch, Branch(why=why))
-        try:
-            yield
-        finally:
-            self.branch = before
+        yield  # what is raised inside ends the reading
+        self.branch = before
 
     def step(self, count: int = 1) -> None:
         self.steps_left -= count

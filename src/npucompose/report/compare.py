@@ -48,7 +48,7 @@ STEPS = 1 / math.log(SAME)
 
 @frozen(kw_only=True)
 class RunLine:
-    """One run in a table; `name` is what a person calls it: its folder, or what tells it from the others."""
+    """One run in a table; `name` is what a person calls it: its folder, or what sets it apart from the others."""
 
     name: str
     status: Status
@@ -70,7 +70,7 @@ def columns(lines: Sequence[RunLine]) -> tuple[str, ...]:
 
 
 def as_table(lines: Sequence[RunLine]) -> Table:
-    """For a terminal, where room is scarce: no choice that the names say already, and no process peak."""
+    """For a terminal, where space is scarce: no choice that the names say already, and no process peak."""
     said = {name for name in CHOICES if all(f"{name}=" in line.name for line in lines)}
     names = [name for name in columns(lines) if name not in said and name != "peak_rss_bytes"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

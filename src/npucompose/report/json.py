@@ -26,7 +26,7 @@ from npucompose.table.structure import flat
 
 FILE_NAME = "report.json"
 MOST_BYTES = 100_000_000
-"""Read of a file that may be a stranger's."""
+"""Read of a file that may be untrusted."""
 Entry = dict[str, Any]
 
 
@@ -125,7 +125,7 @@ class Tracked:
     files: tuple[Path, ...]
 
     @staticmethod
-    def of(report: Report, folder: Path) -> Tracked:
+    def from_report(report: Report, folder: Path) -> Tracked:
         """Wrong results have no speed here either."""
         figures = Figures.from_report(report)
         timings = _timings(report) if figures.p50_us is not None else {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
-from npucompose.compose.conf import files_of
+from npucompose.compose.conf import WITHOUT_YAML, files_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown, visible
 from npucompose.registry import OURS, Registry
@@ -84,14 +84,17 @@ def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None
         for root in reversed(conf)
         for file in files_of(root / folder)
     }
+    if folder in WITHOUT_YAML:
+        found |= {entry.name: entry for entry in registered(WITHOUT_YAML[folder], but=found)}
     return tuple(found[name] for name in sorted(found))
 
 
-def registered(registry: Registry[Any]) -> tuple[ListedChoice, ...]:
+def registered(registry: Registry[Any], but: Container[str] = ()) -> tuple[ListedChoice, ...]:
     """What has no YAML, in the order of its registry: the first line of its docstring."""
+    found = registry.every([name for name in registry.names() if name not in but])
     return tuple(
         ListedChoice(name=name, doc=(one.__doc__ or "").partition("\n")[0], file="", package=registry.package(name))
-        for name, one in registry.every().items()
+        for name, one in found.items()
     )
 
 
@@ -193,7 +196,7 @@ SOC_HEAD = ("soc", "family", "cube", "vector", "memory", "L2", "MHz", "streams Ã
 
 
 def socs() -> tuple[dict[str, Any], ...]:
-    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody tells."""
+    """One JSON-able row for each SoC that `target.soc` takes; bytes where it is memory, null where nobody says."""
     known = devices.table()
     return tuple(
         {

@@ -74,7 +74,7 @@ class GraphFacts:
     partition: Partition | None = None
     """How it was cut into recordings; None where the mode or the target records nothing of it."""
     npu_refuses: tuple[Outside, ...] = ()
-    """What an NPU's compiler takes no graph for; told by targets that stand for one."""
+    """What an NPU's compiler takes no graph for; said by targets that stand for one."""
     overwrites: Overwrites | None = None
     """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
 
@@ -155,7 +155,7 @@ class CaptureFacts:
     why_attached: str | None = None
     """Why there is no detached handle."""
     ran: CallStatistics | None = None
-    """How the calls so far ran; None where the target does not tell."""
+    """How the calls so far ran; None where the target does not say."""
 
 
 @frozen(kw_only=True)
@@ -187,7 +187,7 @@ class SequenceFacts:
     captures: int
     """Recordings that were made for all calls."""
     ran: CallStatistics | None = None
-    """How these calls ran; None where the target does not tell."""
+    """How these calls ran; None where the target does not say."""
 
 
 @frozen(kw_only=True)

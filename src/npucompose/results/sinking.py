@@ -2,7 +2,7 @@
 
 The packages `sinking` and `report` read and write these; nothing here knows a rule. Certainty:
 
-- `proven`: read from an artefact that shows it (the genuine GE graph, a log of TorchAir, a dump of GE);
+- `proven`: read from an artefact that shows it (the GE graph itself, a log of TorchAir, a dump of GE);
 - `derived`: concluded from the FX graph, the configuration and the operator table by documented rules;
 - `unknown`: neither; `evidence` then says what is missing.
 """
@@ -118,7 +118,7 @@ class SinkingFacts:
     """report.json's `sinking`. With several graphs, the values are those of the least static one."""
 
     path: int | None = None
-    """One of PATHS; None where no operator's tiling depends on values, or nobody can tell."""
+    """One of PATHS; None where no operator's tiling depends on values, or nobody can say."""
     fx_graph: GraphKind = "unknown"
     ge_graph: GraphKind = "unknown"
     """As TorchAir hands it to GE."""
@@ -221,14 +221,14 @@ class GeGraph:
 
 @frozen(kw_only=True)
 class NpuFacts:
-    """What the genuine TorchAir made, and what it told the device. Counts are null where nobody could count."""
+    """What TorchAir made, and what it had the device do. Counts are null where nobody could count."""
 
     package: Literal["torchair", "npugraph_ex"]
     version: str
     platform: str
-    """`device`, or `stand-in` for a machine without CANN."""
+    """`device`, or `stand-in` (simulated) for a machine without CANN."""
     config: Mapping[str, Any] = field(factory=dict[str, Any])
-    """The genuine configuration's own as_dict()."""
+    """The own as_dict() of TorchAir's configuration."""
     fx_graphs: int
     ge_graphs: tuple[GeGraph, ...] = ()
     global_options: Mapping[str, str] = field(factory=dict[str, str])

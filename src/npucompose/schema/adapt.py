@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 
-from attrs import field, frozen
+from attrs import asdict, evolve, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.table.names import operator_problem
@@ -135,6 +136,19 @@ class Rule:
 
     def __attrs_post_init__(self) -> None:
         _check_operator(self.op)
+
+    @classmethod
+    def of_tree(cls, tree: Any, path: str) -> Rule:
+        """The rule of the kind that the tree names."""
+        if not isinstance(tree, Mapping):
+            raise ConfigError(f"a rule must be a mapping: {shown(tree)} @ {path}")
+        rest = dict(cast("Mapping[str, Any]", tree))
+        kind = rest.pop("kind", None)
+        if kind is None:
+            raise ConfigError(f"'kind' is missing @ {path}. Choices: {', '.join(KINDS)}.")
+        if kind not in KINDS:
+            raise ConfigError(unknown("kind", str(kind), tuple(KINDS), path))
+        return structure(KINDS[kind], rest, path)
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -276,53 +290,19 @@ class RuleSet:
     """A rule set, in the order written."""
 
     name: str = "none"
-    rules: tuple[Rule, ...] = field(default=())
+    rules: tuple[Rule, ...] = ()
 
-    @classmethod
-    def of_tree(cls, tree: Any, path: str) -> RuleSet:
-        """What conf/adapt holds; every mistake of every rule in one ConfigError."""
-        if not isinstance(tree, Mapping):
-            raise ConfigError(f"this must be a mapping with 'name' and 'rules': {shown(tree)} @ {path}")
-        given = cast("Mapping[str, Any]", tree)
-        problems = [unknown("key", str(k), ("name", "rules"), path) for k in given if k not in ("name", "rules")]
-        name, listed = given.get("name", "none"), given.get("rules", ())
-        if not isinstance(name, str):
-            problems.append(f"'name' must be text: {shown(name)} @ {path}")
-        if not isinstance(listed, (list, tuple)):
-            raise ConfigError(*problems, f"'rules' must be a list of rules: {shown(listed)} @ {path}")
-        rules: list[Rule] = []
-        for index, rule in enumerate(cast("Sequence[Any]", listed)):
-            try:
-                rules.append(_rule(rule, f"{path}.rules[{index}]", f"{name}.{index}"))
-            except ConfigError as error:
-                problems += error.problems
-        names = [rule.name for rule in rules]
-        twice = dict.fromkeys(n for n in names if names.count(n) > 1)
-        problems += [f"two rules are called '{n}' @ {path}.rules" for n in twice]
-        if problems:
-            raise ConfigError(*problems)
-        return cls(name=str(name), rules=tuple(rules))
+    def __attrs_post_init__(self) -> None:
+        """A rule without a name is named after its place."""
+        named = (rule if rule.name else evolve(rule, name=f"{self.name}.{at}") for at, rule in enumerate(self.rules))
+        object.__setattr__(self, "rules", tuple(named))
+        if twice := [name for name, times in Counter(rule.name for rule in self.rules).items() if times > 1]:
+            raise ValueError("; ".join(f"two rules are called '{name}'" for name in twice))
 
     def as_tree(self) -> dict[str, Any]:
-        """A JSON-able mapping that `of_tree` reads back."""
-        import attrs
-
-        rules = [{"kind": rule.kind, **attrs.asdict(rule, recurse=True)} for rule in self.rules]
+        """A JSON-able mapping that `structure` reads back."""
+        rules = [{"kind": rule.kind, **asdict(rule)} for rule in self.rules]
         return {"name": self.name, "rules": rules}
-
-
-def _rule(tree: Any, path: str, name: str) -> Rule:
-    if isinstance(tree, Rule):
-        return tree
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"a rule must be a mapping: {shown(tree)} @ {path}")
-    rest = dict(cast("Mapping[str, Any]", tree))
-    kind = rest.pop("kind", None)
-    if kind is None:
-        raise ConfigError(f"'kind' is missing @ {path}. Choices: {', '.join(KINDS)}.")
-    if kind not in KINDS:
-        raise ConfigError(unknown("kind", str(kind), tuple(KINDS), path))
-    return structure(KINDS[kind], {**rest, "name": rest.get("name") or name}, path)
 
 
 def _check_operator(name: str) -> None:

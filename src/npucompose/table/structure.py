@@ -64,7 +64,7 @@ def structure(cls: type[T], tree: Any, path: str = "", engine: Mapping[str, Any]
     `'min_calls' must be an integer: 'abc' @ benchmark` and
     `unknown key 'warmpu' @ benchmark. Did you mean 'warmup'? Choices: …`. `engine` holds {experiment field: value} for
     the fields declared with `from_experiment`; a tree that sets such a field is refused. A class with a classmethod
-    `of_tree(tree, path)` makes itself; a value that is already a `cls` is returned as it is.
+    `of_tree(tree, path)` of its own makes itself; a value that is already a `cls` is returned as it is.
     """
     value = _read(_STRICT, cls, tree, *path.rpartition(".")[::2])
     given = {f: engine[source] for f, source in _engine_fields(cls).items() if engine and source in engine}
@@ -247,7 +247,7 @@ def _all(converter: Converter, entries: Any, kind: Any) -> list[Any]:
 
 def _class(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     """cattrs's own function for the class, each field read by its type, its choices and its validator."""
-    maker = getattr(cls, "of_tree", None)
+    maker = cls.of_tree if "of_tree" in vars(cls) else None
     attrs.resolve_types(cls)
     engine = _engine_fields(cls)
     fields = {

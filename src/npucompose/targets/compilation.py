@@ -112,24 +112,8 @@ class Compilation:
         return [i for i, source in enumerate(self.sources) if kind_of_source(source) is None]
 
     @property
-    def fingerprint(self) -> str:
-        return self.before.fingerprint
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return self.before.symbols
-
-    @property
-    def nodes_before(self) -> int:
-        return len(self.before.lines)
-
-    @property
     def nodes_after(self) -> int:
         return 0 if self.after is None else len(self.after.lines)
-
-    @property
-    def text_before(self) -> str:
-        return self.before.text
 
     @property
     def text_after(self) -> str:
@@ -328,7 +312,7 @@ class Backend:
             if compilation.refused_on_npu and self.strict == "all":
                 words = npu_words(compilation.refused_on_npu)
                 raise CompileError(f"{words}, and strict=all refuses here what an NPU would.")
-        if compilation.symbols:
+        if compilation.before.symbols:
             compilation.settle()
         self.compilations.append(compilation)
         compilation.account_s += perf_counter() - begun

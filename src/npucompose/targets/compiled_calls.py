@@ -76,20 +76,17 @@ class Versions:
                 why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if str(error).strip() else ""
         else:
             why = "every call wants a version of its own"
-        self._warn(why)
-        if len(self._beyond) == _MOST_REMEMBERED:
-            self._beyond.clear()
-        self._beyond.add(_form(args, kwargs))
-        return self._eager(*args, **kwargs)
-
-    def _warn(self, why: str) -> None:
         if not self._beyond:
             warnings.warn(
                 f"torch.compile has made all the versions of one function that it keeps ({why}): calls that fit none "
                 "of them run eagerly from now on. TORCH_LOGS=recompiles shows what changes between the calls.",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
+        if len(self._beyond) == _MOST_REMEMBERED:
+            self._beyond.clear()
+        self._beyond.add(_form(args, kwargs))
+        return self._eager(*args, **kwargs)
 
 
 def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

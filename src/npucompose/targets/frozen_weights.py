@@ -176,21 +176,17 @@ class Watch:
         for weight in self.weights:
             weight.frozen = id(weight.tensor) not in kept
         frozen = [weight for weight in self.weights if weight.frozen]
-        self._frozen = [weight.tensor for weight in frozen]
+        self.frozen = [weight.tensor for weight in frozen]
+        """The weights that are constants of the graph."""
         self._versions, self._addresses = [w.version for w in frozen], [w.address for w in frozen]
         self._samples = [weight.sample for weight in frozen if weight.sample is not None]
         self._sampled = b"".join(weight.sampled for weight in frozen)
 
-    @property
-    def has_frozen(self) -> bool:
-        """A weight is a constant of the graph."""
-        return bool(self._frozen)
-
     def holds(self) -> bool:
         """What the graph was compiled for has not changed since. A sample is read where its address still holds."""
         if (
-            list(map(_VERSION, self._frozen)) == self._versions
-            and list(map(_ADDRESS, self._frozen)) == self._addresses
+            list(map(_VERSION, self.frozen)) == self._versions
+            and list(map(_ADDRESS, self.frozen)) == self._addresses
             and self._layouts.check(*self._tensors)
             and b"".join(self._samples) == self._sampled
         ):
@@ -299,7 +295,7 @@ class FrozenWeights:
             self._drop(changes)
 
     def _drop(self, changes: Mapping[Watch, str]) -> None:
-        first = next((change for watch, change in changes.items() if watch.has_frozen), None)
+        first = next((change for watch, change in changes.items() if watch.frozen), None)
         if first is not None and self.policy == "error":
             raise FrozenWeightError(
                 f"a frozen weight has changed: {first}. Compile the model again for its new weights; with "

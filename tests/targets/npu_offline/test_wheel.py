@@ -152,11 +152,11 @@ def test_a_fetched_wheel_is_where_locate_looks_and_a_second_fetch_downloads_noth
     only_here: Path, monkeypatch: pytest.MonkeyPatch
 ):
     _, pin = fake_wheel(only_here)
-    fetched = fetch(pin)
-    assert not fetched.already
-    assert locate() == fetched.tree
+    tree, already = fetch(pin)
+    assert not already
+    assert locate() == tree
     monkeypatch.setattr(wheel, "_downloaded", lambda *_: pytest.fail("downloaded again"))
-    assert fetch(pin).already
+    assert fetch(pin) == (tree, True)
 
 
 def test_a_wheel_with_other_bytes_is_not_unpacked(only_here: Path, tmp_path: Path):
@@ -193,7 +193,7 @@ def test_what_a_killed_fetch_left_is_replaced(only_here: Path):
     _, pin = fake_wheel(only_here)
     half = cached_tree("2.13.0", "3.11", "x86_64") / "torch_npu"
     half.mkdir(parents=True)
-    assert not fetch(pin).already
+    assert not fetch(pin)[1]
 
 
 def test_a_wheel_that_says_another_version_is_refused(only_here: Path):
@@ -226,8 +226,8 @@ def test_a_wheel_without_a_pin_is_fetched_where_pip_finds_it(only_here: Path):
         for name in old.namelist():
             text = old.read(name).decode().replace("2.13.0", "2.12.7")
             new.writestr(name.replace("2.13.0", "2.12.7"), text)
-    fetched = fetch(pinned("2.12.7", "3.11", "x86_64"))
-    assert version(fetched.tree) == "2.12.7"
+    tree, _ = fetch(pinned("2.12.7", "3.11", "x86_64"))
+    assert version(tree) == "2.12.7"
 
 
 def test_a_version_that_the_index_has_not_is_refused_with_those_that_it_has(
@@ -272,7 +272,7 @@ def test_a_tree_that_others_could_have_written_is_not_believed_and_fetched_anew(
     _, pin = fake_wheel(only_here)
     before = os.umask(0)
     try:
-        tree = fetch(pin).tree
+        tree, _ = fetch(pin)
     finally:
         os.umask(before)
     assert private.doubt_within(tree, tmp_path / "cache") is None
@@ -286,6 +286,6 @@ def test_a_tree_that_others_could_have_written_is_not_believed_and_fetched_anew(
         ConfigError, match=r"version\.py can be written by others \(mode 666\)\. Type `npucompose fetch"
     ):
         locate()
-    assert not fetch(pin).already
+    assert not fetch(pin)[1]
     assert locate() == tree
     assert not (tree / "torch_npu" / "sitecustomize.py").exists()

@@ -34,7 +34,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
             for record in c.passes
         ],
         "texts": {
-            **{f"{c.id}.before.txt": c.text_before for c in graphs},
+            **{f"{c.id}.before.txt": c.before.text for c in graphs},
             **{f"{c.id}.after.txt": c.text_after for c in graphs},
             **device_texts(live.checked.target, live.materialised.backend),
         },
@@ -58,11 +58,11 @@ def npu_facts(live: Session) -> dict[str, Any] | None:
 def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
     return GraphFacts(
         id=c.id,
-        fingerprint=c.fingerprint,
-        nodes_before=c.nodes_before,
+        fingerprint=c.before.fingerprint,
+        nodes_before=len(c.before.lines),
         nodes_after=c.nodes_after,
-        fx="dynamic" if c.symbols else "static",
-        symbols=c.symbols,
+        fx="dynamic" if c.before.symbols else "static",
+        symbols=c.before.symbols,
         partition=c.partition,
         npu_refuses=c.refused_on_npu,
         overwrites=overwrites,

@@ -42,14 +42,12 @@ class Adapt(Pass):
     rules: RuleSet = option(factory=RuleSet, doc="what to adapt", from_experiment="adapt")
 
     def run(self, request: Request) -> Outcome:
+        return self.rewrite(request.graph_module.graph, request.can, check=request.check)
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities, *, check: bool = False) -> Outcome:
         from npucompose.passes.adapt.engine import apply
 
-        return apply(request.graph_module.graph, self.rules, request.can, check=request.check)
-
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
-        from npucompose.passes.adapt.engine import apply
-
-        return apply(graph, self.rules, can)
+        return apply(graph, self.rules, can, check=check)
 
 
 @frozen(kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from npucompose.schema.adapt import (
     CastAround,
     Compose,
     Dispatch,
-    FillArgs,
     LayoutAround,
     Rewriting,
 )
@@ -126,22 +125,14 @@ def rebuilt(builder: Builder, arguments: Arguments, changed: Mapping[str, Any]) 
 
 def replacement(builder: Builder, rule: Rewriting, arguments: Arguments) -> list[fx.Node]:
     """`fill_args` of relu_grad gives one node, threshold_backward; `cast_around` of nll_loss two casts."""
-    kinds: dict[type[Rewriting], Callable[[Builder, Any, Arguments], list[fx.Node]]] = {
-        FillArgs: _fill_args,
-        Dispatch: _dispatch,
-        Compose: _compose,
-        CastAround: _cast_around,
-        LayoutAround: _layout_around,
-    }
-    return kinds[type(rule)](builder, rule, arguments)
-
-
-def _fill_args(builder: Builder, rule: FillArgs, arguments: Arguments) -> list[fx.Node]:
-    return _results(builder, builder.called(rule.calls[0], arguments))
-
-
-def _dispatch(builder: Builder, rule: Dispatch, arguments: Arguments) -> list[fx.Node]:
-    return _results(builder, builder.called(rule.cases[case_of(arguments[rule.by])], arguments))
+    if isinstance(rule, Compose):
+        return _compose(builder, rule, arguments)
+    if isinstance(rule, CastAround):
+        return _cast_around(builder, rule, arguments)
+    if isinstance(rule, LayoutAround):
+        return _layout_around(builder, rule, arguments)
+    call = rule.cases[case_of(arguments[rule.by])] if isinstance(rule, Dispatch) else rule.calls[0]
+    return _results(builder, builder.called(call, arguments))
 
 
 def _compose(builder: Builder, rule: Compose, arguments: Arguments) -> list[fx.Node]:

@@ -35,14 +35,12 @@ class CancelTransposes(Pass):
     """
 
     name: ClassVar[str] = "cancel_moves"
+    skips_planned: ClassVar[bool] = True
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
     contract: Literal["exact", "relaxed"] = option("exact", "exact keeps every bit, relaxed the value but for rounding")
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
-        from npucompose.graphs import is_planned
         from npucompose.passes.cancel_transposes.cleanups import cancel
 
-        if is_planned(graph):
-            return Outcome(matches=0)
         return cancel(graph, relaxed=self.contract == "relaxed")

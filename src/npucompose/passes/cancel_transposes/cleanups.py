@@ -7,6 +7,7 @@ is less to permute, or nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,9 +51,7 @@ def cancel(graph: fx.Graph, *, relaxed: bool) -> Outcome:
     changed = 0
     for _ in range(ROUNDS):
         found = merge_equal(graph, is_move)
-        found += compose_permutes(graph, writes)
-        found += drop_casts(graph, writes, relaxed)
-        found += hoist_over_reductions(graph, writes, relaxed)
+        found += sum(_cleaned(graph, writes, relaxed, clean_up) for clean_up in (_permutes, _casts, _reductions))
         found += turn(graph, writes, relaxed)
         changed += found
         if not found:
@@ -60,18 +59,22 @@ def cancel(graph: fx.Graph, *, relaxed: bool) -> Outcome:
     return Outcome(matches=changed, exact=not (relaxed and changed), moves=facts(before, counted(graph)))
 
 
-def compose_permutes(graph: fx.Graph, writes: bool) -> int:
-    """How many places changed. Every value keeps its form, so that nothing behind it can tell."""
+def _cleaned(graph: fx.Graph, writes: bool, relaxed: bool, clean_up: Callable[[Editor, fx.Node, bool], None]) -> int:
+    """`clean_up` at every move of the graph: how many places changed."""
     editor = Editor(graph, writes)
     for node in moves_of(graph):
-        if node._erased:
-            continue
-        perm = perm_of(node)
-        if perm is not None:
-            _permute(editor, node, perm)
-        elif lays_down(node):
-            _copy(editor, node)
+        if not node._erased:
+            clean_up(editor, node, relaxed)
     return editor.changed
+
+
+def _permutes(editor: Editor, node: fx.Node, relaxed: bool) -> None:
+    """Every value keeps its form, so that nothing behind it sees a difference."""
+    perm = perm_of(node)
+    if perm is not None:
+        _permute(editor, node, perm)
+    elif lays_down(node):
+        _copy(editor, node)
 
 
 def _permute(editor: Editor, node: fx.Node, perm: Perm) -> None:
@@ -123,16 +126,10 @@ def _behind_copies(node: fx.Node) -> tuple[fx.Node, Perm]:
         node = source_of(node)
 
 
-def drop_casts(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
-    """`cast(cast(x: f16, f32), f16)` is x, `cast(cast(x: f16, f32), f64)` is one cast; how many places changed."""
-    editor = Editor(graph, writes)
-    for node in moves_of(graph):
-        if not node._erased and is_cast(node):
-            _cast(editor, node, relaxed)
-    return editor.changed
-
-
-def _cast(editor: Editor, node: fx.Node, relaxed: bool) -> None:
+def _casts(editor: Editor, node: fx.Node, relaxed: bool) -> None:
+    """`cast(cast(x: f16, f32), f16)` is x, `cast(cast(x: f16, f32), f64)` is one cast."""
+    if not is_cast(node):
+        return
     source = source_of(node)
     if editor.stand_for(source, node) or not is_cast(source):
         return
@@ -151,20 +148,19 @@ def _cast(editor: Editor, node: fx.Node, relaxed: bool) -> None:
         editor.sweep([made])
 
 
-def hoist_over_reductions(graph: fx.Graph, writes: bool, relaxed: bool) -> int:
+def _reductions(editor: Editor, node: fx.Node, relaxed: bool) -> None:
     """`amax(permute(x, p), [d])` is amax(x, [p[d]]), permuted as the dimensions that are left stand."""
-    editor = Editor(graph, writes)
-    for node in [user for move in moves_of(graph) for user in move.users if drops_rank(user, relaxed)]:
-        _reduction(editor, node)
-    return editor.changed
+    for user in list(node.users):
+        if drops_rank(user, relaxed):
+            _reduction(editor, user)
 
 
 def _reduction(editor: Editor, node: fx.Node) -> None:
     source = source_of(node)
     permute = source_of(source) if is_copy(source) and len(source.users) == 1 else source
     perm = perm_of(permute)
-    alone = len(source.users) == 1 and len(permute.users) == 1
-    if perm is None or not alone or not editor.quiet(node, source, permute, source_of(permute)):
+    one_reader = len(source.users) == 1 and len(permute.users) == 1
+    if perm is None or not one_reader or not editor.quiet(node, source, permute, source_of(permute)):
         return
     base, old = source_of(permute), node.meta["val"]
     dims = sorted(perm[dim] for dim in reduced_dims(node, len(perm)))
@@ -176,8 +172,8 @@ def _reduction(editor: Editor, node: fx.Node) -> None:
     back = editor.permuted(node, node, made, order)
     if not same_form(back.meta["val"], old):
         if not old.is_contiguous():
-            editor.graph.erase_node(back) if back is not made else None
-            editor.graph.erase_node(made)
+            for new in dict.fromkeys((back, made)):
+                editor.graph.erase_node(new)
             return
         back = editor.laid_down(node, back)
     node.replace_all_uses_with(back)

@@ -50,6 +50,7 @@ class Replace(Pass):
 
     name: ClassVar[str] = "replace"
     exact: ClassVar[bool] = False
+    skips_planned: ClassVar[bool] = True
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
     patterns: tuple[str, ...] = option(BUILT_IN, "names of patterns, tried in this order")
@@ -62,17 +63,11 @@ class Replace(Pass):
             PATTERNS.get(name, "passes.replace.patterns")
 
     def run(self, request: Request) -> Outcome:
-        return self._replaced(request.graph_module.graph, check=request.check)
+        return self.rewrite(request.graph_module.graph, request.can, check=request.check)
 
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
-        return self._replaced(graph, check=False)
-
-    def _replaced(self, graph: fx.Graph, *, check: bool) -> Outcome:
-        from npucompose.graphs import is_planned
+    def rewrite(self, graph: fx.Graph, can: Capabilities, *, check: bool = False) -> Outcome:
         from npucompose.passes.replace.rewrite import replace_all
 
-        if is_planned(graph):
-            return Outcome(matches=0)
         return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns], check=check)
 
 

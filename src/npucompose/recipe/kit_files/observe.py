@@ -304,7 +304,7 @@ def _device(device: str) -> dict[str, Any]:
     }
 
 
-def told(error: BaseException) -> str:
+def error_words(error: BaseException) -> str:
     """What the first error of a chain said: torch wraps a backend's own."""
     while True:
         inner = getattr(error, "inner_exception", None) or error.__cause__

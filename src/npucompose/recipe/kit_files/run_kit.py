@@ -162,7 +162,7 @@ def main() -> int:
         try:
             found = process.observe(json.loads(arguments.observe))
         except Exception as error:  # noqa: BLE001  it is the result, in one paragraph
-            found = {"error": process.told(error)}
+            found = {"error": process.error_words(error)}
         arguments.result.write_text(json.dumps(found))
         return 0
     results = run(arguments)

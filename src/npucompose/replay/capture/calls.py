@@ -79,6 +79,9 @@ class Issue:
             self.after[node] = self.last[self.stream]
 
 
+_UNTRIED: Any = object()
+
+
 @define(kw_only=True, eq=False)
 class Calls:
     """`record(node, op, args, kwargs)` runs one operator, notes the step of a replay, if any, and gives its value."""
@@ -249,9 +252,10 @@ class Calls:
         """Found out once for each operator and form of its arguments: a model has many layers of few forms."""
         # Of torch's operators the arguments say how the results lie.
         form = (traits, form_of(numbered), None if traits.of_torch else form_of(tensors))
-        if form not in self._tried:
-            self._tried[form] = kernels.into_buffers(traits.op, mapped(real, numbered), tensors)
-        return self._tried[form]
+        call = self._tried.get(form, _UNTRIED)
+        if call is _UNTRIED:
+            call = self._tried[form] = kernels.into_buffers(traits.op, mapped(real, numbered), tensors)
+        return call
 
     def _operand(self, part: Any, numbered: tuple[Any, ...], made: list[Held]) -> Any:
         """What stands in a step for a part of an OutCall."""

@@ -99,14 +99,14 @@ class PlanTrial:
             return streams, TrialVerdict(applied=False, why=streams.why_threads or NOTHING_BESIDE)
         if self._tried is not None:
             verdict = TrialVerdict(applied=self._tried.applied, why=TOGETHER)
-            return (streams if verdict.applied else one_stream()), verdict
-        if why := _untriable(plan, before, overlapping, self.asked):
-            verdict = TrialVerdict(applied=self.asked.is_expected_to_pay, why=f"not tried: {why}")
-            return (streams if verdict.applied else one_stream()), verdict
-        other = one_stream()
-        with turns:
-            verdict = self._tried = _Race(plan, streams, other, before, self.asked).verdict()
-        return (streams if verdict.applied else other), verdict
+        elif why := _untriable(plan, before, overlapping, self.asked):
+            verdict = _by_prediction(self.asked, why)
+        else:
+            other = one_stream()
+            with turns:
+                verdict = self._tried = _Race(plan, streams, other, before, self.asked).verdict()
+            return (streams if verdict.applied else other), verdict
+        return (streams if verdict.applied else one_stream()), verdict
 
 
 def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int], asked: TrialRequest) -> str:
@@ -153,9 +153,11 @@ class _Race:
         try:
             return self._run()
         except _OutOfTime:
-            return self._by_prediction(f"{LEAST_TURNS} turns take longer than streams.trial_ms={self.asked.ms:g}")
+            return _by_prediction(
+                self.asked, f"{LEAST_TURNS} turns take longer than streams.trial_ms={self.asked.ms:g}"
+            )
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises, it must not end a capture that has succeeded
-            return self._by_prediction(f"a replay of the trial failed: {str(error).partition(chr(10))[0]}")
+            return _by_prediction(self.asked, f"a replay of the trial failed: {str(error).partition(chr(10))[0]}")
         finally:
             for way in self.ways:
                 self._lay(way, self.given)
@@ -215,8 +217,9 @@ class _Race:
         why = f"measured gain {gain:.1%} is below streams.min_gain {least:.1%}" if gain is not None and gain > 0 else ""
         return attrs.evolve(verdict, applied=False, why=why)
 
-    def _by_prediction(self, why: str) -> TrialVerdict:
-        return TrialVerdict(applied=self.asked.is_expected_to_pay, why=f"not tried: {why}")
+
+def _by_prediction(asked: TrialRequest, why: str) -> TrialVerdict:
+    return TrialVerdict(applied=asked.is_expected_to_pay, why=f"not tried: {why}")
 
 
 def _outputs(plan: Plan, memory: Memory) -> Iterator[torch.Tensor]:

@@ -112,12 +112,9 @@ class _Results:
         placed: set[int] = set()
         self._sources = [_source(k, leaf, outputs, flat_inputs, leaf_of, placed) for k, leaf in enumerate(leaves)]
         self._single = isinstance(result, torch.Tensor)
-        self._is_outputs = type(result) in (tuple, list) and _are_the_same(result, outputs)
-        self._row: type[Any] | None = (
-            type(result) if type(result) in (tuple, list) and len(result) == len(leaves) else None
-        )
-        if self._row is not None and not _are_the_same(result, leaves):
-            self._row = None
+        is_row = type(result) in (tuple, list) and _are_the_same(result, leaves)
+        self._row: type[Any] | None = type(result) if is_row else None
+        self._is_outputs = is_row and _are_the_same(result, outputs)
         self.shape: type | int | None = self._row if self._is_outputs else None
         """The type of row that all outputs come in, or the number of the only one; None where it is not so simple."""
         if self._single:

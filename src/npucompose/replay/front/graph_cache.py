@@ -37,6 +37,11 @@ from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
 
+WITHIN_A_REPLAY = (
+    "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
+    "without replay there. target.pool=graph gives each graph memory of its own."
+)
+
 
 @define(eq=False)
 class _Entry:
@@ -128,7 +133,7 @@ class GraphCache:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if self.is_within_a_replay():
-            self._warn_once("within a replay", _within_a_replay)
+            self._warn_once("within a replay", lambda: WITHIN_A_REPLAY)
             self._eager += 1
             return self._as_it_is(inputs)
         if watchers:
@@ -362,11 +367,4 @@ def _full(limit: int, inputs: Sequence[Any]) -> str:
         f"capture_limit={limit} recordings of this graph are made; new signatures, such as {signature(inputs)}, run "
         "without replay from now on. Raise capture_limit, use fewer shapes, or let them take the place of the "
         "recording used longest ago: target.when_full=replace."
-    )
-
-
-def _within_a_replay() -> str:
-    return (
-        "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
-        "without replay there. target.pool=graph gives each graph memory of its own."
     )

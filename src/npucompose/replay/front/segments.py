@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import is_planned
-from npucompose.graphs.effects import is_getitem, is_host, nodes_in, op_facts
+from npucompose.graphs.effects import is_getitem, is_host, nodes_in, op_facts, written_by
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.graphs.scopes import control
 from npucompose.replay.capture import updates
@@ -128,16 +128,8 @@ def _is_view(node: fx.Node, outside: frozenset[fx.Node]) -> bool:
 
 def _in_place_on(node: fx.Node) -> fx.Node | None:
     """The argument whose memory, as it lies there, is the node's result: x of `add_(x, y)`."""
-    found = op_facts(node)
-    if not found.writes or len(found.writes) != 1 or found.changes_metadata:
-        return None
-    target: Any = node.target
-    returned = target._schema.returns
-    at, name = found.writes[0]
-    if len(returned) != 1 or returned[0].alias_info is None or not returned[0].alias_info.is_write:
-        return None
-    argument = node.args[at] if at < len(node.args) else node.kwargs.get(name)
-    return argument if isinstance(argument, fx.Node) else None
+    found, written = op_facts(node), written_by(node)
+    return written[0] if found.in_place and len(written) == 1 and not found.changes_metadata else None
 
 
 class _Writer:

@@ -206,13 +206,6 @@ class Pin:
         return tuple(self.file.removesuffix(".whl").split("-")[-1].split("."))
 
 
-@frozen(kw_only=True)
-class Fetched:
-    tree: Path
-    already: bool
-    """It was in the cache: nothing was downloaded."""
-
-
 def pinned(
     version: str = DEFAULT_VERSION, python: str | None = None, architecture: str | None = None, pins: Path = PINS
 ) -> Pin:
@@ -240,14 +233,15 @@ def pinned(
     return Pin(version=version, python=python, architecture=architecture, **table[version][python][architecture])
 
 
-def fetch(pin: Pin) -> Fetched:
-    """The wheel's tree in the cache; downloads only what is not there. A tree is there whole or not at all."""
+def fetch(pin: Pin) -> tuple[Path, bool]:
+    """The wheel's tree in the cache, and whether it was there already: only what is not there is downloaded. A tree is
+    there whole or not at all."""
     tree = cached_tree(pin.version, pin.python, pin.architecture)
     doubt = private.doubt_within(tree, cache_dir())
     if doubt and not doubt.mine:
         raise FetchError(f"{doubt.words}: set {CACHE_VARIABLE} to a folder of your own.")
     if not doubt and (tree / _VERSION_FILE).is_file():
-        return Fetched(tree=tree, already=True)
+        return tree, True
     try:
         private.make(tree.parent, cache_dir())
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=tree.parent) as folder:
@@ -261,7 +255,7 @@ def fetch(pin: Pin) -> Fetched:
             _put(whole, tree, instead=doubt is not None)
     except OSError as error:
         raise FetchError(f"torch_npu {pin.version} cannot be unpacked into {tree.parent}: {error}.") from error
-    return Fetched(tree=tree, already=False)
+    return tree, False
 
 
 def unpack(wheel: Path, into: Path) -> None:

@@ -108,7 +108,9 @@ def graph_facts(loaded: Loaded) -> GeGraph:
             if CUBE in op.attr
         },
         super_kernels={op.name: _text(op.attr[SUPER]) for op in operators if SUPER in op.attr},
-        control_edges=tuple(_control_edges(operators)),
+        control_edges=tuple(  # an input `MatMul:-1` is an order, not a value
+            f"{source[:-3]} -> {op.name}" for op in operators for source in op.input if source.endswith(":-1")
+        ),
     )
 
 
@@ -165,12 +167,6 @@ def _inputs(operators: Iterable[Any]) -> list[Any]:
     return sorted((op for op in operators if op.type in INPUTS), key=lambda op: op.attr["index"].i)
 
 
-def _control_edges(operators: Iterable[Any]) -> Iterator[str]:
-    """An input `MatMul:-1` is an order, not a value."""
-    for op in operators:
-        yield from (f"{source[:-3]} -> {op.name}" for source in op.input if source.endswith(":-1"))
-
-
 def _described(result: Any) -> str:
     """`FLOAT [4, 16] NPU`: TorchAir writes shape and device of inputs and constants; the rest GE infers."""
     from torchair._ge_concrete_graph.ge_ir_pb2 import DataType  # pyright: ignore[reportMissingImports]
@@ -185,18 +181,14 @@ def _text(attribute: Any) -> str:
     value: Any = getattr(attribute, kind) if kind else ""
     if kind == "t":
         return _constant(value)
-    if kind == "list":
-        return f"[{', '.join(_plain(item) for _, items in value.ListFields() for item in _items(items))}]"
+    if kind == "list":  # what is repeated; the kind of its values is a number by itself
+        lists = (items for _, items in value.ListFields() if not isinstance(items, int))
+        return f"[{', '.join(_plain(item) for items in lists for item in items)}]"
     return _plain(value)
 
 
 def _plain(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else " ".join(str(value).split())
-
-
-def _items(field: Any) -> Iterable[Any]:
-    """A field of a list attribute: what is repeated; the kind of its values is a number by itself."""
-    return () if isinstance(field, int) else field
 
 
 def _constant(tensor: Any) -> str:

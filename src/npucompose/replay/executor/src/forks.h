@@ -10,7 +10,7 @@
 
 namespace npucompose {
 
-// Told of every fork(), in the child. What other threads held at that moment nobody will ever let go.
+// Is called after every fork(), in the child. What other threads held at that moment nobody will ever let go.
 class Forkable {
  public:
   Forkable(const Forkable&) = delete;

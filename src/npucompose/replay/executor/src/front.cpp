@@ -91,7 +91,7 @@ using Given = c10::ArrayRef<PyObject*>;
 
 Given items_of(const py::tuple& row) { return {PySequence_Fast_ITEMS(row.ptr()), row.size()}; }
 
-// Tells a recording, for the length of a replay, which tensors its inputs are and whose memory its results lie in, where
+// Lets a recording know, for a replay, which tensors its inputs are and whose memory its results lie in, where
 // an operator may keep one.
 class Owners {
  public:

@@ -92,7 +92,7 @@ class Recording {
   };
 
   void run_steps(std::vector<Span>* spans);
-  // Have `kernel` told when an input or output buffer moves in which one of its operands lies.
+  // Have `kernel` notified when an input or output buffer moves in which one of its operands lies.
   void follow(Kernel& kernel, const torch::jit::Stack& args);
   void follow(Kernel& kernel, const at::Tensor& operand);
 

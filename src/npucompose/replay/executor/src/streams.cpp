@@ -65,10 +65,10 @@ bool Streams::run(std::vector<Span>* spans) {
   std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Streams::part(size_t number, Seat& seat) noexcept {
+void Streams::part(size_t number, CoreWatch& watch) noexcept {
   try {
     surroundings_->take();
-    run_turns(threads_[number], seat);
+    run_turns(threads_[number], watch);
   } catch (...) {
     if (!failed_.exchange(true)) error_ = std::current_exception();
     happened_.open();
@@ -80,9 +80,9 @@ void Streams::in_child() {
   failed_.store(false);
 }
 
-void Streams::run_turns(const std::vector<Turn>& turns, Seat& seat) {
+void Streams::run_turns(const std::vector<Turn>& turns, CoreWatch& watch) {
   for (const Turn& turn : turns) {
-    seat.look();
+    watch.look();
     for (size_t event : turn.waits) await(events_[event]);
     if (failed_.load(std::memory_order_relaxed)) return;
     if (spans_) (*spans_)[turn.step].first = now_ns();

@@ -41,9 +41,9 @@ class Streams final : private Job, private Forkable {
   // What of a thread's state changes what kernels do: dispatch keys, gradients, rounding and denormals.
   class Surroundings;
 
-  void part(size_t number, Seat& seat) noexcept override;
+  void part(size_t number, CoreWatch& watch) noexcept override;
   void in_child() override;
-  void run_turns(const std::vector<Turn>& turns, Seat& seat);
+  void run_turns(const std::vector<Turn>& turns, CoreWatch& watch);
   void await(const Event& event);
 
   const std::vector<std::vector<Turn>> threads_;

@@ -26,7 +26,7 @@ OneThread::~OneThread() {
   if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(products_before_);
 }
 
-class Workers::Worker final : private Seat {
+class Workers::Worker final : private CoreWatch {
  public:
   Worker(size_t number, Gate& ended, const Caller& caller) : number_(number), ended_(ended), caller_(caller) {
     pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
@@ -92,7 +92,7 @@ class Workers::Worker final : private Seat {
     int64_t patience = 0;
     for (uint64_t turn = 1;; ++turn) {
       awaited_.pass([&] { return begun_.load() == turn; }, patience);
-      patience = spin_ns_;  // what belongs to the caller is not read once it is told that we are done
+      patience = spin_ns_;  // what belongs to the caller is not read once it knows that we are done
       look();
       job_->part(number_, *this);
       done_.store(turn);

@@ -65,7 +65,7 @@ class Gate {
 };
 
 // While it lives, kernels that this thread runs start no threads of their own. at::set_num_threads would be heard by
-// all threads that begin after it; what is told to OpenMP and MKL here is for this thread alone.
+// all threads that begin after it; what is set in OpenMP and MKL here is for this thread alone.
 class OneThread {
  public:
   OneThread();
@@ -83,17 +83,17 @@ inline std::thread::id& acting_for() {
 
 // Where a thread of a job runs. The system may move any of them while they run, the caller onto a worker's core too: for
 // as long as both stay there, they take turns on it. Looked at often, it costs next to nothing.
-class Seat {
+class CoreWatch {
  public:
-  virtual ~Seat() = default;
-  // The caller tells where it is; a worker that is there as well goes elsewhere.
+  virtual ~CoreWatch() = default;
+  // The caller says where it is; a worker that is there as well goes elsewhere.
   virtual void look() = 0;
 };
 
 // What several threads do together, each its own part; throws nothing.
 struct Job {
   virtual ~Job() = default;
-  virtual void part(size_t number, Seat& seat) noexcept = 0;
+  virtual void part(size_t number, CoreWatch& watch) noexcept = 0;
 };
 
 class Workers {
@@ -110,7 +110,7 @@ class Workers {
 
  private:
   class Worker;
-  struct Caller final : Seat {
+  struct Caller final : CoreWatch {
     std::atomic<int> core{-1};
     void look() override { core.store(sched_getcpu(), std::memory_order_relaxed); }
   };

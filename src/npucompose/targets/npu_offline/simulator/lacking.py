@@ -6,69 +6,61 @@ A name of torch_npu._C without a dot is one that the wheel's Python asks the com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 from npucompose.errors import CompileError
 
-MEMORY = "there is no device memory to count, share, move or set aside"
-FAULTS = "there is no device that could fail, be watched, stopped or tested"
-CLOCK = "there is no device whose time could be read"
-RUNTIME = "there is no CANN that would take it"
-SHARING = "there is no second process with a device to share it with"
 TENSORS = "tensors of this process lie on the CPU and have its types"
-TYPES = "the number that stands for this type is CANN's"
-TUNING = "kernels are neither built nor chosen without CANN"
 
-LACKING: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        MEMORY: (
-            "_MemPool", "_add_cached_tensor", "_free_And_Remove_DeleterFn", "_has_Standard_Deleter",
-            "_npu_NPUAllocator", "_npu_NPUAllocator_AllocatorState", "_npu_beginAllocateCurrentThreadToPool",
-            "_npu_changeCurrentAllocator", "_npu_checkPoolLiveAllocations", "_npu_customAllocator",
-            "_npu_emptyVirtAddrCache",
-            "_npu_endAllocateToPool", "_npu_getAllocator", "_npu_getAllocatorBackend", "_npu_getDeviceMemories",
-            "_npu_getMemoryFraction", "_npu_hostMemoryStats", "_npu_lock_mutex", "_npu_memoryStats",
-            "_npu_npuCachingAllocator_raw_alloc", "_npu_npuCachingAllocator_raw_delete",
-            "_npu_npuCachingAllocator_set_allocator_settings", "_npu_record_memory_history", "_npu_releasePool",
-            "_npu_resetAccumulatedHostMemoryStats", "_npu_resetAccumulatedMemoryStats", "_npu_resetPeakHostMemoryStats",
-            "_npu_resetPeakMemoryStats", "_npu_saveDevMemUsageInfo", "_npu_setMemoryFraction", "_npu_unlock_mutex",
-            "_remove_cached_tensor", "_set_cached_tensors_enabled", "_set_storage_access_error_msg",
-            "_set_storage_data_ptr_access_error_msg", "_tensors_data_ptrs_at_indices_equal",
-        ),
-        FAULTS: (
-            "_activate_npu_trace", "_check_npu_data_ptr", "_get_npu_data_unsafe_flag", "_mark_all_npu_data_ptr_unsafe",
-            "_npu_check_uce_in_memory", "_npu_getDeviceUtilizationRate", "_npu_get_uce_addr", "_npu_restart_device",
-            "_npu_set_op_timeout_ms", "_npu_stopDevice", "_npu_stress_detect", "_recovery_all_npu_stream",
-            "_set_npu_data_unsafe_flag", "_update_npu_data_ptr",
-        ),
-        CLOCK: ("_npu_sleep", "torch.npu.Event.elapsed_time", "torch.npu.Event.recorded_time"),
-        RUNTIME: (
-            "_launch_host_func", "_launch_host_func_pending", "_mstx", "_npu_finalizeDump", "_npu_initDump",
-            "_npu_setDump", "_npurt", "_profiler", "_subscribe_report", "_unsubscribe_report",
-            "torch.npu.ExternalStream",
-        ),
-        SHARING: (
-            "_distributed_c10d", "_npu_canDeviceAccessPeer", "_npu_ipc_collect", "torch.npu.Event.from_ipc_handle",
-            "torch.npu.Event.ipc_handle", "torch.npu.Event(interprocess=True)", "torch_npu.distributed",
-        ),
-        TENSORS: (
-            "torch.npu.BFloat16Tensor", "torch.npu.BoolTensor", "torch.npu.ByteTensor", "torch.npu.CharTensor",
-            "torch.npu.DoubleTensor", "torch.npu.FloatTensor", "torch.npu.HalfTensor", "torch.npu.IntTensor",
-            "torch.npu.LongTensor", "torch.npu.ShortTensor",
-        ),
-        TYPES: (
-            "_cd", "torch_npu.float4_e1m2fn_x2", "torch_npu.float4_e2m1fn_x2", "torch_npu.float8_e4m3fn",
-            "torch_npu.float8_e5m2", "torch_npu.float8_e8m0fnu", "torch_npu.hifloat8", "torch_npu.int4",
-            "torch_npu.uint8",
-        ),
-        TUNING: (
-            "ShapePolicy", "ShapeType", "_NPUShapeHandling", "_aclnn_reselect_static_kernel",
-            "_aclnn_reselect_static_kernel_with_path", "_npu_clear_fft_plan_cache", "_npu_get_fft_plan_cache_max_size",
-            "_npu_get_fft_plan_cache_size", "_npu_set_fft_plan_cache_max_size",
-        ),
-    }
-)  # fmt: skip
+LACKING: Mapping[str, tuple[str, ...]] = {
+    "there is no device memory to count, share, move or set aside": (
+        "_MemPool", "_add_cached_tensor", "_free_And_Remove_DeleterFn", "_has_Standard_Deleter",
+        "_npu_NPUAllocator", "_npu_NPUAllocator_AllocatorState", "_npu_beginAllocateCurrentThreadToPool",
+        "_npu_changeCurrentAllocator", "_npu_checkPoolLiveAllocations", "_npu_customAllocator",
+        "_npu_emptyVirtAddrCache",
+        "_npu_endAllocateToPool", "_npu_getAllocator", "_npu_getAllocatorBackend", "_npu_getDeviceMemories",
+        "_npu_getMemoryFraction", "_npu_hostMemoryStats", "_npu_lock_mutex", "_npu_memoryStats",
+        "_npu_npuCachingAllocator_raw_alloc", "_npu_npuCachingAllocator_raw_delete",
+        "_npu_npuCachingAllocator_set_allocator_settings", "_npu_record_memory_history", "_npu_releasePool",
+        "_npu_resetAccumulatedHostMemoryStats", "_npu_resetAccumulatedMemoryStats", "_npu_resetPeakHostMemoryStats",
+        "_npu_resetPeakMemoryStats", "_npu_saveDevMemUsageInfo", "_npu_setMemoryFraction", "_npu_unlock_mutex",
+        "_remove_cached_tensor", "_set_cached_tensors_enabled", "_set_storage_access_error_msg",
+        "_set_storage_data_ptr_access_error_msg", "_tensors_data_ptrs_at_indices_equal",
+    ),
+    "there is no device that could fail, be watched, stopped or tested": (
+        "_activate_npu_trace", "_check_npu_data_ptr", "_get_npu_data_unsafe_flag", "_mark_all_npu_data_ptr_unsafe",
+        "_npu_check_uce_in_memory", "_npu_getDeviceUtilizationRate", "_npu_get_uce_addr", "_npu_restart_device",
+        "_npu_set_op_timeout_ms", "_npu_stopDevice", "_npu_stress_detect", "_recovery_all_npu_stream",
+        "_set_npu_data_unsafe_flag", "_update_npu_data_ptr",
+    ),
+    "there is no device whose time could be read": (
+        "_npu_sleep", "torch.npu.Event.elapsed_time", "torch.npu.Event.recorded_time",
+    ),
+    "there is no CANN that would take it": (
+        "_launch_host_func", "_launch_host_func_pending", "_mstx", "_npu_finalizeDump", "_npu_initDump",
+        "_npu_setDump", "_npurt", "_profiler", "_subscribe_report", "_unsubscribe_report",
+        "torch.npu.ExternalStream",
+    ),
+    "there is no second process with a device to share it with": (
+        "_distributed_c10d", "_npu_canDeviceAccessPeer", "_npu_ipc_collect", "torch.npu.Event.from_ipc_handle",
+        "torch.npu.Event.ipc_handle", "torch.npu.Event(interprocess=True)", "torch_npu.distributed",
+    ),
+    TENSORS: (
+        "torch.npu.BFloat16Tensor", "torch.npu.BoolTensor", "torch.npu.ByteTensor", "torch.npu.CharTensor",
+        "torch.npu.DoubleTensor", "torch.npu.FloatTensor", "torch.npu.HalfTensor", "torch.npu.IntTensor",
+        "torch.npu.LongTensor", "torch.npu.ShortTensor",
+    ),
+    "the number that stands for this type is CANN's": (
+        "_cd", "torch_npu.float4_e1m2fn_x2", "torch_npu.float4_e2m1fn_x2", "torch_npu.float8_e4m3fn",
+        "torch_npu.float8_e5m2", "torch_npu.float8_e8m0fnu", "torch_npu.hifloat8", "torch_npu.int4",
+        "torch_npu.uint8",
+    ),
+    "kernels are neither built nor chosen without CANN": (
+        "ShapePolicy", "ShapeType", "_NPUShapeHandling", "_aclnn_reselect_static_kernel",
+        "_aclnn_reselect_static_kernel_with_path", "_npu_clear_fft_plan_cache", "_npu_get_fft_plan_cache_max_size",
+        "_npu_get_fft_plan_cache_size", "_npu_set_fft_plan_cache_max_size",
+    ),
+}  # fmt: skip
 CLASSES = frozenset({"_MemPool", "_NPUShapeHandling", "_npu_NPUAllocator"})
 """Of these the wheel makes subclasses when it is imported: what is refused is an object of them."""
 SUBMODULES = frozenset({"_cd", "_distributed_c10d", "_mstx", "_npurt", "_profiler"})

@@ -1,4 +1,4 @@
-"""Genuine option objects and names as ours: `CompilerConfig` attributes to YAML paths. Imports no vendor package."""
+"""TorchAir's option objects and names as ours: `CompilerConfig` attributes to YAML paths. Imports no vendor package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Unread:
 
 @cache
 def attributes(package: Package, torch_npu: str = REFERENCE) -> Mapping[str, OptionSpec]:
-    """{attribute path of the genuine object: leaf}; a leaf with a private and a public name is found by both."""
+    """{attribute path of the vendor's object: leaf}; a leaf with a private and a public name is found by both."""
     found: dict[str, OptionSpec] = {}
     for path, leaf in tree_of(torch_npu).items():
         if path.startswith("npugraph_ex.") == (package == "npugraph_ex"):
@@ -65,7 +65,7 @@ def set_option(
     if leaf.set_by not in ("compiler", "mode"):
         return f"it has no place in YAML: {ELSEWHERE[leaf.set_by]}"
     if leaf.kind == "bool" and value in (0, 1):
-        value = bool(value)  # the genuine class takes 0 and 1 too
+        value = bool(value)  # the vendor's class takes 0 and 1 too
     try:
         values[leaf.path] = leaf.checked(value)
     except ValueError as error:
@@ -127,7 +127,7 @@ def of_config(
 
 
 def _read(config: Any, attribute: str) -> tuple[bool, Any]:
-    """(is it there, its value): the genuine option objects keep what was set as `_value`."""
+    """(is it there, its value): the vendor's option objects keep what was set as `_value`."""
     at = config
     for part in attribute.split("."):
         if not hasattr(at, part):
@@ -138,7 +138,7 @@ def _read(config: Any, attribute: str) -> tuple[bool, Any]:
 
 
 def filter_source() -> str:
-    """The text that a script makes a filter of nodes with; npucompose gives the genuine object the same function."""
+    """The text that a script makes a filter of nodes with; npucompose gives the vendor's object the same function."""
     return inspect.getsource(node_filter).rstrip()
 
 
