@@ -143,9 +143,9 @@ def test_the_null_device_says_what_it_is() -> None:
 def test_a_tape_has_a_line_for_each_call_and_gives_outputs_of_the_right_form() -> None:
     tape = NullDevice().lower(request(traced(lambda x: ((x + 1).double().t(), 3, None), torch.ones(2, 3))))
     assert isinstance(tape, Tape)
-    assert tape.told[0].partition("(")[0] == "aten.add.Tensor"
-    assert all(") -> " in line for line in tape.told)
-    assert tape.told[0].endswith("(x_1, 1) -> add")
+    assert tape.calls[0].partition("(")[0] == "aten.add.Tensor"
+    assert all(") -> " in line for line in tape.calls)
+    assert tape.calls[0].endswith("(x_1, 1) -> add")
     assert tape.captured == []
     given = [torch.ones(2, 3)]
     turned, three, nothing = tape(given)
@@ -157,5 +157,5 @@ def test_a_tape_has_a_line_for_each_call_and_gives_outputs_of_the_right_form() -
 def test_a_tape_notes_calls_and_nothing_else() -> None:
     module = built(lambda graph, given: (graph.call_function(torch.ops.aten.relu.default, (given[0],)), 7), 2)
     tape = Tape(request(module))
-    assert tape.told == ["aten.relu.default(x0) -> relu_default"]
+    assert tape.calls == ["aten.relu.default(x0) -> relu_default"]
     assert tape([1, 2]) == [None, 7], "an output of which nothing is known"

@@ -77,7 +77,7 @@ def test_the_null_device_is_told_streams_and_events_in_order() -> None:
         torch.compile(forward, backend=made.backend, **made.compile_keywords)(torch.ones(2, 2))
     tape = made.backend.compilations[0].lowered
     assert isinstance(tape, Tape)
-    told = [line.partition("(")[0] for line in tape.told]
+    told = [line.partition("(")[0] for line in tape.calls]
     assert told.count("air.scope_enter.default") == told.count("air.scope_exit.default") == 1
     assert told.index("air.record.default") < told.index("air.wait.default")
     inside = told[told.index("air.scope_enter.default") + 1 : told.index("air.scope_exit.default")]

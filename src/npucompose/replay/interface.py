@@ -45,7 +45,6 @@ def when_full_option() -> Any:
     return option(
         "eager",
         "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
-        choices=("eager", "replace"),
     )
 
 
@@ -53,7 +52,6 @@ def when_new_option() -> Any:
     return option(
         "earned",
         "a new signature after the first two of a graph: recorded when calls have earned it, or at once",
-        choices=("earned", "at_once"),
     )
 
 
@@ -61,7 +59,6 @@ def pool_option() -> Any:
     return option(
         "model",
         "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
-        choices=("model", "graph"),
     )
 
 

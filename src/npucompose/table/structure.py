@@ -45,6 +45,8 @@ _MAPPINGS: tuple[Any, ...] = (dict, Mapping)
 
 _REFUSED = (BaseValidationError, ConfigError, ValueError, TypeError)
 
+_NOTES = (AttributeValidationNote, IterableValidationNote)
+
 _HERE = "\0"
 """The path that a class is given which makes itself: where that lies is known when the problems are reported."""
 
@@ -335,7 +337,7 @@ def _problems(error: BaseException, where: str, key: str) -> Iterator[str]:
     path = ".".join(part for part in (where, key) if part)
     if isinstance(error, BaseValidationError):
         for inner in cast("Any", error).exceptions:
-            note = next((n for n in getattr(inner, "__notes__", []) if _is_note(n)), None)
+            note = next((n for n in getattr(inner, "__notes__", []) if isinstance(n, _NOTES)), None)
             if isinstance(note, AttributeValidationNote):
                 yield from _of_field(inner, path, note.name)
             elif isinstance(note, IterableValidationNote):
@@ -356,10 +358,6 @@ def _problems(error: BaseException, where: str, key: str) -> Iterator[str]:
         text = str(error.args[0]) if error.args else type(error).__name__
         bare = key.rpartition(".")[2]
         yield (text if f"'{bare}'" in text or not key else f"'{key}': {text}") + at
-
-
-def _is_note(note: Any) -> bool:
-    return isinstance(note, (AttributeValidationNote, IterableValidationNote))
 
 
 def _of_field(error: BaseException, section: str, name: str) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Devices by name. A new target is one file, one line here, one YAML and one test."""
+"""Devices by name. A new target is one file, one line here, one YAML and one test.
+
+Here may live what compiles, places and times on a device; not how a recording works (`replay`), and no rule of options.
+"""
 
 from __future__ import annotations
 

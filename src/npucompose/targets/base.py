@@ -130,7 +130,7 @@ class Target(ABC):
         """What a pass may know of the device."""
 
     def support(self, mode: str) -> ModeSupport:
-        """What is told of a mode by `modes`; of one that cannot run here, that it can do nothing."""
+        """What `modes` says of a mode; one that cannot run here can do nothing."""
         return self.modes.get(mode, NO_SUPPORT)
 
     def check(self, mode: str) -> None:
@@ -172,7 +172,7 @@ class Target(ABC):
         """Make `request.graph_module` runnable in `request.mode`."""
 
     def synchronize(self) -> None:
-        """Return when everything told to the device is done."""
+        """Return when everything that the device was asked for is done."""
 
 
 def placed_on(built: Built, device: Any) -> Built:

@@ -88,7 +88,6 @@ class CpuTarget(Target):
     executor: ReplayExecutor = option(
         "auto",
         "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
-        choices=("auto", "native", "portable"),
     )
     when_new: WhenNew = when_new_option()
     when_full: WhenFull = when_full_option()
@@ -115,7 +114,6 @@ class CpuTarget(Target):
     linear: LinearLibrary = option(
         "auto",
         "who multiplies by frozen float32 weights in mode=max-autotune: mkl, onednn, auto: the faster, shape by shape",
-        choices=("auto", "mkl", "onednn"),
     )
 
     def capabilities(self, mode: str) -> Capabilities:

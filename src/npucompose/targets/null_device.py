@@ -1,4 +1,4 @@
-"""A device that executes nothing and records what a device would be told. For tests of everything above a device."""
+"""A device that executes nothing and records what a device would be asked. For tests of everything above a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npucompose.targets.base import ModeSupport, Target, simulated_model
 
 
 class Tape:
-    """One graph as a device would be told it: a list of "op -> name" lines, the streams and events included.
+    """One graph as a device would be asked for it: a list of "op -> name" lines, the streams and events included.
 
     Calling it returns uninitialised outputs of the right shapes: a null device has no numerics.
     """
@@ -24,7 +24,7 @@ class Tape:
         from torch import fx
 
         graph = request.graph_module.graph
-        self.told = [
+        self.calls = [
             f"{node.target}({', '.join(map(str, node.args))}) -> {node.name}"
             for node in graph.nodes
             if node.op == "call_function"

@@ -53,7 +53,7 @@ class Fork(torch.nn.Module):
 
 
 def seen(recording: Recording) -> dict[str, Any]:
-    kinds = [line.split()[0] for line in recording.told]
+    kinds = [line.split()[0] for line in recording.notes]
     return {
         "before": sorted(f"{a} < {b}" for a, b in happens_before(recording.order)),
         "streams": len({access.stream for access, _ in recording.order.history}),

@@ -123,7 +123,7 @@ def test_a_limit_is_the_streams_own_and_told_as_it_stands_before_the_next_kernel
         device.limit(second, "vector_core_num", 8)
         device.limit(first, "vector_core_num", 8)
         device.reset_limit(first)
-    assert recording.told == [
+    assert recording.notes == [
         f"limit stream {second} to 4 cube and 8 vector cores", f"limit stream {first} to 24 cube and 48 vector cores"
     ]  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_memory_that_another_stream_uses_is_noted(device: Device) -> None:
     used = torch.ones(2, 3)
     with capture(device) as recording:
         device.use(used, 7)
-    assert recording.told == ["record_stream of [2, 3] on stream 7"]
+    assert recording.notes == ["record_stream of [2, 3] on stream 7"]
     assert device.ledger.counts["record_stream"] == 1
 
 
@@ -177,7 +177,7 @@ def test_a_replay_computes_into_the_memory_of_the_capture(device: Device) -> Non
     recording, x, y = captured(device, pool=(7, 0))
     assert device.graphs == [recording]
     assert (recording.kernels, recording.replays, recording.pool) == (2, 0, (7, 0))
-    assert recording.told == ["aten.add.Tensor on stream 1", "aten.relu.default on stream 1"]
+    assert recording.notes == ["aten.add.Tensor on stream 1", "aten.relu.default on stream 1"]
     assert 0 < recording.seconds < 60
     assert device.ledger.lines == ["capture 2 kernels, pool (7, 0)"]
     x.copy_(torch.tensor([-3.0, 0.0, 4.0]))
@@ -208,7 +208,7 @@ def test_a_capture_leaves_the_world_as_it_was_and_a_replay_records_no_gradient(d
 def test_a_capture_runs_on_its_stream_and_ends_there(device: Device) -> None:
     stream = device.new_stream()
     recording, _, _ = captured(device, stream)
-    assert recording.told[0] == f"aten.add.Tensor on stream {stream}"
+    assert recording.notes[0] == f"aten.add.Tensor on stream {stream}"
     assert (device.current, device.capturing) == (0, None)
 
 
@@ -276,7 +276,7 @@ def test_only_memory_that_a_capture_makes_is_its_own(device: Device) -> None:
     assert recording.kernels == 1
     assert view.data_ptr() == x.data_ptr() + 4
     assert unsafe.data_ptr() == x.data_ptr()
-    assert recording.told == ["aten.add_.Tensor on stream 1"]
+    assert recording.notes == ["aten.add_.Tensor on stream 1"]
 
 
 def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(device: Device) -> None:
@@ -292,7 +292,7 @@ def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(devi
         assert bool(recording.order.unordered) is not waits
         assert len(recording.order.clocks) == 2
         assert len(recording.order.outside) == (1 if waits else 2)
-    assert [line.partition(" event")[0] for line in recording.told] == [
+    assert [line.partition(" event")[0] for line in recording.notes] == [
         "aten.add.Tensor on stream 4", "record", "wait", "aten.relu.default on stream 3"
     ]  # fmt: skip
 
@@ -319,7 +319,7 @@ def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: 
         device.wait(event, stream)
         device.reset(event)
         second = x + 2
-    assert recording.told[1] == f"wait external event {event.number} on stream {stream}"
+    assert recording.notes[1] == f"wait external event {event.number} on stream {stream}"
     x.fill_(10)
     recording.replay()
     assert (first.tolist(), second.tolist()) == ([11, 11], [2, 2])

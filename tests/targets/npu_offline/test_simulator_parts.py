@@ -88,7 +88,7 @@ def test_a_session_keeps_what_it_was_handed_and_runs_the_fx_graph(session: dict[
     assert device.ledger.lines == ["ge_load graph_1", *["ge_run graph_1"] * 3]
     with pytest.raises(RuntimeError, match="tuning graph_1 needs CANN's AOE"):
         graph.auto_tune(None)
-    assert graph.summary() == "stand-in: no GE"
+    assert graph.summary() == "simulator: no GE"
 
 
 def test_the_fx_graphs_arguments_are_found_among_ges_inputs() -> None:

@@ -87,8 +87,8 @@ def test_what_the_device_was_told_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     order.call(2, "relu", reads={1}, writes={2})
     told = ["record event 1", "wait event 1", "wait event 2", "wait external event 3", "limit stream", "mm", "record"]
     graphs = [
-        SimpleNamespace(seconds=0.5, kernels=2, told=told, order=order),
-        SimpleNamespace(seconds=0.25, kernels=1, told=["mm"], order=Order(clocks={1: {}})),
+        SimpleNamespace(seconds=0.5, kernels=2, notes=told, order=order),
+        SimpleNamespace(seconds=0.25, kernels=1, notes=["mm"], order=Order(clocks={1: {}})),
     ]
     monkeypatch.setattr(npu_offline, "_device", lambda: SimpleNamespace(ledger=ledger, graphs=graphs))
     assert TARGET.counts(GE) == {"captures": 0, "replays": 5}

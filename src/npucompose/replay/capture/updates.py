@@ -204,21 +204,17 @@ class _Call:
     def _places(self, arguments: dict[str, Any]) -> list[fx.Node | None] | None:
         """Where each base is written: in itself, or in a copy of it; None where it cannot be copied as it lies."""
         read = list(nodes_in([value for value in arguments.values() if not isinstance(value, _View)]))
-        places: list[fx.Node | None] = []
-        copied: list[tuple[int, fx.Node]] = []
-        for at, base in enumerate(self.bases):
-            if base is None or self._is_free(base, read):
-                places.append(base)
-                continue
-            if not _is_plain(base.meta.get("val")):
-                return None
-            places.append(None)
-            copied.append((at, base))
-        for at, base in copied:
-            with self.graph.inserting_before(self.node):
-                places[at] = copy = self.graph.call_function(aten.clone.default, (base,))
-            copy.meta = {"val": base.meta["val"].clone(), "stack_trace": self.node.meta.get("stack_trace")}
-        return places
+        copied = [base is not None and not self._is_free(base, read) for base in self.bases]
+        pairs = list(zip(self.bases, copied, strict=True))
+        if any(is_copied and base is not None and not _is_plain(base.meta.get("val")) for base, is_copied in pairs):
+            return None
+        return [self._copy_of(base) if is_copied and base is not None else base for base, is_copied in pairs]
+
+    def _copy_of(self, base: fx.Node) -> fx.Node:
+        with self.graph.inserting_before(self.node):
+            copy = self.graph.call_function(aten.clone.default, (base,))
+        copy.meta = {"val": base.meta["val"].clone(), "stack_trace": self.node.meta.get("stack_trace")}
+        return copy
 
     def _is_free(self, base: fx.Node, read: Sequence[fx.Node]) -> bool:
         """Whether nobody, not even this call by another argument, needs what lies in `base` after this call.

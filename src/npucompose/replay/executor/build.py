@@ -68,17 +68,12 @@ HELD: dict[str, str] = {
 
 def header(include: Path) -> str:
     """`held_kernels.inc` for the torch whose headers lie in `include`: includes, the table, the names it lacks."""
-    found: dict[str, str] = {}
-    lacking: list[str] = []
-    for operator, kernel in HELD.items():
-        name = operator.removeprefix("aten::").split(".")[0].rstrip("_")  # scatter_ stands beside scatter
-        path = f"ATen/ops/{name}_native.h"
-        file = include / path
-        if file.is_file() and re.search(rf"struct TORCH_API {kernel}\b", file.read_text()):
-            found[operator] = f"#include <{path}>"
-        else:
-            lacking.append(operator)
-    includes = "\n".join(dict.fromkeys(found.values()))
+    # scatter_ stands beside scatter
+    names = {operator: operator.removeprefix("aten::").split(".")[0].rstrip("_") for operator in HELD}
+    paths = {operator: f"ATen/ops/{name}_native.h" for operator, name in names.items()}
+    found = {operator: path for operator, path in paths.items() if _declares(include / path, HELD[operator])}
+    lacking = [operator for operator in HELD if operator not in found]
+    includes = "\n".join(f"#include <{path}>" for path in dict.fromkeys(found.values()))
     table = " \\\n".join(f'  X("{operator}", {HELD[operator]})' for operator in found)
     return "\n".join(
         (
@@ -90,6 +85,10 @@ def header(include: Path) -> str:
             "",
         )
     )
+
+
+def _declares(file: Path, kernel: str) -> bool:
+    return file.is_file() and re.search(rf"struct TORCH_API {kernel}\b", file.read_text()) is not None
 
 
 NAME = "npucompose_replay"

@@ -96,7 +96,6 @@ class GraphCache:
         """What all recordings on this device compute in between lies here: they replay one at a time."""
         self.last: Recording | None = None
         """The recording used last; None before the first call and after an eager one."""
-        self.capture_seconds = 0.0
         self.admission = Admission(when_new)
         self._entries: list[_Entry] = []
         """The one used last stands last."""
@@ -299,7 +298,6 @@ class GraphCache:
         self._entries.append(entry)
         self._by_glance.setdefault(glance, []).append(entry)
         self.admission.captured(glance, captured.seconds)
-        self.capture_seconds += captured.seconds
         self.last = captured
         self._steady = None  # the first replay is timed
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from attrs import define, field, frozen
@@ -119,15 +120,11 @@ def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def _most_live(blocks: Sequence[Block], sizes: Sequence[int]) -> int:
-    change: dict[int, int] = {}
+    change: Counter[int] = Counter()
     for block, size in zip(blocks, sizes, strict=True):
-        change[block.first] = change.get(block.first, 0) + size
-        change[block.last + 1] = change.get(block.last + 1, 0) - size
-    most = live = 0
-    for step in sorted(change):
-        live += change[step]
-        most = max(most, live)
-    return most
+        change[block.first] += size
+        change[block.last + 1] -= size
+    return max(accumulate(change[step] for step in sorted(change)), default=0)
 
 
 def aligned(nbytes: int) -> int:

@@ -1,4 +1,7 @@
-"""TorchAir without CANN: the genuine Python of the torch_npu wheel, on a stand-in for its compiled modules."""
+"""TorchAir without CANN: the Python of the torch_npu wheel, on a simulator for its compiled modules.
+
+Here may live the target, its wheel and what the wheel declares; what runs in place of CANN is in `simulator`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class NpuOfflineTarget(TorchairTarget):
     name: ClassVar[str] = "npu_offline"
     modes: ClassVar[Mapping[str, TorchairMode]] = {
         **MODES,
-        # A loaded GE graph comes without the FX graph that the stand-in would run in its place.
+        # A loaded GE graph comes without the FX graph that the simulator would run in its place.
         GE: evolve(MODES[GE], caches=False, numerics_note=NOT_OF_GE),
     }
     measures: ClassVar[bool] = False
@@ -85,7 +88,7 @@ class NpuOfflineTarget(TorchairTarget):
             return None
         return (
             f"compile.cache in mode={mode} needs target=npu: a cached GE graph comes without the FX graph that the "
-            "stand-in runs in its place"
+            "simulator runs in its place"
         )
 
     def platform(self) -> str:
@@ -95,7 +98,7 @@ class NpuOfflineTarget(TorchairTarget):
         return wheel.version(wheel.locate())
 
     def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """No memory figures: the stand-in gives every value memory of its own, a device's pool does not."""
+        """No memory figures: the simulator gives every value memory of its own, a device's pool does not."""
         if not self.support(backend.mode).compiles:
             return []
         return [{"seconds": graph.seconds, "kernels": graph.kernels} for graph in _device().graphs]
@@ -104,21 +107,21 @@ class NpuOfflineTarget(TorchairTarget):
         if not self.support(backend.mode).captures:
             return super().device_texts(backend)
         graphs = enumerate(_device().graphs)
-        return {f"capture_{n}.txt": "".join(f"{line}\n" for line in graph.told) for n, graph in graphs}
+        return {f"capture_{n}.txt": "".join(f"{line}\n" for line in graph.notes) for n, graph in graphs}
 
     def counts(self, mode: str) -> Mapping[str, Any]:
         device = _device()
         if self.support(mode).ge:
             return {"captures": 0, "replays": device.ledger.counts["ge_run"]}
         counted = device.ledger.counts
-        told = [line for graph in device.graphs for line in graph.told]
+        notes = [line for graph in device.graphs for line in graph.notes]
         return {
             "captures": counted["capture"],
             "replays": counted["replay"],
             "task_updates": counted["task_update"],
-            "event_records": sum(line.startswith("record") for line in told),
-            "event_waits": sum(line.startswith("wait event") for line in told),
-            "core_limits": sum(line.startswith("limit") for line in told),
+            "event_records": sum(line.startswith("record") for line in notes),
+            "event_waits": sum(line.startswith("wait event") for line in notes),
+            "core_limits": sum(line.startswith("limit") for line in notes),
             "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
             "unordered": tuple(
                 sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.order.outside)

@@ -32,10 +32,10 @@ PACKAGES = {"torchair": "", "npugraph_ex": "npugraph_ex."}
 """Package under torch_npu/dynamo -> what its paths start with here."""
 TIME_LIMIT_S = 300.0
 EXECUTED: Mapping[str, str] = {
-    "2.13.0": "every claim of tests/npu on the stand-in, with torch 2.13.0",
-    "2.14.0": "every claim of tests/npu on the stand-in, with torch 2.14.0 (73 of 73, on 2026-11-22)",
+    "2.13.0": "every claim of tests/npu on the simulator, with torch 2.13.0",
+    "2.14.0": "every claim of tests/npu on the simulator, with torch 2.14.0 (73 of 73, on 2026-11-22)",
 }
-"""{version: what was run on it}: its genuine TorchAir compiled, captured and replayed on the stand-in, and compared."""
+"""{version: what was run on it}: its TorchAir compiled, captured and replayed on the simulator, and compared."""
 
 SET_AND_READ = "the slow tests set every leaf through YAML and read it back from its objects"
 _FIXED = "_fixed_attrs"

@@ -1,1 +1,4 @@
-"""The genuine TorchAir as a target: configuration, hooks, what came out. Knows no device and no stand-in."""
+"""The vendor's TorchAir as a target: configuration, hooks, refusals, what came out.
+
+Here may live what every target on TorchAir shares; nothing of one device, and nothing of the simulator.
+"""

@@ -97,7 +97,7 @@ def hand_over(backend: Backend) -> Handed | None:
 
     That is where TorchAir has register_replacement and applies it, the pass is the last one before TorchAir's own,
     nobody wants it held to its promise (`check=per_pass`), which only the graph before and after it can tell, and
-    torch tells a check what it needs (`numbers_arrive`).
+    torch gives a check what it needs (`numbers_arrive`).
     """
     pre: PassPipeline = backend.pre
     if not pre.passes or pre.check:
@@ -172,8 +172,8 @@ class PassHooks:
     def __init__(self, backend: Backend) -> None:
         self._backend, self._can = backend, torchair_mode(backend)
         self._handed = hand_over(backend)
-        self._pre = backend.pre.as_torchair_hook(self._tell, backend.constants)
-        self._post = backend.post.as_torchair_hook(self._tell, backend.constants)
+        self._pre = backend.pre.as_torchair_hook(self._keep, backend.constants)
+        self._post = backend.post.as_torchair_hook(self._keep, backend.constants)
         self._open: Compilation | None = None
 
     @property
@@ -211,6 +211,6 @@ class PassHooks:
             self._backend.refusal = error
             raise
 
-    def _tell(self, records: Records) -> None:
+    def _keep(self, records: Records) -> None:
         assert self._open is not None
         self._open.passes = (*self._open.passes, *records)

@@ -1,6 +1,6 @@
 """What takes the place of torch_npu's C++ modules, so that the genuine TorchAir runs up to the border of CANN.
 
-For the whole life of a process: `torch_npu`, `torch.npu` and `torch.Tensor.is_npu` become the stand-in's. So it is
+For the whole life of a process: `torch_npu`, `torch.npu` and `torch.Tensor.is_npu` become the simulator's. So it is
 installed only in a process that was started for it (see `ALLOWED`); the process of a caller is never touched.
 """
 

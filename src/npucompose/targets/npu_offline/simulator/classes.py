@@ -1,7 +1,7 @@
 """The compiled base classes of torch.npu's Stream, Event, ExternalEvent and NPUGraph; the classes are the wheel's.
 
 What each method takes and gives is read from Ascend/pytorch (torch_npu/csrc/npu/Stream.cpp and Event.cpp, August 2026).
-The device runs everything in one row and remembers what it was told.
+The device runs everything in one row and remembers what it was asked.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class TaskGroups:
 
     def _tape(self, asked: str) -> list[Any]:
         if self._device.capturing is None:
-            raise RuntimeError(f"stand-in: {asked} outside a capture.")
+            raise RuntimeError(f"simulator: {asked} outside a capture.")
         return self._device.capturing.tape
 
 

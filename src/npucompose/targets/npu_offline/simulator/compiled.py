@@ -19,7 +19,7 @@ from npucompose.targets.npu_offline.simulator import classes, lacking
 from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, Device, owner_of
 
 CANN = "9.0.0"
-"""The CANN version that the stand-in says it is: the one that torch_npu 2.13.0 was released for."""
+"""The CANN version that the simulator says it is: the one that torch_npu 2.13.0 was released for."""
 KINDS = (CUBE, VECTOR)
 """What a limit counts, by the number that stands for it in a call."""
 
@@ -30,7 +30,7 @@ class DeviceProperties:
 
     name: str
     total_memory: int
-    """0 where no document tells."""
+    """0 where no document says."""
     L2_cache_size: int
     cube_core_num: int
     vector_core_num: int
@@ -148,7 +148,7 @@ def _graphs(device: Device) -> dict[str, Any]:
     groups = classes.TaskGroups(device)
 
     def scope(what: str) -> Callable[[str | None], None]:
-        return lambda name: device.tell(f"super kernel scope {what} {name or ''}".rstrip())
+        return lambda name: device.note_capture(f"super kernel scope {what} {name or ''}".rstrip())
 
     return {
         "_NPUGraph": classes.GraphBase,

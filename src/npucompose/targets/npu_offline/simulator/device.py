@@ -1,6 +1,6 @@
 """The state of the one device, and what a captured graph is on the host: capture records, replay runs the record.
 
-Streams, the capture that is open, replays that wait, a ledger of all the device was told.
+Streams, the capture that is open, replays that wait, a ledger of all that the device was asked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Event:
 
 
 class Device:
-    """Everything that the stand-in's modules share. A stream is known by its number; 0 is the default stream."""
+    """Everything that the simulator's modules share. A stream is known by its number; 0 is the default stream."""
 
     def __init__(self, soc: Soc | None = None) -> None:
         self.soc = soc or device_of(None)
@@ -71,7 +71,7 @@ class Device:
         self.options: dict[str, str] = {}
         """What torch_npu's Python set with `_npu_setOption`."""
         self.cores = {CUBE: self.soc.cube, VECTOR: self.soc.vector}
-        """As torch_npu tells the limits of a device and of a stream."""
+        """As torch_npu names the limits of a device and of a stream."""
         self._pool_numbers = itertools.count(1)
         self._stream_numbers = itertools.count(1)
         self._event_numbers = itertools.count(1)
@@ -88,7 +88,7 @@ class Device:
         held = sum(math.ceil(count / (self.soc.depth - RESERVED_TASKS)) for count in tasks if count)
         if self.captured_streams + held > self.soc.streams:
             raise RuntimeError(
-                f"stand-in: resources exhausted (207008): the captured graphs hold {self.captured_streams} streams, "
+                f"simulator: resources exhausted (207008): the captured graphs hold {self.captured_streams} streams, "
                 f"this one needs {held}, and {self.soc.name} has {self.soc.streams}."
             )
         self.captured_streams += held
@@ -141,7 +141,7 @@ class Device:
         """Tensor.record_stream: the memory is not given to another value before the stream is done with it."""
         line = f"record_stream of {list(tensor.shape)} on stream {stream}"
         self.ledger.note("record_stream", line)
-        self.tell(line)
+        self.note_capture(line)
 
     def limits(self, stream: int) -> dict[str, int]:
         """Cores on which the stream's kernels run."""
@@ -151,29 +151,29 @@ class Device:
         """torch_npu's Python sets the two kinds one after the other: the ledger and a capture say where they stand."""
         limits = {**self.limits(stream), kind: value}
         if lacking := self.soc.model().lacks(limits[CUBE], limits[VECTOR]):
-            raise RuntimeError(f"stand-in: set_stream_limit({limits[CUBE]}, {limits[VECTOR]}): {lacking}.")
+            raise RuntimeError(f"simulator: set_stream_limit({limits[CUBE]}, {limits[VECTOR]}): {lacking}.")
         self._limits[stream] = limits
-        self._tell_limit(stream, limits)
+        self._note_limit(stream, limits)
 
     def reset_limit(self, stream: int) -> None:
         self._limits.pop(stream, None)
-        self._tell_limit(stream, self.limits(stream))
+        self._note_limit(stream, self.limits(stream))
 
-    def _tell_limit(self, stream: int, limits: dict[str, int]) -> None:
+    def _note_limit(self, stream: int, limits: dict[str, int]) -> None:
         begin = f"stream {stream} to"
         line = f"{begin} {limits[CUBE]} cube and {limits[VECTOR]} vector cores"
         self.ledger.note("stream_limit", line)
         if self.capturing is None:
             return
-        told = self.capturing.told
-        if told and told[-1].startswith(f"limit {begin} "):
-            told.pop()
-        told.append(f"limit {line}")
+        notes = self.capturing.notes
+        if notes and notes[-1].startswith(f"limit {begin} "):
+            notes.pop()
+        notes.append(f"limit {line}")
 
-    def tell(self, line: str) -> None:
-        """What is neither a kernel nor an event, in the order in which a capture was told."""
+    def note_capture(self, line: str) -> None:
+        """What is neither a kernel nor an event, in the order of a capture."""
         if self.capturing is not None:
-            self.capturing.told.append(line)
+            self.capturing.notes.append(line)
 
     def advance(self, replay: Iterator[Event] | None) -> None:
         """Run a replay on to its end, or to an external event that nobody has signalled yet."""
@@ -184,7 +184,7 @@ class Device:
         """A replay that still waits would hang a device here."""
         if self._waiting:
             waits = ", ".join(map(str, self._waiting))
-            raise RuntimeError(f"stand-in: a replay waits for external event {waits}, which nobody has signalled.")
+            raise RuntimeError(f"simulator: a replay waits for external event {waits}, which nobody has signalled.")
 
 
 LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -209,8 +209,8 @@ class Recording:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.tape: list[Call | HostSignal] = []
-        self.told: list[str] = []
-        """Kernels, records and waits in the order in which the device was told, a line each."""
+        self.notes: list[str] = []
+        """Kernels, records and waits in the order in which the device got them, a line each."""
         self.blocks: dict[int, torch.UntypedStorage] = {}
         """{address: memory that was made while capturing}."""
         self.order = Order()
@@ -224,12 +224,12 @@ class Recording:
 
     def begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if self.device.capturing is not None:
-            raise RuntimeError("stand-in: a capture is open already.")
+            raise RuntimeError("simulator: a capture is open already.")
         if capture_error_mode not in MODES:
             known = ", ".join(MODES)
-            raise RuntimeError(f"stand-in: unknown capture_error_mode {capture_error_mode!r}; there are: {known}.")
+            raise RuntimeError(f"simulator: unknown capture_error_mode {capture_error_mode!r}; there are: {known}.")
         if self.device.current == 0:
-            raise RuntimeError("stand-in: a capture on the default stream; torch.npu.graph takes one of its own.")
+            raise RuntimeError("simulator: a capture on the default stream; torch.npu.graph takes one of its own.")
         self.order.begin(self.device.current)
         self._begun = perf_counter()
         self.pool = pool
@@ -292,20 +292,20 @@ class Recording:
                 self.blocks.setdefault(storage.data_ptr(), storage)
         if not call.computes:
             return
-        self.told.append(f"{call.func} on stream {call.stream}")
+        self.notes.append(f"{call.func} on stream {call.stream}")
         self.tasks.append((KERNEL, str(call.func), call.stream))
         made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
         reads = storages([*call.args, *call.kwargs.values()])
         self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
 
     def taped_record(self, event: Event, stream: int) -> None:
-        self.told.append(f"record event {event.number} on stream {stream}")
+        self.notes.append(f"record event {event.number} on stream {stream}")
         self.tasks.append((RECORD, event.number, stream))
         self.order.record(event.number, stream)
 
     def taped_wait(self, event: Event, stream: int) -> None:
         kind = "external event" if event.external else "event"
-        self.told.append(f"wait {kind} {event.number} on stream {stream}")
+        self.notes.append(f"wait {kind} {event.number} on stream {stream}")
         if event.external:
             self.tape.append(HostSignal(event=event))
         self.tasks.append((WAIT, event.number, stream))

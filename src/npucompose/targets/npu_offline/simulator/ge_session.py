@@ -88,10 +88,10 @@ class TorchNpuGraphBase:
         """TorchAir asks before every run; libge does it once."""
 
     def summary(self) -> str:
-        return "stand-in: no GE"
+        return "simulator: no GE"
 
     def auto_tune(self, packed: Any) -> None:
-        raise RuntimeError(f"stand-in: tuning {self._name} needs CANN's AOE.")
+        raise RuntimeError(f"simulator: tuning {self._name} needs CANN's AOE.")
 
     def run(self, packed: tuple[Sequence[Any], Sequence[Any] | None, Any]) -> list[Any]:
         inputs, assigned, _ = packed

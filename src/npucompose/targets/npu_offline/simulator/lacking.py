@@ -1,4 +1,4 @@
-"""What a model or TorchAir can reach of torch_npu and the stand-in has not: one list, and the sentence a user gets.
+"""What a model or TorchAir can reach of torch_npu and the simulator has not: one list, and the sentence a user gets.
 
 A name of torch_npu._C without a dot is one that the wheel's Python asks the compiled module for.
 """

@@ -1,4 +1,4 @@
-"""Puts the wheel's own Python where a host with an NPU has it, on a stand-in for torch_npu's compiled modules."""
+"""Puts the wheel's own Python where a host with an NPU has it, on a simulator for torch_npu's compiled modules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def module(name: str, made: ModuleType | None = None, **attributes: Any) -> Modu
 def install(device: Device, root: Path) -> None:
     """`root` is the wheel's torch_npu folder, whose `dynamo` holds the packages torchair and npugraph_ex."""
     if "torch_npu" in sys.modules:
-        raise RuntimeError("stand-in: torch_npu is imported in this process already.")
+        raise RuntimeError("simulator: torch_npu is imported in this process already.")
     sys.path.insert(0, str(root / "dynamo"))
     module("torchair.core._torchair", **ge_session.attributes(device))
     module("torchair.core._npu_graph_executor", GetNpuStorageSizes=lambda tensor: list(tensor.shape))

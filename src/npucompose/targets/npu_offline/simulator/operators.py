@@ -4,8 +4,8 @@
 A composite operator of torch is taken apart while a graph is traced, and some look at the tensors' device to decide
 into what: on CPU tensors scaled_dot_product_attention becomes a kernel that only the CPU has. torch_npu registers its
 own function for such an operator under the key of the NPU's autograd (torchnpugen, filt_compositeimplicitautograd_api),
-which runs before the operator reaches the tracer: the graph holds what that function calls. The process of the stand-in
-is a device whose tensors say CPU, so ours are registered for the CPU's keys.
+which runs before the operator reaches the tracer: the graph holds what that function calls. The process of the
+simulator is a device whose tensors say CPU, so ours are registered for the CPU's keys.
 
 What torch_npu decides is in C++ that the wheel brings compiled; read from Ascend/op-plugin (August 2026):
 ScaledDotProductAttentionKernelNpuOpApi.cpp and FusedSdpChoiceKernelNpuOpApi.cpp.

@@ -9,7 +9,7 @@ how many cores a kernel takes, which nobody knows without CANN: npugraph_ex's de
 events of the graph here, and no kernel that it would count.
 
 # Note [Order]
-On a device two streams run at the same time unless an event orders them; the stand-in runs everything in one row, so a
+On a device two streams run at the same time unless an event orders them; the simulator runs everything in one row, so a
 missing event would never show in the values. Vector clocks over streams and events show it.
 """
 
@@ -33,7 +33,7 @@ HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor"})
 USE = "aten::record_stream"
 """Tensor.record_stream: a note for the allocator."""
 CONTROL = ("air", "npugraph_ex")
-"""Namespaces of scopes, records and waits: they tell the device an order and compute nothing."""
+"""Namespaces of scopes, records and waits: they give the device an order and compute nothing."""
 
 
 @define(kw_only=True, eq=False)
@@ -83,7 +83,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func._schema.name == USE:
-            return func(*args, **kwargs)  # its kernel tells the device
+            return func(*args, **kwargs)  # its kernel notes it on the device
         if func._schema.name in WAITS_FOR_HOST:
             raise RuntimeError(f"{func} needs its answer on the host, which a capture cannot give.")
         written = list(_written(func, args, kwargs))
@@ -220,7 +220,7 @@ class Order:
         clock[stream] = clock.get(stream, 0) + 1
         mine = self._last[stream] = Access(stream=stream, time=clock[stream], call=name)
         if self._reached and stream not in self._reached:
-            self._reached.add(stream)  # told once
+            self._reached.add(stream)  # reported once
             self.outside.append(
                 f"{name} is called on stream {stream}, which waits for no event of the capture: it is not captured."
             )
@@ -253,7 +253,7 @@ def chrome_trace(tasks: Iterable[tuple[str, str | int, int]]) -> list[dict[str, 
     """Tasks, each (kind, kernel or event, stream), as a device dumps them; see Note [What NPUGraph.debug_dump writes].
 
     A record gets a handle of its own, which the waits after it name; an event that this graph did not record is waited
-    for by its own number, which no record has. Times are the order in which the device was told.
+    for by its own number, which no record has. Times are the order of the tasks.
     """
     handles: dict[str | int, int] = {}
     found: list[dict[str, Any]] = []
