@@ -53,7 +53,25 @@ class Imported:
 
     def yaml(self, source: str = "a script") -> str:
         """A file for `conf/experiment/`: `npucompose run --config-dir DIR experiment=NAME` reads it."""
-        return _yaml(self, source)
+        wanted = dict(self.tree)
+        chosen: dict[str, str] = {}
+        for group in CHOSEN:
+            section = wanted.get(group) or {}
+            name = str(section.get("schedule" if group == "tiling" else "name", ""))
+            if name in choices_of(group):
+                chosen[group] = name
+        base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
+        default = compose([]).tree
+        said = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
+        said += [f"note: {note}" for note in self.notes]
+        said += [f"not read: {line}" for line in self.unread]
+        # no text of a script ends its comment and begins a key
+        lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in said)]
+        overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
+        body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
+        body = {name: value for name, value in body.items() if value not in ({}, None)}
+        text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100) if body else ""
+        return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
 
 
 def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Imported:
@@ -308,28 +326,6 @@ def _checked(tree: Mapping[str, Any]) -> None:
         problems.append("passes in the recipe must be a mapping of pass names to their options.")
     if problems:
         raise ConfigError(*problems)
-
-
-def _yaml(imported: Imported, source: str) -> str:
-    wanted = dict(imported.tree)
-    chosen: dict[str, str] = {}
-    for group in CHOSEN:
-        section = wanted.get(group) or {}
-        name = str(section.get("schedule" if group == "tiling" else "name", ""))
-        if name in choices_of(group):
-            chosen[group] = name
-    base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
-    default = compose([]).tree
-    said = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
-    said += [f"note: {note}" for note in imported.notes]
-    said += [f"not read: {line}" for line in imported.unread]
-    # no text of a script ends its comment and begins a key
-    lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in said)]
-    overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
-    body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
-    body = {name: value for name, value in body.items() if value not in ({}, None)}
-    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100) if body else ""
-    return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
 
 
 def _chosen_by(default: Mapping[str, Any], group: str) -> str:
