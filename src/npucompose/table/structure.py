@@ -92,7 +92,7 @@ def _read(converter: Converter, cls: type[T], tree: Any, where: str, key: str) -
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "", leaves: Container[str] = ()) -> dict[str, Any]:
-    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists and empty mappings are values, so are `leaves`."""
+    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists, empty mappings and `leaves` are not opened."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
