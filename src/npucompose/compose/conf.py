@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -9,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from npucompose.errors import ConfigError
-from npucompose.models import MODELS
-from npucompose.passes import PASSES
 from npucompose.registry import Registry, installed, package_of
-from npucompose.targets import TARGETS
 
-WITHOUT_YAML: Mapping[str, Registry[Any]] = {"target": TARGETS, "model": MODELS, "passes": PASSES}
-"""Groups in which a name that is registered needs no file."""
+WITHOUT_YAML: Mapping[str, str] = {
+    "target": "npucompose.targets:TARGETS", "model": "npucompose.models:MODELS", "passes": "npucompose.passes:PASSES",
+}  # fmt: skip
+"""{group in which a name that is registered needs no file: its registry, which is imported when it is asked for}."""
 REGISTERED = "registered://"
 """Where choices lie that have no file."""
+
+
+def registry_of(group: str) -> Registry[Any]:
+    """Of a group in WITHOUT_YAML."""
+    return pkgutil.resolve_name(WITHOUT_YAML[group])
 
 
 def conf_dir() -> Path:
@@ -58,7 +63,7 @@ def installed_dirs() -> dict[Path, str]:
 def choices_of(group: str, dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     """The names of the YAML files of a group, over all folders, and those that need none."""
     folders = (*dirs, conf_dir(), *installed_dirs())
-    registered = WITHOUT_YAML[group].names() if group in WITHOUT_YAML else ()
+    registered = registry_of(group).names() if group in WITHOUT_YAML else ()
     return tuple(sorted({file.stem for folder in folders for file in files_of(folder / group)} | {*registered}))
 
 

@@ -23,7 +23,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import OmegaConf, flag_override
 
-from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, installed_dirs
+from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, installed_dirs, registry_of
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.references import escaped, resolved
@@ -145,18 +145,18 @@ class Registered(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, _, name = config_path.rpartition("/")
-        return group in WITHOUT_YAML and name in WITHOUT_YAML[group]
+        return group in WITHOUT_YAML and name in registry_of(group)
 
     def load_config(self, config_path: str) -> Any:
         group, _, name = config_path.rpartition("/")
         content = {name: {}} if group == "passes" else {"name": name}
-        package = WITHOUT_YAML[group].package(name)
+        package = registry_of(group).package(name)
         return ConfigResult(
             config=OmegaConf.create(content), path=REGISTERED, provider=package, header={"package": None}
         )
 
     def list(self, config_path: str, results_filter: Any) -> list[str]:
-        return [*WITHOUT_YAML[config_path].names()]
+        return [*registry_of(config_path).names()]
 
 
 class GuardedRepository(ConfigRepository):

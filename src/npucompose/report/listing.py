@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
-from npucompose.compose.conf import WITHOUT_YAML, files_of
+from npucompose.compose.conf import WITHOUT_YAML, files_of, registry_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown, visible
 from npucompose.registry import OURS, Registry
@@ -85,7 +85,7 @@ def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None
         for file in files_of(root / folder)
     }
     if folder in WITHOUT_YAML:
-        found |= {entry.name: entry for entry in registered(WITHOUT_YAML[folder], but=found)}
+        found |= {entry.name: entry for entry in registered(registry_of(folder), but=found)}
     return tuple(found[name] for name in sorted(found))
 
 
