@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from npucompose.experiment.sweep.run import (
     PointEntry,
     PointFolder,
     PointLedger,
-    beginner,
+    PointRun,
     executor_of,
     exit_status,
     kept,
@@ -100,7 +101,12 @@ def run_search(
     trials = _Trials(question, study, ledger, listen, folder)
     ends = ledger.ends([trial.key for trial in study.told])
     with executor_of(question.executor, folder) as executor:
-        begin = beginner(store, ledger, lambda point: PointFolder.from_name(folder, name(point), point))
+        begin = partial(
+            PointRun.begin,
+            folder_of=lambda point: PointFolder.from_name(folder, name(point), point),
+            store=store,
+            ledger=ledger,
+        )
         Loop(executor, ledger, begin, listen).run(trials)
     return {**ends, **trials.ends}, study
 
