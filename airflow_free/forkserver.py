@@ -32,7 +32,7 @@ from attrs import asdict, field, frozen
 
 from airflow_free.errors import OrchestratorError, exit_status_of, paragraph
 from airflow_free.outcome import GRACE_S, STACK_SIGNAL, Limits
-from airflow_free.processes import adopt_orphans, below
+from airflow_free.processes import adopt_orphans, below, child_bell
 from airflow_free.supervisor import ENDING_S, supervise
 
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
@@ -149,11 +149,7 @@ class _Server:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.supervisors: set[int] = set()
-        self.bell_out, self.bell_in = os.pipe()
-        for end in (self.bell_out, self.bell_in):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(self.bell_in, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the default would ring no bell
+        self.bell_out, self.bell_in = child_bell()
         adopt_orphans()
 
     def serve(self) -> None:

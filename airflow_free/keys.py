@@ -34,7 +34,7 @@ def plain(value: Any, where: str = "") -> Any:
     kind = type(value)
     if kind is str or kind is bool or kind is int or value is None:
         return value
-    if kind is dict:  # before the general questions below: a key asks this of thousands of values
+    if kind is dict or isinstance(value, Mapping):  # before the other questions: a key asks this of thousands of values
         return {str(name): plain(item, f"{where}.{name}") for name, item in value.items()}
     if isinstance(value, bool | str | int) and not isinstance(value, Enum):
         return value
@@ -48,8 +48,6 @@ def plain(value: Any, where: str = "") -> Any:
         return str(value)
     if attrs.has(type(value)):
         return {f.name: plain(getattr(value, f.name), f"{where}.{f.name}") for f in attrs.fields(type(value))}
-    if isinstance(value, Mapping):
-        return {str(name): plain(item, f"{where}.{name}") for name, item in value.items()}
     if isinstance(value, set | frozenset):
         return sorted((plain(item, where) for item in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -58,17 +56,13 @@ def plain(value: Any, where: str = "") -> Any:
 
 
 def canonical(value: Any) -> str:
-    """One text for equal values.
+    """One text for equal plain values.
 
     # Note [Mappings keep their order in a key]
     The order of `passes` is the order in which they run, so `{a, b}` and `{b, a}` must not share a key. Sorting
     everything but that one field would be right until the next ordered mapping; keeping the order costs at most a
     second run of the same thing. What has no order (versions, code, device) is sorted where the key is made.
     """
-    return _written(plain(value))
-
-
-def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -78,7 +72,7 @@ def digest(value: Any) -> str:
 
 
 def _digest_of_plain(value: Any) -> str:
-    return hashlib.sha256(_written(value).encode()).hexdigest()
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def code_digests(

@@ -174,24 +174,20 @@ def outcome_of(channel: WorkerChannel, report: ExitReport, limits: Limits, time_
     if final is not None and final.error is not None:
         return _failure(final.error)
     exit_signal = _signal_name(-returncode) if returncode is not None and returncode < 0 else None
+    status, words = "crashed", f"the worker died of {exit_signal} and sent no result."
     if report.memory is not None:
-        words = (
-            f"the worker was killed: it used {report.memory / MIB:.0f} MiB, and {limits.memory_name} is "
-            f"{(limits.memory_bytes or 0) / MIB:g}."
-        )
-        return Outcome(status="memory_limit", error=words, exit_status=3, exit_signal=exit_signal)
-    if time_limit_s is not None:
-        words = f"the worker was killed at its time limit of {time_limit_s:g} s."
-        return Outcome(status="timeout", error=words, exit_status=3, exit_signal=exit_signal)
-    if returncode is None:
+        used, limit = report.memory / MIB, (limits.memory_bytes or 0) / MIB
+        status = "memory_limit"
+        words = f"the worker was killed: it used {used:.0f} MiB, and {limits.memory_name} is {limit:g}."
+    elif time_limit_s is not None:
+        status, words = "timeout", f"the worker was killed at its time limit of {time_limit_s:g} s."
+    elif returncode is None:
         words = "the process that watches the worker was killed, and the worker with it."
     elif exit_signal is None:
         words = f"the worker ended with exit status {returncode} and sent no result."
-    else:
-        words = f"the worker died of {exit_signal} and sent no result."
-        if exit_signal == "SIGKILL":
-            words += " Somebody killed it, or the system did because memory ran out."
-    return Outcome(status="crashed", error=words, exit_status=3, exit_signal=exit_signal)
+    elif exit_signal == "SIGKILL":
+        words += " Somebody killed it, or the system did because memory ran out."
+    return Outcome(status=status, error=words, exit_status=3, exit_signal=exit_signal)
 
 
 def _failure(error: Mapping[str, Any]) -> Outcome:

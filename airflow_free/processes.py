@@ -96,6 +96,16 @@ def die_with(parent: int) -> None:
         sys.exit(f"the parent process {parent} is gone")
 
 
+def child_bell() -> tuple[int, int]:
+    """A pipe, both ends never waited for, into which a byte falls whenever a child of this process ends."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the default would ring no bell
+    return ends
+
+
 def adopt_orphans() -> None:
     """Have the orphans below this process come to it (Linux)."""
     if sys.platform == "linux":

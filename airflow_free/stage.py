@@ -195,26 +195,13 @@ class Runner:
     environment: Mapping[str, Any] = field(factory=dict[str, Any])
     provenance: Mapping[str, Any] = field(factory=dict[str, Any])
 
-    def run(
-        self,
-        order: Sequence[Stage[Live]],
-        keys: Mapping[str, str],
-        live: Live,
-        *,
-        on_finished: Callable[[Finished], None] | None = None,
-    ) -> tuple[Finished, ...]:
+    def run(self, order: Sequence[Stage[Live]], keys: Mapping[str, str], live: Live) -> tuple[Finished, ...]:
         """Run what has no record, in the order given, and return all in that order.
 
         Facts of a stage that ran are read back from what was written, so that a first and a second run return equal
         values. StageFailed leaves the records of the stages before it.
         """
-        done: list[Finished] = []
-        for stage in order:
-            finished = self._one(stage, keys[stage.name], live)
-            done.append(finished)
-            if on_finished is not None:
-                on_finished(finished)
-        return tuple(done)
+        return tuple(self._one(stage, keys[stage.name], live) for stage in order)
 
     def _one(self, stage: Stage[Live], key: str, live: Live) -> Finished:
         record = self.store.read(stage.name, key)

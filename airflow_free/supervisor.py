@@ -60,11 +60,7 @@ class _Supervisor:
         self.orders = b""
 
     def run(self, work: Callable[[], NoReturn], answers: int) -> None:
-        bell_out, bell_in = os.pipe()
-        for end in (bell_out, bell_in):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(bell_in, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        bell_out, bell_in = processes.child_bell()
         self.cgroup = processes.make_group(self.program)
         printed, prints = os.pipe()
         supervisor = os.getpid()

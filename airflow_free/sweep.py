@@ -1,7 +1,7 @@
 """Runs the points of a sweep: every end goes into the ledger at once, and no way to be killed loses one.
 
     loop = Loop(executor, ledger, begin, listen)
-    ends = loop.run(Queue(points))        # {key: Entry}
+    ends = loop.run(Source(points))        # {key: Entry}
 
 Where points come from, and what a run of one leaves behind, a project says in a `Source` and a `PointRun`.
 """
@@ -9,7 +9,6 @@ Where points come from, and what a run of one leaves behind, a project says in a
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -73,25 +72,20 @@ class PointRun(Protocol[E_co]):
         ...
 
 
-class Source(ABC):
-    """Where the points of a loop come from: a plan, or a search that learns from their ends."""
+class Source:
+    """Where the points of a loop come from: a plan, in its order; or, in a class below this one, a search that learns
+    from their ends.
+    """
 
-    @abstractmethod
+    def __init__(self, points: Iterable[Point[Any]] = ()) -> None:
+        self._left = iter(points)
+
     def ask(self) -> Point[Any] | None:
         """The next point to run, a legal one; None when there is none before another has ended, or at all."""
+        return next(self._left, None)
 
     def ended(self, point: Point[Any], entry: Any) -> None:
         """A point that was asked for has ended."""
-
-
-class Queue(Source):
-    """The points of a plan, in their order."""
-
-    def __init__(self, points: Iterable[Point[Any]]) -> None:
-        self.points = iter(points)
-
-    def ask(self) -> Point[Any] | None:
-        return next(self.points, None)
 
 
 def membership(points: Sequence[Point[Any]]) -> str:

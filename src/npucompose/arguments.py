@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
+
+from attrs import evolve, field, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.version import __version__
@@ -30,170 +32,241 @@ class ArgumentParser(argparse.ArgumentParser):
             raise ConfigError(unknown(kind, str(value), [str(choice) for choice in action.choices]))
 
 
+@frozen
+class Argument:
+    """As argparse takes it; `choices` may be a function, called when the command is asked for."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    one_of: bool = False
+    """Such arguments of a command exclude each other."""
+
+
+@frozen(kw_only=True)
+class Command:
+    about: str
+    act: str = ""
+    """The function, "module:function"; empty for what is not called by its arguments."""
+    arguments: tuple[Argument, ...] = ()
+    actions: Mapping[str, Command] = field(factory=dict[str, "Command"])
+    """Commands below it, in its place."""
+
+
 def command_line(asked: str | None) -> argparse.ArgumentParser:
     """Every command; only the one that is asked for brings its arguments: `doctor` loads no table of `list`."""
     parser = ArgumentParser(prog="npucompose", description="YAML in, a verified compiled graph out.")
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (declare, about) in COMMANDS.items():
-        command = commands.add_parser(name, help=about)
+    for name, command in COMMANDS.items():
+        inner = commands.add_parser(name, help=command.about)
         if name == asked:
-            declare(command)
+            _declare(inner, command)
     return parser
 
 
-def _acting(name: str) -> Callable[[argparse.Namespace], int]:
-    """The function that "module:function" names, imported when it is called."""
-    return lambda arguments: pkgutil.resolve_name(name)(arguments)
+def _declare(parser: argparse.ArgumentParser, command: Command) -> None:
+    excluding = any(one.one_of for one in command.arguments)
+    group = parser.add_mutually_exclusive_group() if excluding else parser
+    for one in command.arguments:
+        settings = dict(one.settings)
+        if callable(settings.get("choices")):
+            settings["choices"] = settings["choices"]()
+        (group if one.one_of else parser).add_argument(*one.names, **settings)
+    if command.actions:
+        actions = parser.add_subparsers(required=True, metavar="ACTION")
+        for name, action in command.actions.items():
+            _declare(actions.add_parser(name, help=action.about), action)
+    else:
+        parser.set_defaults(act=lambda arguments: pkgutil.resolve_name(command.act)(arguments))
 
 
-def _experiment(parser: argparse.ArgumentParser, act: str, *, other_file: bool = True) -> None:
-    parser.add_argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-    _config_dir(parser)
-    if other_file:
-        parser.add_argument("--config-name", "-cn", default="config", help="another file than config.yaml")
-    parser.set_defaults(act=_acting(act))
+def _argument(*names: str, **settings: Any) -> Argument:
+    return Argument(names, settings)
 
 
-def _config_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
+def _flag(name: str, about: str) -> Argument:
+    return Argument((name,), {"action": "store_true", "help": about})
 
 
-def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", help="the experiment; Hydra reads them")
+def _one_of(*arguments: Argument) -> tuple[Argument, ...]:
+    return tuple(evolve(one, one_of=True) for one in arguments)
 
 
-def _explain(parser: argparse.ArgumentParser) -> None:
-    """`npucompose explain experiment=fa_path4`, `npucompose explain --log run.log --dump ge_proto_00000012.txt`."""
-    _experiment(parser, "npucompose.experiment.explain:act")
-    files = "; without overrides nothing is compiled and only the file speaks"
-    for flag, what in (("--log", "a log of TorchAir, GE, torch"), ("--dump", "a dump of a GE graph")):
-        parser.add_argument(flag, action="append", default=[], metavar="FILE", help=what + files)
-    parser.add_argument(
-        "--options", action="store_true", help="instead: every value of the experiment, and who said so"
-    )
-    parser.add_argument("--under", default="", metavar="PATH", help="with --options: those below this path")
-    parser.add_argument("--adapt", action="store_true", help="what the rules of adapt=… would do, as a diff; a dry run")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-
-
-def _list(parser: argparse.ArgumentParser) -> None:
+def _kinds() -> tuple[str, ...]:
     from npucompose.report.listing import kinds
 
-    about = "a group, as `mode` or `modes`; keys; options (TorchAir's); socs"
-    parser.add_argument("kind", choices=kinds(), metavar="KIND", help=about)
-    _config_dir(parser)
-    parser.add_argument("--under", default="", metavar="PATH", help="options only: the subtree below this path")
-    version = "options only: of this version (default: the one found, or 2.13.0)"
-    parser.add_argument("--torch-npu", metavar="VERSION", help=version)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--yaml", action="store_true", help="options only: conf/compiler as the table has it")
-    parser.set_defaults(act=_acting("npucompose.cli:list_choices"))
+    return kinds()
 
 
-def _doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.set_defaults(act=_acting("npucompose.cli:doctor"))
-
-
-def _fetch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("package", choices=("torch_npu",), help="what to fetch")
-    parser.add_argument("--version", help="any that pip's index has (default: 2.13.0, on which execution is proven)")
-    parser.add_argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)")
-    parser.add_argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)")
-    parser.set_defaults(act=_acting("npucompose.cli:fetch"))
-
-
-def _bisect(parser: argparse.ArgumentParser) -> None:
-    _experiment(parser, "npucompose.experiment.bisect:act", other_file=False)
-
-
-def _report(parser: argparse.ArgumentParser) -> None:
+def _sortable() -> tuple[str, ...]:
     from npucompose.results.record import MEASURED
 
-    parser.add_argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)")
-    parser.add_argument("--diff", action="store_true", help="what differs between two runs, and who said so")
-    parser.add_argument("--sort", default="p50_us", choices=(*MEASURED, "status"), help="by which figure")
-    parser.add_argument("--descending", action="store_true", help="the largest first")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="so many lines; 0: all (default: 50)")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="for a pull request")
-    form.add_argument("--csv", action="store_true", help="for a spreadsheet")
-    form.add_argument("--json", action="store_true", help="with --diff: the differences as JSON")
-    page = "one page: table, Pareto plots, differences between any two runs"
-    form.add_argument("--html", metavar="FILE", type=Path, help=page)
-    parser.set_defaults(act=_acting("npucompose.experiment.sweep.report:act"))
+    return (*MEASURED, "status")
 
 
-def _completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
-    parser.set_defaults(act=_acting("npucompose.completion:act"))
+OVERRIDES = _argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
+OTHER_FILE = _argument("--config-name", "-cn", default="config", help="another file than config.yaml")
+EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
+AS_JSON = _flag("--json", "as JSON")
+TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
+OUT = _argument("--out", metavar="FILE", help="write here and not on the screen")
+LOCK = _argument("lock", type=Path, help="the file, or a run's folder")
+ALONE = "; without overrides nothing is compiled and only the file speaks"
 
-
-def _device_kit(parser: argparse.ArgumentParser) -> None:
-    words = "a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json"
-    parser.add_argument("words", nargs="+", metavar="FILE", help=words)
-    out = f"of the kit (default: {KIT_OUT}); of what is read: .npucompose/device"
-    parser.add_argument("--out", metavar="FOLDER", help=out)
-    _config_dir(parser)
-    _trust(parser)
-    parser.set_defaults(act=_acting("npucompose.experiment.device_kit:act"))
-
-
-def _trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trust", action="store_true", help="import the model that the recipe names (model=python)")
-
-
-def _recipe(parser: argparse.ArgumentParser) -> None:
-    """lock, show, verify; eject, import, export, migrate."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    ejected = actions.add_parser("eject", help="the plain Python script (torch, torch_npu, torchair) of an experiment")
-    _experiment(ejected, "npucompose.recipe.command:eject")
-    imported = actions.add_parser("import", help="the YAML of a script that uses TorchAir; the script is not run")
-    imported.add_argument("file", help="the script")
-    imported.add_argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)")
-    imported.set_defaults(act=_acting("npucompose.recipe.command:import_"))
-    exported = actions.add_parser("export", help="the same for another project, and what has no equivalent there")
-    exported.add_argument("--to", required=True, help="which project: vllm-ascend")
-    _experiment(exported, "npucompose.recipe.command:export")
-    for action in (ejected, imported, exported):
-        action.add_argument("--out", metavar="FILE", help="write here and not on the screen")
-    migrated = actions.add_parser("migrate", help="what changes in a recipe between two versions of torch_npu")
-    migrated.add_argument("file", type=Path, help="the YAML of an experiment")
-    migrated.add_argument("--to", required=True, metavar="VERSION", help="the version that it shall run on")
-    since = "the version that it was written for (default: what it says, or 2.13.0)"
-    migrated.add_argument("--since", metavar="VERSION", help=since)
-    migrated.set_defaults(act=_acting("npucompose.recipe.command:migrate"))
-    _locks(actions)
-
-
-def _locks(actions: Any) -> None:
-    locked = actions.add_parser("lock", help="run an experiment, write recipe.lock.yaml: what ran and what came of it")
-    _experiment(locked, "npucompose.experiment.verify:act_lock", other_file=False)
-    locked.add_argument("--out", metavar="FILE", default=RECIPE_OUT, help=f"default: {RECIPE_OUT}")
-    shown = actions.add_parser("show", help="what a recipe.lock.yaml says")
-    shown.set_defaults(act=_acting("npucompose.experiment.verify:act_show"))
-    verified = actions.add_parser("verify", help="run a recipe.lock.yaml here: what differs, does the result hold?")
-    against = "run nothing: compare with this recipe, or refuse what this result file of a device refutes"
-    verified.add_argument("--against", metavar="FILE", help=against)
-    tolerance = "of the speed-up that may be missing (default 0.2)"
-    verified.add_argument("--tolerance", type=float, default=0.2, help=tolerance)
-    _trust(verified)
-    verified.set_defaults(act=_acting("npucompose.experiment.verify:act_verify"))
-    for action in (shown, verified):
-        action.add_argument("lock", type=Path, help="the file, or a run's folder")
-
-
-COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
-    "run": (_run, "compose, compile, capture, replay, benchmark: group=choice key=value …"),
-    "explain": (_explain, "why a graph would sink or not; who set which option; runs no stage"),
-    "list": (_list, "what can be chosen"),
-    "doctor": (_doctor, "what this machine can do"),
-    "fetch": (_fetch, "download the genuine torch_npu wheel for target=npu_offline"),
-    "bisect": (_bisect, "the first pass that breaks an experiment"),
-    "report": (_report, "runs beside each other, or what differs between two"),
-    "completion": (_completion, "what a shell needs to complete commands, groups, choices, keys"),
-    "device-kit": (_device_kit, "plain scripts that prove a recipe on an NPU; read what came back"),
-    "recipe": (_recipe, "an experiment out of npucompose, and in again"),
+EXPLAIN = (
+    *EXPERIMENT,
+    _argument("--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE, torch{ALONE}"),
+    _argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{ALONE}"),
+    _flag("--options", "instead: every value of the experiment, and who said so"),
+    _argument("--under", default="", metavar="PATH", help="with --options: those below this path"),
+    _flag("--adapt", "what the rules of adapt=… would do, as a diff; a dry run"),
+    AS_JSON,
+)
+LIST = (
+    _argument(
+        "kind", choices=_kinds, metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's); socs"
+    ),
+    ADDED,
+    _argument("--under", default="", metavar="PATH", help="options only: the subtree below this path"),
+    _argument(
+        "--torch-npu",
+        metavar="VERSION",
+        help="options only: of this version (default: the one found, or 2.13.0)",
+    ),
+    *_one_of(AS_JSON, _flag("--yaml", "options only: conf/compiler as the table has it")),
+)
+FETCH = (
+    _argument("package", choices=("torch_npu",), help="what to fetch"),
+    _argument("--version", help="any that pip's index has (default: 2.13.0, on which execution is proven)"),
+    _argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)"),
+    _argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)"),
+)
+REPORT = (
+    _argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)"),
+    _flag("--diff", "what differs between two runs, and who said so"),
+    _argument("--sort", default="p50_us", choices=_sortable, help="by which figure"),
+    _flag("--descending", "the largest first"),
+    _argument("--limit", type=int, default=50, metavar="N", help="so many lines; 0: all (default: 50)"),
+    *_one_of(
+        _flag("--markdown", "for a pull request"),
+        _flag("--csv", "for a spreadsheet"),
+        _flag("--json", "with --diff: the differences as JSON"),
+        _argument(
+            "--html",
+            metavar="FILE",
+            type=Path,
+            help="one page: table, Pareto plots, differences between any two runs",
+        ),
+    ),
+)
+DEVICE_KIT = (
+    _argument(
+        "words",
+        nargs="+",
+        metavar="FILE",
+        help="a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json",
+    ),
+    _argument("--out", metavar="FOLDER", help=f"of the kit (default: {KIT_OUT}); of what is read: .npucompose/device"),
+    ADDED,
+    TRUST,
+)
+RECIPE = {
+    "eject": Command(
+        about="the plain Python script (torch, torch_npu, torchair) of an experiment",
+        act="npucompose.recipe.command:eject",
+        arguments=(*EXPERIMENT, OUT),
+    ),
+    "import": Command(
+        about="the YAML of a script that uses TorchAir; the script is not run",
+        act="npucompose.recipe.command:import_",
+        arguments=(
+            _argument("file", help="the script"),
+            _argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)"),
+            OUT,
+        ),
+    ),
+    "export": Command(
+        about="the same for another project, and what has no equivalent there",
+        act="npucompose.recipe.command:export",
+        arguments=(_argument("--to", required=True, help="which project: vllm-ascend"), *EXPERIMENT, OUT),
+    ),
+    "migrate": Command(
+        about="what changes in a recipe between two versions of torch_npu",
+        act="npucompose.recipe.command:migrate",
+        arguments=(
+            _argument("file", type=Path, help="the YAML of an experiment"),
+            _argument("--to", required=True, metavar="VERSION", help="the version that it shall run on"),
+            _argument(
+                "--since",
+                metavar="VERSION",
+                help="the version that it was written for (default: what it says, or 2.13.0)",
+            ),
+        ),
+    ),
+    "lock": Command(
+        about="run an experiment, write recipe.lock.yaml: what ran and what came of it",
+        act="npucompose.experiment.verify:act_lock",
+        arguments=(
+            OVERRIDES,
+            ADDED,
+            _argument("--out", metavar="FILE", default=RECIPE_OUT, help=f"default: {RECIPE_OUT}"),
+        ),
+    ),
+    "show": Command(
+        about="what a recipe.lock.yaml says", act="npucompose.experiment.verify:act_show", arguments=(LOCK,)
+    ),
+    "verify": Command(
+        about="run a recipe.lock.yaml here: what differs, does the result hold?",
+        act="npucompose.experiment.verify:act_verify",
+        arguments=(
+            _argument(
+                "--against",
+                metavar="FILE",
+                help="run nothing: compare with this recipe, or refuse what this result file of a device refutes",
+            ),
+            _argument("--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"),
+            TRUST,
+            LOCK,
+        ),
+    ),
+}
+COMMANDS = {
+    "run": Command(
+        about="compose, compile, capture, replay, benchmark: group=choice key=value …",
+        arguments=(_argument("overrides", nargs="*", help="the experiment; Hydra reads them"),),
+    ),
+    "explain": Command(
+        about="why a graph would sink or not; who set which option; runs no stage",
+        act="npucompose.experiment.explain:act",
+        arguments=EXPLAIN,
+    ),
+    "list": Command(about="what can be chosen", act="npucompose.cli:list_choices", arguments=LIST),
+    "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=(AS_JSON,)),
+    "fetch": Command(
+        about="download the genuine torch_npu wheel for target=npu_offline",
+        act="npucompose.cli:fetch",
+        arguments=FETCH,
+    ),
+    "bisect": Command(
+        about="the first pass that breaks an experiment",
+        act="npucompose.experiment.bisect:act",
+        arguments=(OVERRIDES, ADDED),
+    ),
+    "report": Command(
+        about="runs beside each other, or what differs between two",
+        act="npucompose.experiment.sweep.report:act",
+        arguments=REPORT,
+    ),
+    "completion": Command(
+        about="what a shell needs to complete commands, groups, choices, keys",
+        act="npucompose.completion:act",
+        arguments=(_argument("shell", choices=("bash", "zsh", "fish"), help="which shell"),),
+    ),
+    "device-kit": Command(
+        about="plain scripts that prove a recipe on an NPU; read what came back",
+        act="npucompose.experiment.device_kit:act",
+        arguments=DEVICE_KIT,
+    ),
+    "recipe": Command(about="an experiment out of npucompose, and in again", actions=RECIPE),
 }

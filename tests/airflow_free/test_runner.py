@@ -8,7 +8,7 @@ import pytest
 from bakery import BAKERY, EXPERIMENT, Kitchen, ingredients
 
 from airflow_free.errors import InvalidRequest, OrchestratorError
-from airflow_free.stage import Event, Finished, Runner, Stage, StageFailed
+from airflow_free.stage import Event, Runner, Stage, StageFailed
 from airflow_free.store import Record, Store
 
 ORDER = BAKERY.order(["taste"])
@@ -82,13 +82,12 @@ def test_facts_of_a_run_look_as_they_will_when_they_are_read(runner: Runner) -> 
 
 
 def test_a_failing_stage_is_named_and_earlier_records_stay(runner: Runner, events: list[Event]) -> None:
-    heard: list[Finished] = []
     with pytest.raises(StageFailed, match="stage 'taste' failed: ValueError: too much") as caught:
-        runner.run(ORDER, KEYS, Kitchen("raise"), on_finished=heard.append)
+        runner.run(ORDER, KEYS, Kitchen("raise"))
     assert (caught.value.stage, caught.value.exit_status) == ("taste", 3)
     assert isinstance(caught.value.__cause__, ValueError)
     assert set(written(runner)) == {"knead", "bake"}
-    assert [one.stage for one in heard] == ["knead", "bake"]
+    assert [event.stage for event in events if event.kind == "finished"] == ["knead", "bake"]
     assert events[-1].kind == "failed"
     done = runner.run(ORDER, KEYS, Kitchen())
     assert [one.stage for one in done if not one.reused] == ["taste"]

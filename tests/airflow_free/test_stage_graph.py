@@ -60,9 +60,9 @@ def test_two_stages_of_one_name_are_refused() -> None:
 
 
 def test_a_stage_that_measures_is_refused_where_a_time_means_nothing() -> None:
-    with pytest.raises(InvalidRequest, match=r"a stand-in has no speed; stage taste measures @ pipeline.stages"):
-        BAKERY.order(["taste"], where="pipeline.stages", cannot_measure="a stand-in has no speed")
-    assert names(BAKERY.order(["bake"], cannot_measure="a stand-in has no speed")) == ["knead", "bake"]
+    with pytest.raises(InvalidRequest, match=r"a simulator has no speed; stage taste measures @ pipeline.stages"):
+        BAKERY.order(["taste"], where="pipeline.stages", cannot_measure="a simulator has no speed")
+    assert names(BAKERY.order(["bake"], cannot_measure="a simulator has no speed")) == ["knead", "bake"]
 
 
 @given(st.data())

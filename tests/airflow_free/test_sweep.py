@@ -18,7 +18,7 @@ from airflow_free.executors.local import LocalExecutor
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.store import Store
-from airflow_free.sweep import Loop, Point, Queue, SweepEvent
+from airflow_free.sweep import Loop, Point, Source, SweepEvent
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,7 +112,7 @@ def sweep(folder: Path, *faults: str) -> tuple[dict[str, Entry], list[SweepEvent
 
     with Ledger.open(folder) as there, LocalExecutor(folder, jobs=2) as executor:
         loop: Loop[Entry] = Loop(executor, there, begin, events.append)
-        ends = loop.run(Queue(points))
+        ends = loop.run(Source(points))
         assert there.ends(list(ends)) == ends
         assert {one.key for one in there.entries()} == set(ends)
         for _, overrides, values in there.rows((), ("weight",), ["ok"]):

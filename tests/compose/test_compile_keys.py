@@ -74,7 +74,7 @@ def test_a_laptop_has_no_cache_of_torchair_s_and_says_so() -> None:
 
 @offline
 def test_a_cached_ge_graph_needs_a_device() -> None:
-    """The genuine function saves it and loads it; a stand-in cannot run it, because the FX graph is not in it."""
+    """The genuine function saves it and loads it; a simulator cannot run it, because the FX graph is not in it."""
     assert "needs target=npu" in entries(*OFFLINE, "compile.cache=true")["compile.cache"]
     assert entries("target=npu_offline", "mode=npugraph_ex", "compile.cache=true") == {}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from npucompose.compose import legality
-from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, Asked, judged
+from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, LegalityCase, judged
 from npucompose.errors import ConfigError
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
@@ -44,7 +44,7 @@ def gears(sizes: Any = None, mode: str = GE, target: str = "npu", dynamic: Any =
 
 def found_by(rules: Any, given: Experiment, target: Any, passes: Any = ()) -> list[Effective]:
     rules = rules if isinstance(rules, tuple) else (rules,)
-    return list(judged(rules, Asked(experiment=given, target=target, passes=passes)))
+    return list(judged(rules, LegalityCase(experiment=given, target=target, passes=passes)))
 
 
 def act(given: Experiment) -> list[Effective]:

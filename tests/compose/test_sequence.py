@@ -14,7 +14,7 @@ from npucompose.compose.calls import check_calls, varied
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
-from npucompose.schema.experiment import dimension_of, told
+from npucompose.schema.experiment import call_text, dimension_of
 from npucompose.table.structure import structure
 
 
@@ -108,8 +108,8 @@ def test_the_yaml_is_typed() -> None:
 
 
 def test_the_words_of_a_call_are_its_yaml() -> None:
-    assert told({"x.0": 6, "lens": (1, 2), "y": "transposed"}) == "x.0: 6, lens: [1, 2], y: transposed"
-    assert told({}) == "the example inputs"
+    assert call_text({"x.0": 6, "lens": (1, 2), "y": "transposed"}) == "x.0: 6, lens: [1, 2], y: transposed"
+    assert call_text({}) == "the example inputs"
     assert dimension_of("x.10") == ("x", 10)
     assert dimension_of("x") == ("x", None)
     assert dimension_of(".0") == (".0", None)

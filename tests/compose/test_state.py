@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.compose.state import Spot, State, _equal, words_of
+from npucompose.compose.state import ModelState, Spot, _equal, words_of
 
 
 class Cache:
@@ -41,13 +41,13 @@ class Holder(nn.Module):
         return x
 
 
-def changed(module: nn.Module, state: State) -> list[str]:
+def changed(module: nn.Module, state: ModelState) -> list[str]:
     return [words_of(spot.path) for spot in state.changed(module) if spot.known]
 
 
 def test_a_copy_of_a_model_differs_in_nothing_from_its_start() -> None:
     module: Any = Holder()
-    state = State(module)
+    state = ModelState(module)
     assert changed(module, state) == changed(state.copy(), state) == []
     assert state.copy().weight is module.weight
     assert state.copy().lock is module.lock
@@ -74,7 +74,7 @@ def test_a_copy_of_a_model_differs_in_nothing_from_its_start() -> None:
 )
 def test_every_change_is_named_and_rewound(change: Any, path: str) -> None:
     module: Any = Holder()
-    state = State(module)
+    state = ModelState(module)
     held = module.cache["first"].keys, module.seen[0], module.pair[0], module.generator
     change(module)
     assert changed(module, state) == [path]
@@ -89,7 +89,7 @@ def test_every_change_is_named_and_rewound(change: Any, path: str) -> None:
 
 def test_two_members_of_a_tuple_are_put_back_together() -> None:
     module: Any = Holder()
-    state = State(module)
+    state = ModelState(module)
     module.pair = (torch.ones(3), 7)
     state.rewind_all(module)
     assert (module.pair[0].tolist(), module.pair[1]) == ([0.0, 0.0], 0)
@@ -98,7 +98,7 @@ def test_two_members_of_a_tuple_are_put_back_together() -> None:
 def test_what_is_one_object_in_two_places_stays_one() -> None:
     module: Any = Holder()
     module.again = module.seen
-    state = State(module)
+    state = ModelState(module)
     module.again = None
     module.seen[0].add_(1)
     state.rewind_all(module)
@@ -108,7 +108,7 @@ def test_what_is_one_object_in_two_places_stays_one() -> None:
 
 def test_buffers_are_rewound_by_themselves_also_where_a_call_replaced_them() -> None:
     module: Any = Holder()
-    state, held = State(module), module.total
+    state, held = ModelState(module), module.total
     module.total.add_(1)
     module.count = 9
     assert changed(module, state) == ["count"]
@@ -125,12 +125,12 @@ def test_an_attribute_that_nothing_can_copy_is_shared_and_a_module_of_only_those
             raise RuntimeError("no copies")
 
     with pytest.raises(RuntimeError, match="no copies"):
-        State(Refuses())
+        ModelState(Refuses())
 
 
 def test_state_that_decides_is_rewound_with_the_buffers_and_nothing_else_is_looked_at() -> None:
     module: Any = Holder()
-    state = State(module)
+    state = ModelState(module)
     state.outside = ("cache['first'].keys",)
     keys = module.cache["first"].keys
     keys.add_(1)
@@ -162,7 +162,7 @@ class Refusing(Plain):
 def test_objects_that_nobody_can_tell_apart_may_have_changed_and_are_put_back_as_copies() -> None:
     module: Any = Holder()
     module.plain = Plain()
-    state = State(module)
+    state = ModelState(module)
     (spot,) = state.changed(module)
     assert (spot.path, spot.known, spot.in_place, spot.is_buffer) == ("plain", False, False, False)
     held = module.plain
@@ -177,7 +177,7 @@ def test_objects_that_nobody_can_tell_apart_may_have_changed_and_are_put_back_as
 def test_a_spot_that_is_not_known_and_cannot_be_copied_stays() -> None:
     module: Any = Holder()
     module.odd = Refusing()
-    state, held = State(module), module.odd
+    state, held = ModelState(module), module.odd
     module.odd = other = Refusing()
     assert [(spot.path, spot.known) for spot in state.changed(module)] == [("odd", False)]
     state.rewind_all(module)
@@ -187,7 +187,7 @@ def test_a_spot_that_is_not_known_and_cannot_be_copied_stays() -> None:
 
 def test_what_lies_outside_is_rewound_in_place_or_with_all_that_refers_to_it() -> None:
     module: Any = Holder()
-    state = State(module)
+    state = ModelState(module)
     state.outside = ("seen[0]", "count")
     held = module.seen[0]
     held.add_(1)
@@ -197,13 +197,13 @@ def test_what_lies_outside_is_rewound_in_place_or_with_all_that_refers_to_it() -
     state.rewind(module)
     assert (module.count, module.pair[1]) == (0, 0), "where something was replaced all is rewound"
     assert state.outside_of(module) == {"seen[0]": "as it was built", "count": "as it was built"}
-    assert State(module).outside_of(module) == {}
+    assert ModelState(module).outside_of(module) == {}
 
 
 def test_a_buffer_is_one_then_and_now() -> None:
     module: Any = Holder()
     module.register_buffer("maybe", None)
-    state = State(module)
+    state = ModelState(module)
     module.maybe = torch.ones(1)
     module.total.add_(1)
     assert changed(module, state) == ["maybe"], "no tensor at first: `rewind` knows nothing of it"
@@ -235,7 +235,7 @@ def test_a_tensor_is_written_in_place_where_it_has_the_same_form(now: Any, start
 def test_a_copy_shares_parameters_and_nothing_else() -> None:
     module: Any = Holder()
     module.tied = module.weight
-    copy = State(module).copy()
+    copy = ModelState(module).copy()
     assert copy.weight is copy.tied is module.weight
     assert copy.total is not module.total
     assert copy.inner.weight is module.inner.weight
@@ -266,7 +266,7 @@ class Rows:
 def test_what_cannot_be_compared_counts_as_equal() -> None:
     module: Any = Holder()
     module.odd = Raising()
-    state = State(module)
+    state = ModelState(module)
     assert state.changed(module) == []
     module.odd = Raising()
     assert state.changed(module) == []

@@ -199,10 +199,10 @@ CALLS = [0]
 
 
 def steady(kind: str, inputs: Any = None) -> tuple[Steadiness, Any]:
-    from npucompose.compose.state import State
+    from npucompose.compose.state import ModelState
 
     module = Unsteady(kind)
-    state = State(module)
+    state = ModelState(module)
     example = inputs or (lambda step: {"x": ONE.clone()})
 
     def step() -> Any:

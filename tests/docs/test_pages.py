@@ -65,6 +65,7 @@ def test_every_anchor_is_a_heading() -> None:
 
 
 OPEN_GROUPS = {
+    "mode": "npucompose list modes",
     "model": "npucompose list models",
     "passes": "npucompose list passes",
     "target": "npucompose list targets",

@@ -24,7 +24,7 @@ from npucompose.experiment.sweep.command import planned
 from npucompose.experiment.sweep.plan import point_of
 from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension
-from npucompose_extensions.search.space import Space, written
+from npucompose_extensions.search.study import Space, written
 
 COMPOSER = Composer()
 FOUND = ["search=optuna", "+search.objectives.p50_us=minimize", "+search.space.seed={low:1,high:2}"]

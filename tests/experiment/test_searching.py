@@ -18,8 +18,7 @@ from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import Trial
 from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension, Optuna
-from npucompose_extensions.search.space import Space
-from npucompose_extensions.search.study import Study
+from npucompose_extensions.search.study import Space, Study
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None, reason="needs Optuna: pip install 'npucompose[optuna]'"

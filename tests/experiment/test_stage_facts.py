@@ -365,6 +365,6 @@ def test_a_session_that_compiled_more_than_the_first_call_starts_over() -> None:
 
 
 def test_a_call_is_told_with_what_it_compiled_and_its_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.experiment.stages.sequence.told", lambda call: f"told {call}")
+    monkeypatch.setattr("npucompose.experiment.stages.sequence.call_text", lambda call: f"told {call}")
     found = _call_facts("x", SimpleNamespace(recompiles=(1, 2), numerics=PASSED))  # type: ignore[arg-type]
     assert (found.call, found.recompiles, found.passed, found.max_abs_err) == ("told x", 2, True, 0.5)

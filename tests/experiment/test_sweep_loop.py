@@ -44,7 +44,7 @@ from npucompose.experiment.sweep.run import (
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
 from npucompose.schema.sweep import Tracker
-from npucompose_extensions.search.run import _Trials
+from npucompose_extensions.search.command import _Trials
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,7 @@ from npucompose.experiment.tracking import TrackerOrder
 from npucompose.report.json import Tracked
 from npucompose.schema.sweep import Dimension, Optuna, Tracker
 from npucompose_extensions import trackers
-from npucompose_extensions.search.space import Space
-from npucompose_extensions.search.study import Study
+from npucompose_extensions.search.study import Space, Study
 
 RUN = Tracked(
     key="k" * 64, name="a run", params={f"p{n:03}": "v" * 6000 for n in range(101)},

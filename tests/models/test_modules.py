@@ -128,7 +128,7 @@ def test_a_token_attends_to_the_cache_with_itself_in_its_place() -> None:
 
 
 def test_a_block_adds_attention_and_network_to_what_comes_in() -> None:
-    net = made(lambda: layers.Block(HIDDEN, HEADS, 20, 0))
+    net = made(lambda: layers.DecoderBlock(HIDDEN, HEADS, 20, 0))
     assert (net.attention.heads, net.attention.cache, net.ffn.gate.out_features) == (HEADS, 0, 20)
     net.ffn_norm.weight.data *= 2
     x, mask = values(1, 4, HIDDEN), torch.full((4, 4), layers.HIDDEN_SCORE).triu(1)

@@ -1,6 +1,6 @@
 """Everything that the README says of TorchAir on an NPU, as functions that prove it on either target.
 
-A claim asserts; what it found is evidence whether it holds or not. Counts that only the stand-in can give are asserted
+A claim asserts; what it found is evidence whether it holds or not. Counts that only the simulator can give are asserted
 where they are given, and the calls of torch.npu (watched.py) are counted on both.
 """
 

@@ -1,4 +1,4 @@
-"""`pytest -m npu` proves every claim on a real NPU, `pytest -m npu --npu-target npu_offline` on the stand-in."""
+"""`pytest -m npu` proves every claim on a real NPU, `pytest -m npu --npu-target npu_offline` on the simulator."""
 
 from __future__ import annotations
 

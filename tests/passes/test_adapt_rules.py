@@ -18,7 +18,7 @@ from npucompose.passes.adapt.build import TRAIL, Builder, case_of
 from npucompose.passes.adapt.engine import applies, walk
 from npucompose.passes.base import Outcome
 from npucompose.passes.metadata import same_form
-from npucompose.schema.adapt import Call, RuleSet
+from npucompose.schema.adapt import OperatorCall, RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.structure import structure
 from tests.passes.test_adapt import FLATTENING, adapted, image, rules
@@ -243,7 +243,7 @@ def test_references_stand_for_arguments_and_what_is_known_of_them() -> None:
         [1, 1], [4], [], [-1, 1, 4, 4]
     ]  # fmt: skip
     assert builder.made == []
-    both = builder.called(Call(op="aten.max.dim", args=("$x", 1), kwargs={"keepdim": True}, result=1), names)
+    both = builder.called(OperatorCall(op="aten.max.dim", args=("$x", 1), kwargs={"keepdim": True}, result=1), names)
     assert (both.target, both.args[1], both.meta["val"].dtype) == (operator.getitem, 1, torch.int64)
     assert builder.made == [both.args[0], both]
     assert builder.made[0].kwargs == {"keepdim": True}

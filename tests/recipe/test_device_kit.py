@@ -50,7 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_there(kit: Path, *words: str) -> tuple[int, dict[str, Any], str]:
-    """`python run_kit.py`, with the stand-in where the host has its torch_npu."""
+    """`python run_kit.py`, with the simulated runtime where the host has its torch_npu."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(STANDIN), *filter(None, sys.path)]),
@@ -110,7 +110,7 @@ def test_from_a_recipe_to_a_host_and_back(here: Path, capsys: pytest.CaptureFixt
     assert status == 0, output
     assert set(verdicts(results).values()) == {"proven"}, output
     assert [row["acted"] for row in results["options"]] == ["seen"]
-    assert results["times_us"] == {}, "a stand-in has no speed"
+    assert results["times_us"] == {}, "a simulated runtime has no speed"
 
     assert main(["device-kit", "read", str(kit / "results.json")]) == 0
     told = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Ejected scripts on the genuine TorchAir above the stand-in: the frozen hooks meet the graphs that TorchAir makes.
+"""Ejected scripts on the genuine TorchAir above the simulator: the frozen hooks meet the graphs that TorchAir makes.
 
 Every experiment's script is a claim of tests/npu; here are one of them for `make test`, and what a script refuses.
 """

@@ -264,9 +264,9 @@ def test_the_recipe_of_a_tree_holds_what_a_script_is_about() -> None:
         "seed": 0,
         "strict": "on",
     }
-    assert header.of_tree(tree) == {"mode": {"name": "max-autotune"}, "seed": 0, "strict": "on"}
+    assert header.from_tree(tree) == {"mode": {"name": "max-autotune"}, "seed": 0, "strict": "on"}
     rules = {"name": "mine", "rules": [{"from": "a"}]}
-    changed = header.of_tree({**tree, "adapt": rules, "compiler": {"ge_config": {"oo_level": "O1"}}})
+    changed = header.from_tree({**tree, "adapt": rules, "compiler": {"ge_config": {"oo_level": "O1"}}})
     assert changed["adapt"] == rules
     assert changed["compiler"] == {"ge_config": {"oo_level": "O1"}}
-    assert "compiler" not in header.of_tree({"mode": {}, "compiler": None})
+    assert "compiler" not in header.from_tree({"mode": {}, "compiler": None})

@@ -48,7 +48,7 @@ NO_STRANGERS = {
     "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
-    "npucompose_extensions.search.space": "what was written in the same call",
+    "npucompose_extensions.search.study": "what was written in the same call",
     "airflow_free.executors": "what a worker of the sweep has just written",
     "airflow_free.stage": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",

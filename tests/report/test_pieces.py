@@ -194,7 +194,8 @@ def test_a_group_is_its_files_the_first_folder_s_first(conf: tuple[Path, Path]) 
     assert [one.doc for one in found.values()] == ["", "", "mine  ".strip(), ("long " * 100)[:300], ""]
     assert found["b"].file == str(conf[0] / "mode" / "b.yaml")
     assert listing.choices("mode", conf[1:])[1].doc == "theirs"
-    assert listing.choices("targets", conf) == ()
+    assert listing.choices("experiments", conf) == ()
+    assert not any(one.file for one in listing.choices("targets", conf))  # registered, without a YAML of their own
     with pytest.raises(ConfigError, match=r"unknown list 'modez'\. Did you mean 'modes'"):
         listing.choices("modez", conf)
 

@@ -12,12 +12,12 @@ from npucompose.schema.adapt import (
     DTYPES,
     KINDS,
     REFERENCE,
-    Call,
     CastAround,
     Compose,
     Contract,
     FillArgs,
     LayoutAround,
+    OperatorCall,
     Rule,
     RuleSet,
     Tolerance,
@@ -197,7 +197,7 @@ def test_a_condition_names_dtypes_that_exist() -> None:
 )
 def test_a_reference_is_an_argument_or_something_of_it(good: str) -> None:
     assert REFERENCE.fullmatch(good)
-    assert Call(op=OP, args=([good],), kwargs={"a": {"b": good}}).args == ([good],)
+    assert OperatorCall(op=OP, args=([good],), kwargs={"a": {"b": good}}).args == ([good],)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_reference_is_an_argument_or_something_of_it(good: str) -> None:
 def test_what_is_no_reference_is_refused_wherever_it_stands(wrong: str) -> None:
     for arguments in ({"args": (1, [wrong])}, {"kwargs": {"a": {"b": wrong}}}):
         with pytest.raises(ValueError, match="is no reference: write"):
-            Call(op=OP, **arguments)
+            OperatorCall(op=OP, **arguments)
         with pytest.raises(ValueError, match="is no reference: write"):
             FillArgs(op=OP, to=OP, **arguments)
 
@@ -218,13 +218,13 @@ def test_references_are_found_in_nested_arguments_and_other_text_is_none() -> No
 def test_every_operator_of_a_rule_is_checked() -> None:
     wrong = "aten.save.default"
     for make in (
-        lambda: Call(op=wrong),
+        lambda: OperatorCall(op=wrong),
         lambda: Rule(op=wrong),
         lambda: FillArgs(op=wrong, to=OP),
         lambda: FillArgs(op=OP, to=wrong),
         lambda: CastAround(op=wrong, compute="float32", inputs=("x",)),
         lambda: LayoutAround(op=wrong, perm=(0,), inputs=("x",)),
-        lambda: Compose(op=wrong, steps=(Call(op=OP),)),
+        lambda: Compose(op=wrong, steps=(OperatorCall(op=OP),)),
     ):
         with pytest.raises(ValueError, match="is no operator of a model"):
             make()
@@ -245,7 +245,7 @@ def test_a_rule_that_does_nothing_is_refused() -> None:
 
 def test_the_call_of_a_filled_operator_has_all_that_was_said() -> None:
     rule = FillArgs(op=OP, to="aten.abs.default", args=("$x", 1), kwargs={"k": 2}, result=1)
-    assert rule.calls == (Call(op="aten.abs.default", args=("$x", 1), kwargs={"k": 2}, result=1),)
+    assert rule.calls == (OperatorCall(op="aten.abs.default", args=("$x", 1), kwargs={"k": 2}, result=1),)
 
 
 RULES: list[Any] = [

@@ -47,7 +47,7 @@ from npucompose.results.record import (
 )
 from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.capabilities import Clocked
-from npucompose.schema.experiment import PATHS, Operator, dimension_of, told
+from npucompose.schema.experiment import PATHS, Operator, call_text, dimension_of
 from npucompose.schema.streams import fits
 from npucompose.table.structure import facts_of, flat, of_facts
 from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel, cpu
@@ -202,8 +202,8 @@ def test_a_key_of_a_call_names_an_input_or_one_dimension_of_it() -> None:
     keys = ["x", "x.0", "x.12", "x.y", "a.b.1", ".3", "x.-1"]
     wanted = [("x", None), ("x", 0), ("x", 12), ("x.y", None), ("a.b", 1), (".3", None), ("x.-1", None)]
     assert [dimension_of(key) for key in keys] == wanted
-    assert told({"x.0": 6, "lens": (513, 301), "y": "transposed"}) == "x.0: 6, lens: [513, 301], y: transposed"
-    assert told({}) == "the example inputs"
+    assert call_text({"x.0": 6, "lens": (513, 301), "y": "transposed"}) == "x.0: 6, lens: [513, 301], y: transposed"
+    assert call_text({}) == "the example inputs"
 
 
 def test_a_verified_torch_is_told_of_whatever_its_build() -> None:

@@ -1,4 +1,4 @@
-"""What graphs for TorchAir may say, on a device and on its stand-in alike."""
+"""What graphs for TorchAir may say, on a device and on its simulated runtime alike."""
 
 from __future__ import annotations
 

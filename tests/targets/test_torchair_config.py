@@ -1,4 +1,4 @@
-"""The genuine configuration, decompositions and words of TorchAir, on stand-ins for its classes."""
+"""The genuine configuration, decompositions and words of TorchAir, on fakes of its classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchAir's functions beside torch.compile, its hooks and its account, on stand-ins."""
+"""TorchAir's functions beside torch.compile, its hooks and its account, on fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted and listed of GE graphs, on stand-ins for TorchAir's modules."""
+"""What is noted and listed of GE graphs, on fakes of TorchAir's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the targets of TorchAir say and do, on stand-ins for its packages."""
+"""What the targets of TorchAir say and do, on fakes of its packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins for TorchAir's modules and for what its parts ask of a backend: no wheel, no process of its own."""
+"""Fakes of TorchAir's modules and for what its parts ask of a backend: no wheel, no process of its own."""
 
 from __future__ import annotations
 

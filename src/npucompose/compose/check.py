@@ -92,7 +92,11 @@ def check(composed: Composed, *, with_model: bool = True, sections: SectionCache
     experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
     if experiment is None:
         raise ConfigError(*problems)
-    _trust(experiment, composed.provenance, problems)
+    trusting = composed.provenance.get("trust", DEFAULT)
+    if experiment.trust and trusting != COMMAND_LINE:
+        problems.append(
+            f"trust=true comes from {trusting}; only the command line itself can say it: add trust=true there."
+        )
 
     def said_by(key: str) -> str:
         return origin(composed.provenance, key)
@@ -169,14 +173,6 @@ def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
 
 def _made(registry: Registry[type[T]], choice: Choice, group: str) -> T:
     return structure(registry.get(choice.name), dict(choice.options), group)
-
-
-def _trust(experiment: Experiment, provenance: Mapping[str, str], problems: list[str]) -> None:
-    said_by = provenance.get("trust", DEFAULT)
-    if experiment.trust and said_by != COMMAND_LINE:
-        problems.append(
-            f"trust=true comes from {said_by}; only the command line itself can say it: add trust=true there."
-        )
 
 
 def _model_problems(model: Model, experiment: Experiment, problems: list[str]) -> None:

@@ -19,12 +19,12 @@ from npucompose.compose.calls import is_static
 from npucompose.compose.session import Session
 from npucompose.compose.state import unsteady_result
 from npucompose.errors import NpuComposeError, SignatureError
-from npucompose.measure.numerics import compare
+from npucompose.measure.numerics import combined, compare
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.measured import Cause, Numerics, Share
 from npucompose.results.record import Recompile
-from npucompose.schema.experiment import Call, told
+from npucompose.schema.experiment import Call, call_text
 from npucompose.sinking.recompiles import AdviceContext, explain_recompilation, recorded_recompilations
 from npucompose.targets.compilation import Backend
 from npucompose.targets.optional import decompositions
@@ -75,8 +75,6 @@ class Steps:
 
     @property
     def numerics(self) -> Numerics:
-        from npucompose.measure.numerics import combined
-
         return combined({name: one.numerics for name, one in self.results.items()})
 
 
@@ -106,7 +104,7 @@ def every_step(session: Session, progress: Callable[[float], None]) -> Steps:
 
 def named(at: int, call: Call) -> str:
     """`call 2 of model.sequence (x.0: 6)`; the first call, with the example inputs, is call 0."""
-    return f"call {at} of model.sequence ({told(call)})"
+    return f"call {at} of model.sequence ({call_text(call)})"
 
 
 def _asked(session: Session, inputs: Mapping[str, Any]) -> AdviceContext:

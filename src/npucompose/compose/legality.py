@@ -45,7 +45,7 @@ TILING_SINK = "experimental_config.tiling_schedule_optimize"
 
 
 @frozen(kw_only=True, eq=False)
-class Asked:
+class LegalityCase:
     """An experiment with the objects that its choices name."""
 
     experiment: Experiment
@@ -63,7 +63,7 @@ class Asked:
         return bool(getattr(told, ability))
 
 
-class Finding(NamedTuple):
+class Objection(NamedTuple):
     """What some values of `strict` refuse, with this sentence; `idle` is listed where it is not refused."""
 
     refused_by: Sequence[str]
@@ -73,23 +73,23 @@ class Finding(NamedTuple):
 
 def idle(
     option: str, requested: Any, why: str, refused_by: Sequence[str], *, effective: Any = None, sentence: str = ""
-) -> Finding:
+) -> Objection:
     """A request that takes no effect."""
     listed_as = Effective(option=option, requested=requested, effective=effective, why=why)
-    return Finding(refused_by, sentence or f"{option}: {why}.", listed_as)
+    return Objection(refused_by, sentence or f"{option}: {why}.", listed_as)
 
 
-Rule = Callable[[Asked], Iterable[Finding]]
+Rule = Callable[[LegalityCase], Iterable[Objection]]
 
 
 def effective_options(
     experiment: Experiment, target: Target, passes: Sequence[tuple[str, Pass]]
 ) -> tuple[Effective, ...]:
     """Every request that does not take effect as asked, with the reason; ConfigError where `strict` refuses it."""
-    return judged(RULES, Asked(experiment=experiment, target=target, passes=passes))
+    return judged(RULES, LegalityCase(experiment=experiment, target=target, passes=passes))
 
 
-def judged(rules: Sequence[Rule], asked: Asked) -> tuple[Effective, ...]:
+def judged(rules: Sequence[Rule], asked: LegalityCase) -> tuple[Effective, ...]:
     """What these rules find; ConfigError with everything that is refused."""
     found = [one for rule in rules for one in rule(asked)]
     problems = [one.sentence for one in found if asked.experiment.strict in one.refused_by]
@@ -101,18 +101,18 @@ def judged(rules: Sequence[Rule], asked: Asked) -> tuple[Effective, ...]:
 # Where an option acts, as its field says.
 
 
-def _acting(section: str, asked: Asked) -> Iterator[Finding]:
+def _acting(section: str, asked: LegalityCase) -> Iterator[Objection]:
     """Every option of a section that says where it acts, where it does not."""
     return _idle_fields(section, getattr(asked.experiment, section), asked)
 
 
-def _installed(asked: Asked) -> Iterator[Finding]:
+def _installed(asked: LegalityCase) -> Iterator[Objection]:
     """The same for the sections of installed packages."""
     for name, holder in asked.experiment.extensions.named.items():
         yield from _idle_fields(f"extensions.{name}", holder, asked)
 
 
-def _idle_fields(section: str, holder: Any, asked: Asked) -> Iterator[Finding]:
+def _idle_fields(section: str, holder: Any, asked: LegalityCase) -> Iterator[Objection]:
     for field in attrs.fields(type(holder)):
         acts, value = field.metadata.get("acts"), getattr(holder, field.name)
         option = f"{section}.{field.name}"
@@ -124,7 +124,7 @@ def _idle_fields(section: str, holder: Any, asked: Asked) -> Iterator[Finding]:
             yield idle(option, given, why, refused_by, effective=instead, sentence=sentence)
 
 
-def why_idle(acts: Acts, option: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
+def why_idle(acts: Acts, option: str, asked: LegalityCase) -> tuple[str, tuple[str, ...]]:
     """(why an option does nothing here, which `strict` refuses it); an empty text where it acts."""
     mode, target = asked.mode, asked.target.name
     if asked.can(acts.can) or (acts.without_compiling and not mode.compiles):
@@ -146,7 +146,7 @@ def why_idle(acts: Acts, option: str, asked: Asked) -> tuple[str, tuple[str, ...
 # Options of the compilers.
 
 
-def _compiler(asked: Asked) -> Iterator[Finding]:
+def _compiler(asked: LegalityCase) -> Iterator[Objection]:
     """TorchAir's options, whose table says where each acts."""
     options, mode = asked.experiment.compiler, asked.mode.name
     for path, why, refused_by in idle_options(options, mode, asked.target.name, asked.target.support(mode).options):
@@ -155,10 +155,10 @@ def _compiler(asked: Asked) -> Iterator[Finding]:
         yield idle(f"compiler.{path}", options[path], why, refused_by, effective=default, sentence=sentence)
 
 
-def _overridden(asked: Asked) -> Iterator[Finding]:
+def _overridden(asked: LegalityCase) -> Iterator[Objection]:
     if isinstance(asked.target, VendorCompiled):
         for one in asked.target.overrides(asked.mode.name, asked.experiment.compiler):
-            yield Finding(NEVER, "", one)
+            yield Objection(NEVER, "", one)
 
 
 DEVICE_OF: Mapping[str, str] = {
@@ -169,7 +169,7 @@ DEVICE_OF: Mapping[str, str] = {
 FREEZING = ("freezing", "frozen_weights", "cpp.weight_prepack")
 
 
-def _inductor(asked: Asked) -> Iterator[Finding]:
+def _inductor(asked: LegalityCase) -> Iterator[Objection]:
     for path, value in asked.experiment.inductor.changed().items():
         why, refused_by = _why_not_inductor(path, asked)
         if why:
@@ -177,7 +177,7 @@ def _inductor(asked: Asked) -> Iterator[Finding]:
             yield idle(option, value, why, refused_by, sentence=f"{option}={shown(value)} {why}.")
 
 
-def _why_not_inductor(path: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
+def _why_not_inductor(path: str, asked: LegalityCase) -> tuple[str, tuple[str, ...]]:
     mode, can = asked.mode, asked.target.capabilities(asked.mode.name)
     if not mode.compiles:
         return f"is not acting: {mode.name} compiles nothing", NEVER
@@ -199,7 +199,7 @@ def _why_not_inductor(path: str, asked: Asked) -> tuple[str, tuple[str, ...]]:
 # Passes and plans.
 
 
-def _passes(asked: Asked) -> Iterator[Finding]:
+def _passes(asked: LegalityCase) -> Iterator[Objection]:
     """Passes that need what the mode has not (an error) or the device has not (listed)."""
     mode = asked.mode.name
     for label, p in asked.passes:
@@ -215,7 +215,7 @@ def _passes(asked: Asked) -> Iterator[Finding]:
             yield idle(f"passes.{label}", p.name, why, refused_by)
 
 
-def _stripped_plans(asked: Asked) -> Iterator[Finding]:
+def _stripped_plans(asked: LegalityCase) -> Iterator[Objection]:
     """Inductor schedules by itself: a plan is validated and its scopes are taken out again."""
     why = "the plan was validated and its scopes stripped: Inductor schedules the fused graph by itself"
     streams = f"streams={asked.experiment.streams.name}"
@@ -227,7 +227,7 @@ def _stripped_plans(asked: Asked) -> Iterator[Finding]:
 CORES = Acts(can="core_limits", words="limits of cores")
 
 
-def _core_limits(asked: Asked) -> Iterator[Finding]:
+def _core_limits(asked: LegalityCase) -> Iterator[Objection]:
     """Limits of a plan's streams on a device that has none."""
     for at, entry in enumerate(asked.experiment.streams.plan if asked.mode.compiles else ()):
         option = f"streams.plan[{at}].cores"
@@ -236,7 +236,7 @@ def _core_limits(asked: Asked) -> Iterator[Finding]:
             yield idle(option, asdict(entry.cores), why, refused_by)
 
 
-def _ge_streams(asked: Asked) -> Iterator[Finding]:
+def _ge_streams(asked: LegalityCase) -> Iterator[Objection]:
     """What depends on GE's version, which only the host knows, and what `streams.objective=ge` has of what GE does."""
     if not asked.mode.ge:
         return
@@ -255,7 +255,7 @@ def _ge_streams(asked: Asked) -> Iterator[Finding]:
 # What the device that `target.soc` names has not. Asks no driver.
 
 
-def _device(asked: Asked) -> Iterator[Finding]:
+def _device(asked: LegalityCase) -> Iterator[Objection]:
     """Cores that are not there are errors everywhere, a capture on what captures nothing where the vendor's compiler
     runs; on other targets, which only ask about the device, that is listed, and so is tiling that stays on the host.
     """
@@ -266,7 +266,7 @@ def _device(asked: Asked) -> Iterator[Finding]:
     for where, aicore, vectorcore in _cores_asked_for(asked):
         if lacks := device.model().lacks(aicore, vectorcore):
             named = f"{lacks.replace(', nominal', '')} ({devices.WHERE}={asked.experiment.target.options.get('soc')})"
-            yield Finding(ALWAYS, f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
+            yield Objection(ALWAYS, f"{where} asks for {aicore} cube and {vectorcore} vector cores; {named}.")
     if mode.captures and product.captures is False:
         runs = ", ".join(one.name for one in MODES.every().values() if not one.captures)
         why = f"{title} captures no graphs: aclmdlRICaptureBegin is not supported there; modes that run on it: {runs}"
@@ -278,7 +278,7 @@ def _device(asked: Asked) -> Iterator[Finding]:
         yield idle(option, True, why, STRICTEST, effective=False, sentence=f"{option}=true: {why}.")
 
 
-def _cores_asked_for(asked: Asked) -> Iterator[tuple[str, int, int]]:
+def _cores_asked_for(asked: LegalityCase) -> Iterator[tuple[str, int, int]]:
     """(where, cube cores, vector cores) of every limit that the configuration names, however it is said."""
     for label, one in asked.passes:
         for at, region in enumerate(one.regions if isinstance(one, CoreLimit) else ()):
@@ -295,27 +295,27 @@ def _cores_asked_for(asked: Asked) -> Iterator[tuple[str, int, int]]:
 # What goes with what, wherever it runs: errors whatever `strict` says.
 
 
-def _gears(asked: Asked) -> Iterator[Finding]:
+def _gears(asked: LegalityCase) -> Iterator[Objection]:
     gears = asked.experiment.shapes.gears
     for key, sizes in gears.items():
         if not 2 <= len(sizes) <= 100 or min(sizes) < 2:
             possible = [size for size in sizes if size >= 2]
             instead = f": write {possible}" if 2 <= len(possible) <= 100 else ""
             sentence = f"shapes.gears '{key}' takes 2 to 100 sizes of at least 2 (torch makes 0 and 1 constants)"
-            yield Finding(ALWAYS, f"{sentence}; given {list(sizes)}{instead}.")
+            yield Objection(ALWAYS, f"{sentence}; given {list(sizes)}{instead}.")
     # TorchAir pairs the gears of several dimensions (zip) or crosses them (product): at most 100 come out.
     counts = [len(sizes) for sizes in gears.values()]
     where, made = f"compiler.{GEARS_MERGED}", math.prod(counts)
     crossed = asked.experiment.compiler[GEARS_MERGED] == "product"
     if crossed and made > 100:
         sentence = f"shapes.gears makes {made} combinations with {where}=product; at most 100 are possible."
-        yield Finding(ALWAYS, sentence)
+        yield Objection(ALWAYS, sentence)
     elif not crossed and len(set(counts)) > 1:
         sentence = f"shapes.gears gives {counts} sizes, and {where}=zip pairs them: give each dimension as many."
-        yield Finding(ALWAYS, sentence)
+        yield Objection(ALWAYS, sentence)
 
 
-Conflicts = tuple[tuple[Callable[[Asked], Any], str], ...]
+Conflicts = tuple[tuple[Callable[[LegalityCase], Any], str], ...]
 """(whether two requests are at odds, what is said then)."""
 
 GEAR_CONFLICTS: Conflicts = (
@@ -366,19 +366,19 @@ CONFLICTS: Conflicts = (
 )
 
 
-def _exports(asked: Asked) -> bool:
+def _exports(asked: LegalityCase) -> bool:
     """Where no graph is exported the option itself is illegal or listed."""
     return bool(asked.experiment.compiler[EXPORT]) and asked.can("exports")
 
 
-def _at_odds(conflicts: Conflicts, asked: Asked) -> Iterator[Finding]:
-    return (Finding(ALWAYS, sentence) for at_odds, sentence in conflicts if at_odds(asked))
+def _at_odds(conflicts: Conflicts, asked: LegalityCase) -> Iterator[Objection]:
+    return (Objection(ALWAYS, sentence) for at_odds, sentence in conflicts if at_odds(asked))
 
 
-def _nothing_runs(asked: Asked) -> Iterator[Finding]:
+def _nothing_runs(asked: LegalityCase) -> Iterator[Objection]:
     beyond = [stage for stage in asked.experiment.pipeline.stages if stage != "compile"]
     if beyond and _exports(asked):
-        yield Finding(
+        yield Objection(
             ALWAYS,
             f"compiler.{EXPORT}=true writes the graph and runs nothing: {', '.join(beyond)} cannot follow. "
             "Write pipeline=export.",

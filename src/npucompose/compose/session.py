@@ -18,7 +18,7 @@ from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied
 from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
 from npucompose.compose.engine import Materialised, materialize, translate_torch_errors
-from npucompose.compose.state import State, Steadiness, seed_all, steadiness_of
+from npucompose.compose.state import ModelState, Steadiness, seed_all, steadiness_of
 from npucompose.errors import CaptureError, ConfigError, unknown
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind
@@ -26,7 +26,7 @@ from npucompose.replay.front.detached import DetachedHandle, detach_call, module
 from npucompose.results.graphs import PassRecord
 from npucompose.results.measured import NumericTolerance, Overwrites
 from npucompose.results.record import CompileTimes
-from npucompose.schema.experiment import Call, told
+from npucompose.schema.experiment import Call, call_text
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.targets.compilation import Backend, Compilation
 from npucompose.targets.compiled_calls import Repeated
@@ -134,9 +134,9 @@ class Session:
                 raise ConfigError(*(f"model.sequence[{at}]: {problem}" for problem in error.problems)) from error
 
     @cached_property
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """The model's first state; asked for before anything calls the model."""
-        return State(self.built.module)
+        return ModelState(self.built.module)
 
     @cached_property
     def reference(self) -> nn.Module:
@@ -174,7 +174,7 @@ class Session:
         return other
 
     def rewind(self) -> None:
-        """Both models as they were built (`State.rewind`), the random numbers as seeded."""
+        """Both models as they were built (`ModelState.rewind`), the random numbers as seeded."""
         for module in (self.reference, self.built.module):
             self.state.rewind(module)
         self.seed(0)
@@ -249,7 +249,7 @@ class Session:
                     return
                 words = " ".join(str(error).split())
                 raise ConfigError(
-                    f"model.sequence[{at - 1}] ({told(call)}): the model cannot take these inputs, even in eager: "
+                    f"model.sequence[{at - 1}] ({call_text(call)}): the model cannot take these inputs, even in eager: "
                     f"{type(error).__name__}: {words}"
                 ) from error
 

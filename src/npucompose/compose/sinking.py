@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve
 
 from npucompose.compose.calls import is_static, unmarked, varied
 from npucompose.compose.check import TILING_SINK, Checked
+from npucompose.compose.session import Session
 from npucompose.errors import NpuComposeError
 from npucompose.models.inputs import tensors_of
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
 from npucompose.sinking import Change, SinkingQuestion, diagnose, not_compiled
 from npucompose.targets.optional import SeesGeGraphs
-
-if TYPE_CHECKING:
-    from npucompose.compose.session import Session
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 

@@ -59,7 +59,7 @@ class Spot:
         return tensors and f".{BUFFERS}." in f".{self.path}"
 
 
-class State:
+class ModelState:
     """The first state of a model. Parameters are shared with every copy, all else is a copy's own."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -308,7 +308,7 @@ class Steadiness:
 
 
 def steadiness_of(
-    state: State, module: nn.Module, examples: tuple[Inputs, Inputs], step: Callable[[], tuple[Any, Inputs]]
+    state: ModelState, module: nn.Module, examples: tuple[Inputs, Inputs], step: Callable[[], tuple[Any, Inputs]]
 ) -> Steadiness:
     """Calls eager twice, three times where it differs; makes `state` rewind what it has to.
 

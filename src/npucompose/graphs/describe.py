@@ -119,7 +119,7 @@ class Snapshot:
         for line in self.lines:
             named = line.op in ("placeholder", "output", "get_attr")
             what = line.content if named else _named(line.target)
-            arguments = "" if line.op == "placeholder" else _text((line.args, line.kwargs), numbers.__getitem__)
+            arguments = "" if line.op == "placeholder" else argument_text((line.args, line.kwargs), numbers.__getitem__)
             value = value_text(line.value, stride=True)
             digest.update(f"{line.op} {what} {arguments} {canonical(value) if known else value}\n".encode())
         return digest.hexdigest()
@@ -159,8 +159,8 @@ def node_text(node: fx.Node) -> str:
 
 
 def _listed(line: NodeLine, name: Callable[[fx.Node], str]) -> str:
-    arguments = [_text(arg, name) for arg in line.args]
-    arguments += [f"{key}={_text(value, name)}" for key, value in line.kwargs.items()]
+    arguments = [argument_text(arg, name) for arg in line.args]
+    arguments += [f"{key}={argument_text(value, name)}" for key, value in line.kwargs.items()]
     value = value_text(line.value)
     stream = f"  # {line.stream}" if line.stream is not None else ""
     if line.op == "output":
@@ -173,16 +173,17 @@ def _listed(line: NodeLine, name: Callable[[fx.Node], str]) -> str:
     return f"{typed} = {_named(line.target)}({', '.join(arguments)}){stream}"
 
 
-def _text(value: Any, name: Callable[[fx.Node], str]) -> str:
+def argument_text(value: Any, name: Callable[[fx.Node], str]) -> str:
+    """`(x, 2, [y, 0.5])`: two arguments are equal, to the type of a number, where their texts are."""
     if isinstance(value, fx.Node):
         return name(value)
     if isinstance(value, (list, tuple)):
-        inside = ", ".join(_text(item, name) for item in value)
+        inside = ", ".join(argument_text(item, name) for item in value)
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(item, name)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {argument_text(item, name)}" for key, item in value.items()) + "}"
     if isinstance(value, slice):
-        return f"slice({', '.join(_text(part, name) for part in (value.start, value.stop, value.step))})"
+        return f"slice({', '.join(argument_text(part, name) for part in (value.start, value.stop, value.step))})"
     if isinstance(value, (torch.dtype, torch._ops.OpOverload)):
         return str(value).removeprefix("torch.")
     return repr(value)

@@ -43,7 +43,7 @@ class GptDecode(Network):
     def network(self) -> nn.Module:
         import torch
 
-        from npucompose.models.layers import HIDDEN_SCORE, Block, RmsNorm
+        from npucompose.models.layers import HIDDEN_SCORE, DecoderBlock, RmsNorm
 
         class GptDecodeModule(torch.nn.Module):
             """One token: `x` is its embedding, `position` its place, behind which the cache is hidden.
@@ -57,7 +57,7 @@ class GptDecode(Network):
             def __init__(self, hidden: int, layers: int, heads: int, ffn: int, cache: int) -> None:
                 super().__init__()
                 self.where = torch.nn.Embedding(cache, hidden)
-                self.blocks = torch.nn.ModuleList(Block(hidden, heads, ffn, cache) for _ in range(layers))
+                self.blocks = torch.nn.ModuleList(DecoderBlock(hidden, heads, ffn, cache) for _ in range(layers))
                 self.norm = RmsNorm(hidden)
                 self.register_buffer("slots", torch.arange(cache))
 
@@ -96,7 +96,7 @@ class GptPrefill(Network):
     def network(self) -> nn.Module:
         import torch
 
-        from npucompose.models.layers import HIDDEN_SCORE, Block, RmsNorm
+        from npucompose.models.layers import HIDDEN_SCORE, DecoderBlock, RmsNorm
 
         class GptPrefillModule(torch.nn.Module):
             """A whole prompt at once: `x` [batch, tokens, hidden] are embeddings, the mask is causal."""
@@ -105,7 +105,7 @@ class GptPrefill(Network):
 
             def __init__(self, hidden: int, layers: int, heads: int, ffn: int, tokens: int) -> None:
                 super().__init__()
-                self.blocks = torch.nn.ModuleList(Block(hidden, heads, ffn, 0) for _ in range(layers))
+                self.blocks = torch.nn.ModuleList(DecoderBlock(hidden, heads, ffn, 0) for _ in range(layers))
                 self.norm = RmsNorm(hidden)
                 self.register_buffer("mask", torch.full((tokens, tokens), HIDDEN_SCORE).triu(1))
 

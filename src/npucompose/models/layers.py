@@ -60,7 +60,7 @@ class Attention(nn.Module):
         return self.o(attended.transpose(1, 2).reshape(batch, tokens, hidden))
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     def __init__(self, hidden: int, heads: int, ffn: int, cache: int) -> None:
         super().__init__()
         self.attention_norm, self.ffn_norm = RmsNorm(hidden), RmsNorm(hidden)

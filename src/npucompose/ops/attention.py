@@ -82,7 +82,7 @@ def _fia(
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     kv_heads = num_key_value_heads or num_heads
-    _refuse_names(FIA, others, input_layout, sparse_mode, inner_precise in (0, 1, 2, 3), inner_precise)
+    _refuse_names(FIA, others, input_layout, sparse_mode, inner_precise)
     _refuse_shapes(FIA, query, key, value, input_layout, num_heads, kv_heads)
     q, k, v = _bnsd(query, key, value, input_layout, num_heads, kv_heads)
     rows, columns = q.shape[2], k.shape[2]
@@ -121,7 +121,7 @@ def _fia_meta(
     softmax_lse_flag: bool = False,
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    _refuse_names(FIA, others, input_layout, sparse_mode, inner_precise in (0, 1, 2, 3), inner_precise)
+    _refuse_names(FIA, others, input_layout, sparse_mode, inner_precise)
     batch, rows, out = _out_shape(query, value, input_layout, num_heads, num_key_value_heads or num_heads)
     lse = (batch, num_heads, rows, 1) if softmax_lse_flag else (0,)
     return query.new_empty(out), query.new_empty(lse, dtype=torch.float32)
@@ -143,7 +143,7 @@ def _ifa(
     **others: Any,
 ) -> torch.Tensor:
     kv_heads = num_key_value_heads or num_heads
-    _refuse_names(IFA, others, input_layout, 0, inner_precise in (0, 1), inner_precise)
+    _refuse_names(IFA, others, input_layout, 0, inner_precise)
     _refuse_shapes(IFA, query, key, value, input_layout, num_heads, kv_heads)
     q, k, v = _bnsd(query, key, value, input_layout, num_heads, kv_heads)
     if q.shape[2] != 1:
@@ -165,7 +165,7 @@ def _ifa_meta(
     inner_precise: int = 1,
     **others: Any,
 ) -> torch.Tensor:
-    _refuse_names(IFA, others, input_layout, 0, inner_precise in (0, 1), inner_precise)
+    _refuse_names(IFA, others, input_layout, 0, inner_precise)
     _, _, out = _out_shape(query, value, input_layout, num_heads, num_key_value_heads or num_heads)
     return query.new_empty(out)
 
@@ -184,7 +184,7 @@ def _taken(op: str) -> frozenset[str]:
     return frozenset(signature(KERNELS[op]).parameters)
 
 
-def _refuse_names(op: str, others: dict[str, Any], layout: str, sparse: int, precise_ok: bool, precise: int) -> None:
+def _refuse_names(op: str, others: dict[str, Any], layout: str, sparse: int, precise: int) -> None:
     for name, given in others.items():
         if name in _taken(op) or given is None or given is False:
             continue
@@ -195,9 +195,9 @@ def _refuse_names(op: str, others: dict[str, Any], layout: str, sparse: int, pre
         raise UnsupportedArgument(op, "input_layout", f"is {layout!r}", f"Supported: {', '.join(layouts)}.")
     if sparse not in (0, 1, 2, 3):
         raise UnsupportedArgument(op, "sparse_mode", f"is {sparse}", "Supported: 0, 1, 2, 3.")
-    if not precise_ok:
-        possible = "0, 1, 2, 3" if op == FIA else "0, 1"
-        raise UnsupportedArgument(op, "inner_precise", f"is {precise}", f"Possible: {possible}.")
+    possible = (0, 1, 2, 3) if op == FIA else (0, 1)
+    if precise not in possible:
+        raise UnsupportedArgument(op, "inner_precise", f"is {precise}", f"Possible: {', '.join(map(str, possible))}.")
 
 
 def _refuse_shapes(

@@ -100,29 +100,10 @@ def _may_merge(visible: Visible, stays: fx.Node, gone: fx.Node) -> bool:
 
 def _key(node: fx.Node) -> Any:
     """Equal for calls that give equal bits: 1, 1.0 and True differ here, and so do -0.0 and 0.0."""
-    return node.target, _frozen(node.args), _frozen(node.kwargs), _form(node.meta.get("val"))
+    from npucompose.graphs.describe import argument_text, value_text
 
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, tuple(_frozen(item) for item in value)
-    if isinstance(value, dict):
-        return "dict", tuple(sorted((key, _frozen(item)) for key, item in value.items()))
-    if isinstance(value, slice):
-        return "slice", _frozen((value.start, value.stop, value.step))
-    return (type(value).__name__, repr(value)) if isinstance(value, (bool, int, float, complex)) else value
-
-
-def _form(value: Any) -> Any:
-    """Shape, strides, dtype, device as text: symbols compare by name."""
-    import torch
-
-    if isinstance(value, (list, tuple)):
-        return tuple(_form(item) for item in value)
-    if not isinstance(value, torch.Tensor):
-        return str(value)
-    strides = str(value.stride()) if value.layout is torch.strided else str(value.layout)
-    return str(tuple(value.shape)), strides, value.dtype, value.device
+    given = argument_text((node.args, dict(sorted(node.kwargs.items()))), str)
+    return node.target, given, value_text(node.meta.get("val"), stride=True)
 
 
 @frozen(kw_only=True)

@@ -92,7 +92,7 @@ def eject(*overrides: str, config_dirs: Sequence[str] = (), config_name: str = "
 def script_of(composed: Composed, checked: Checked) -> str:
     """The script of an experiment that is composed and checked already."""
     _refuse(checked.experiment)
-    recipe = header.of_tree(composed.tree)
+    recipe = header.from_tree(composed.tree)
     parts = Parts(experiment=checked.experiment, recipe=recipe, torch_npu=checked.torch_npu.version)
     shapes = checked.experiment.shapes
     if not (checked.passes or shapes.mark_static or shapes.mark_dynamic or shapes.gears):

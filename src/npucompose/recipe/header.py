@@ -31,7 +31,7 @@ SECTIONS = (
 a script's business."""
 
 
-def of_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+def from_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The carried sections of a composed tree; of the compiler options only those that differ from the defaults."""
     data = {name: tree[name] for name in SECTIONS if name in tree}
     data["compiler"] = CompilerOptions.of_tree(data.get("compiler") or {}).as_tree(changed_only=True)

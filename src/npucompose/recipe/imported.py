@@ -22,7 +22,7 @@ from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.streams import matches
 from npucompose.table.modes import GE
-from npucompose.table.structure import structure
+from npucompose.table.structure import flat, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.optional import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
@@ -53,7 +53,25 @@ class Imported:
 
     def yaml(self, source: str = "a script") -> str:
         """A file for `conf/experiment/`: `npucompose run --config-dir DIR experiment=NAME` reads it."""
-        return _yaml(self, source)
+        wanted = dict(self.tree)
+        chosen: dict[str, str] = {}
+        for group in CHOSEN:
+            section = wanted.get(group) or {}
+            name = str(section.get("schedule" if group == "tiling" else "name", ""))
+            if name in choices_of(group):
+                chosen[group] = name
+        base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
+        default = compose([]).tree
+        said = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
+        said += [f"note: {note}" for note in self.notes]
+        said += [f"not read: {line}" for line in self.unread]
+        # no text of a script ends its comment and begins a key
+        lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in said)]
+        overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
+        body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
+        body = {name: value for name, value in body.items() if value not in ({}, None)}
+        text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100) if body else ""
+        return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
 
 
 def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Imported:
@@ -261,17 +279,8 @@ def _options(asked: CompilerOptions, wrote: Mapping[str, Any], notes: list[str])
 
 def _written(tree: Mapping[str, Any]) -> CompilerOptions:
     """The options of a recipe. Files that it names need not exist here."""
-    values = _flat(tree)
+    values = {path: value for path, value in flat(tree, leaves=EVERY_LEAF).items() if path in EVERY_LEAF or value != {}}
     return CompilerOptions(values=values, torch_npu_version=values.pop(VERSION, None))
-
-
-def _flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """{path: value} of a tree of compiler options; what is no option is refused by CompilerOptions."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        path = f"{at}.{name}" if at else str(name)
-        found |= {path: value} if path in EVERY_LEAF or not isinstance(value, Mapping) else _flat(value, path)
-    return found
 
 
 def _checked(tree: Mapping[str, Any]) -> None:
@@ -308,28 +317,6 @@ def _checked(tree: Mapping[str, Any]) -> None:
         problems.append("passes in the recipe must be a mapping of pass names to their options.")
     if problems:
         raise ConfigError(*problems)
-
-
-def _yaml(imported: Imported, source: str) -> str:
-    wanted = dict(imported.tree)
-    chosen: dict[str, str] = {}
-    for group in CHOSEN:
-        section = wanted.get(group) or {}
-        name = str(section.get("schedule" if group == "tiling" else "name", ""))
-        if name in choices_of(group):
-            chosen[group] = name
-    base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
-    default = compose([]).tree
-    said = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
-    said += [f"note: {note}" for note in imported.notes]
-    said += [f"not read: {line}" for line in imported.unread]
-    # no text of a script ends its comment and begins a key
-    lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in said)]
-    overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
-    body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
-    body = {name: value for name, value in body.items() if value not in ({}, None)}
-    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100) if body else ""
-    return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
 
 
 def _chosen_by(default: Mapping[str, Any], group: str) -> str:

@@ -1,4 +1,4 @@
 """What a person or another tool reads of a run: terminal, report.json, pages by templates, tables, comparisons.
 
-Reads values of the schema. Measures nothing, opens no device, knows neither stages nor where runs are stored.
+Reads values of results. Measures nothing, opens no device, knows neither stages nor where runs are stored.
 """

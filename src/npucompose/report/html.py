@@ -21,6 +21,7 @@ from npucompose.report.words import (
     as_count,
     as_time,
     is_wrong,
+    joined,
     log_words,
     mode_cells,
     modes_sentence,
@@ -69,7 +70,7 @@ def environment() -> Any:
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     made.filters.update(number=number, value=value_words_cut)  # pyright: ignore[reportUnknownMemberType]
-    made.globals.update(as_bytes=as_bytes, as_count=as_count, as_time=as_time, digest=digest)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(as_bytes=as_bytes, as_count=as_count, as_time=as_time, digest=digest, joined=joined)  # pyright: ignore[reportUnknownMemberType]
     return made
 
 
@@ -127,8 +128,10 @@ def render(report: Report, timelines: Timelines = ()) -> str:
         path_words=path_words,
         value_words=value_words,
         ran_as=ran_as,
+        stream_words=stream_words,
+        timelines=list(pictures.timeline_drawings(timelines)),
+        lanes=pictures.lanes,
         **_measured(report),
-        **_planned(report, timelines),
         **_tables(report),
     )
 
@@ -170,24 +173,6 @@ def _latency(report: Report) -> dict[str, Any]:
             for name, t in candidates.items()
         ],
         "ratios": ratios,
-    }
-
-
-def _planned(report: Report, timelines: Timelines) -> dict[str, Any]:
-    plan = report.streams
-    if plan is None:
-        return {"plan": None}
-    words = [as_count(plan.streams, "stream"), as_count(plan.events, "event"), as_count(len(plan.nodes), "node")]
-    words.append("validated" if plan.validated else "not validated")
-    for name, us in (("predicted", plan.predicted_us), ("on one", plan.serial_us)) if not plan.trials else ():
-        words += [f"{name} {as_time(us)}"] if us is not None else []
-    words += [f"for {plan.device}"] if plan.device and plan.predicted_us is not None else []
-    drawings = list(pictures.timeline_drawings(timelines))
-    return {
-        "plan": plan,
-        "plan_words": " · ".join([*words, *stream_words(plan)]),
-        "timelines": drawings,
-        "lanes": pictures.lanes(plan.nodes),
     }
 
 

@@ -59,16 +59,12 @@ def page() -> str:
         named = section if "." in row["key"] else "the experiment itself"
         of = f" ({', '.join(row['of'])})" if row["of"] else ""
         acts = f"; acts in {', '.join(row['acts_in'])}" if row["acts_in"] else ""
-        default = "needed" if row["needed"] else f"`{shown(_listed(row['default']))}`"
+        long = isinstance(row["default"], tuple) and len(str(cast("Any", row["default"]))) > MOST_SHOWN
+        default = "needed" if row["needed"] else f"`{'[…]' if long else shown(row['default'])}`"
         cells = (f"`{row['key']}`{of}", row["takes"], default, f"{row['meaning']}{acts}")
         sections.setdefault(named, []).append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     head = "| key | takes | default | meaning |\n|---|---|---|---|\n"
     return PAGE + "".join(f"\n## {name}\n\n{head}" + "\n".join(rows) + "\n" for name, rows in sections.items())
-
-
-def _listed(default: Any) -> Any:
-    """Nested lists as YAML has them, and an empty mapping as `{}`."""
-    return "[…]" if isinstance(default, tuple) and len(str(cast("Any", default))) > MOST_SHOWN else cast("Any", default)
 
 
 def _experiment() -> Iterator[Row]:

@@ -10,7 +10,7 @@ The rows are templates/terminal.txt. No speed is printed beside results that are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -67,17 +67,13 @@ def _environment() -> Any:
         lstrip_blocks=True,
         autoescape=False,
     )
-    ours = (choice, counted, joined, verdicts_words, npu_words)
+    ours = (choice, counted, verdicts_words, npu_words)
     made.globals.update({**vars(words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
     return made
 
 
 def _in_a_row(value: Any) -> str:
     return str(value).replace("\n", BROKEN)
-
-
-def joined(*parts: Iterable[str]) -> str:
-    return " · ".join(word for part in parts for word in part if word)
 
 
 def _title(report: Report) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from npucompose.results.graphs import PassFacts, RuleFacts, rules_together
@@ -80,6 +80,10 @@ def _changed(share: Share) -> str:
 def written(value: Any) -> str:
     """Text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def joined(*parts: Iterable[str]) -> str:
+    return " · ".join(word for part in parts for word in part if word)
 
 
 def as_count(number: int, one: str, many: str | None = None) -> str:

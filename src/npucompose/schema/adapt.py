@@ -103,7 +103,7 @@ class When:
 
 
 @frozen(kw_only=True)
-class Call:
+class OperatorCall:
     """An operator with arguments: numbers, text, lists of them, and references `$x`, `$x.size(1)`, `$x.dtype`."""
 
     op: str = option(doc="aten.mul.Tensor")
@@ -151,7 +151,7 @@ class Rule:
         return structure(KINDS[kind], rest, path)
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[OperatorCall, ...]:
         """What may be called instead."""
         return ()
 
@@ -186,8 +186,8 @@ class FillArgs(Rewriting):
         self.calls  # noqa: B018  raises for a reference that is none
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        return (Call(op=self.to, args=self.args, kwargs=self.kwargs, result=self.result),)
+    def calls(self) -> tuple[OperatorCall, ...]:
+        return (OperatorCall(op=self.to, args=self.args, kwargs=self.kwargs, result=self.result),)
 
 
 @frozen(kw_only=True)
@@ -234,7 +234,7 @@ class Compose(Rewriting):
     """One operator out of several: `steps` are called in order, `$name` is an argument or what a step let be."""
 
     kind: ClassVar[str] = "compose"
-    steps: tuple[Call, ...] = option(doc="calls, each may read the results of those before it")
+    steps: tuple[OperatorCall, ...] = option(doc="calls, each may read the results of those before it")
     results: tuple[str, ...] = option(factory=tuple, doc="what the results are; the last step's where nothing is said")
 
     def __attrs_post_init__(self) -> None:
@@ -243,7 +243,7 @@ class Compose(Rewriting):
             raise ValueError("'steps' must hold at least one call")
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[OperatorCall, ...]:
         return self.steps
 
 
@@ -253,10 +253,10 @@ class Dispatch(Rewriting):
 
     kind: ClassVar[str] = "dispatch"
     by: str = option(doc="the argument that decides")
-    cases: Mapping[str, Call] = option(doc="{value, as text: call}")
+    cases: Mapping[str, OperatorCall] = option(doc="{value, as text: call}")
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[OperatorCall, ...]:
         return tuple(self.cases.values())
 
     @property

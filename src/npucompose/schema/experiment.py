@@ -35,7 +35,7 @@ def dimension_of(key: str) -> tuple[str, int | None]:
     return (name, int(last)) if name and last.isdecimal() else (key, None)
 
 
-def told(call: Call) -> str:
+def call_text(call: Call) -> str:
     """The call as it stands in YAML: `x.0: 6, lens: [513, 301]`; `the example inputs` where it changes nothing."""
     values = {key: list(change) if isinstance(change, tuple) else change for key, change in call.items()}
     return ", ".join(f"{key}: {value}" for key, value in values.items()) or "the example inputs"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -44,6 +44,8 @@ _SEQUENCES: tuple[Any, ...] = (tuple, list, Sequence)
 _MAPPINGS: tuple[Any, ...] = (dict, Mapping)
 
 _REFUSED = (BaseValidationError, ConfigError, ValueError, TypeError)
+
+_NOTES = (AttributeValidationNote, IterableValidationNote)
 
 _HERE = "\0"
 """The path that a class is given which makes itself: where that lies is known when the problems are reported."""
@@ -89,16 +91,15 @@ def _read(converter: Converter, cls: type[T], tree: Any, where: str, key: str) -
         raise ConfigError(*_problems(error, where, key)) from None
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists and empty mappings are leaves."""
+def flat(tree: Mapping[str, Any], prefix: str = "", leaves: Container[str] = ()) -> dict[str, Any]:
+    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists, empty mappings and `leaves` are not opened."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        found |= (
-            flat(cast("Mapping[str, Any]", value), f"{path}.")
-            if isinstance(value, Mapping) and value
-            else {path: value}
-        )
+        if isinstance(value, Mapping) and value and path not in leaves:
+            found |= flat(cast("Mapping[str, Any]", value), f"{path}.", leaves)
+        else:
+            found[path] = value
     return found
 
 
@@ -335,7 +336,7 @@ def _problems(error: BaseException, where: str, key: str) -> Iterator[str]:
     path = ".".join(part for part in (where, key) if part)
     if isinstance(error, BaseValidationError):
         for inner in cast("Any", error).exceptions:
-            note = next((n for n in getattr(inner, "__notes__", []) if _is_note(n)), None)
+            note = next((n for n in getattr(inner, "__notes__", []) if isinstance(n, _NOTES)), None)
             if isinstance(note, AttributeValidationNote):
                 yield from _of_field(inner, path, note.name)
             elif isinstance(note, IterableValidationNote):
@@ -356,10 +357,6 @@ def _problems(error: BaseException, where: str, key: str) -> Iterator[str]:
         text = str(error.args[0]) if error.args else type(error).__name__
         bare = key.rpartition(".")[2]
         yield (text if f"'{bare}'" in text or not key else f"'{key}': {text}") + at
-
-
-def _is_note(note: Any) -> bool:
-    return isinstance(note, (AttributeValidationNote, IterableValidationNote))
 
 
 def _of_field(error: BaseException, section: str, name: str) -> Iterator[str]:

@@ -133,7 +133,7 @@ class Product:
 
 
 @frozen(kw_only=True)
-class Row:
+class SocRow:
     """One SoC as the table has it."""
 
     family: str
@@ -152,7 +152,7 @@ class SocTable:
     """socs.yaml, read."""
 
     families: Mapping[str, Product] = option(factory=dict)
-    socs: Mapping[str, Row] = option(factory=dict)
+    socs: Mapping[str, SocRow] = option(factory=dict)
 
     def family(self, name: str | None) -> str | None:
         """The family of a device's name: `family("Ascend910B3")` is "ascend910b"; ConfigError for an unknown name."""
@@ -166,7 +166,7 @@ class SocTable:
 
 
 @frozen(kw_only=True)
-class Soc(Row):
+class Soc(SocRow):
     """`soc_of("ascend910b4").vector` is 40."""
 
     name: str
@@ -185,13 +185,9 @@ class Soc(Row):
         )
 
 
+@cache
 def table() -> SocTable:
     """The table that this version ships."""
-    return _table()
-
-
-@cache
-def _table() -> SocTable:
     data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return structure(SocTable, data, "vendor/socs.yaml")
 
@@ -208,8 +204,9 @@ def soc_of(name: str | None) -> Soc | None:
         return None
     rows = table().socs
     same = next((soc for soc in rows if _plain(soc) == _plain(name)), None)
-    row = rows[same] if same else max(_of_family(family), key=lambda row: (row.cube, row.vector, row.streams))
-    fields = {field.name: getattr(row, field.name) for field in attrs.fields(Row)}
+    of_family = [row for row in rows.values() if row.family == family]
+    row = rows[same] if same else max(of_family, key=lambda row: (row.cube, row.vector, row.streams))
+    fields = {field.name: getattr(row, field.name) for field in attrs.fields(SocRow)}
     return Soc(**fields, name=same or name, product=table().families[family])
 
 
@@ -224,10 +221,6 @@ def device_of(name: str | None) -> Soc:
     found = soc_of(name)
     assert found is not None
     return found
-
-
-def _of_family(family: str) -> tuple[Row, ...]:
-    return tuple(row for row in table().socs.values() if row.family == family)
 
 
 def _plain(name: str) -> str:

@@ -74,20 +74,6 @@ class Span:
     leaf: VendorOption
 
 
-@frozen(kw_only=True)
-class _Data:
-    versions: tuple[str, ...]
-    sources: Mapping[str, str]
-    leaves: Mapping[str, tuple[Span, ...]]
-
-
-@cache
-def _loaded() -> _Data:
-    data = json.loads(DATA.read_text(encoding="utf-8"))
-    leaves = {path: tuple(_span(path, dict(row)) for row in rows) for path, rows in data["leaves"].items()}
-    return _Data(versions=tuple(data["versions"]), sources=data["sources"], leaves=leaves)
-
-
 _LIVE: dict[str, Mapping[str, VendorOption]] = {}
 """{version: its tree}, as read from wheels of this machine in this process."""
 
@@ -97,14 +83,21 @@ def _span(path: str, row: dict[str, Any]) -> Span:
     return Span(since=since, until=until, leaf=VendorOption.from_dict({"path": path, **row}))
 
 
+_DATA = json.loads(DATA.read_text(encoding="utf-8"))
+_SPANS: Mapping[str, tuple[Span, ...]] = {
+    path: tuple(_span(path, row) for row in rows) for path, rows in _DATA["leaves"].items()
+}
+_VERSIONS: tuple[str, ...] = tuple(_DATA["versions"])
+
+
 def versions() -> tuple[str, ...]:
     """The versions whose option tree is known, oldest first: `("2.6.0.post5", …, "2.14.0")`."""
-    return _loaded().versions
+    return _VERSIONS
 
 
 def same_sources(digest: str) -> str | None:
     """The known version whose option classes are these very files, by their digest."""
-    return next((name for name, known in _loaded().sources.items() if known == digest), None)
+    return next((name for name, known in _DATA["sources"].items() if known == digest), None)
 
 
 def learn(version: str, leaves: Sequence[VendorOption]) -> None:
@@ -186,7 +179,7 @@ def genuine_tree(version: str) -> Mapping[str, VendorOption]:
     if version in _LIVE:
         return _LIVE[version]
     at = versions().index(nearest(version))
-    return {path: span.leaf for path, spans in _loaded().leaves.items() for span in spans if _covers(span, at)}
+    return {path: span.leaf for path, spans in _SPANS.items() for span in spans if _covers(span, at)}
 
 
 def _covers(span: Span, at: int) -> bool:
@@ -199,7 +192,7 @@ def _covers(span: Span, at: int) -> bool:
 def every_leaf() -> dict[str, OptionSpec]:
     """{YAML path: leaf} over all versions: our table first, then what only other versions have. `learn` adds to it."""
     stored = {stored_path(leaf) for leaf in LEAVES.values()}
-    others = [_described(spans[-1].leaf) for path, spans in _loaded().leaves.items() if path not in stored]
+    others = [_described(spans[-1].leaf) for path, spans in _SPANS.items() if path not in stored]
     return {**LEAVES, **{leaf.path: leaf for leaf in others}}
 
 
@@ -219,7 +212,7 @@ def _described(genuine: VendorOption) -> OptionSpec:
     if not named:
         return OptionSpec(**own, kind=kind_of(genuine), doc="described nowhere that we know of", **_limits(genuine))
     like = named[0]
-    needs = prefix + like.needs if like.needs and any(p == prefix + like.needs for p in _loaded().leaves) else None
+    needs = prefix + like.needs if like.needs and any(p == prefix + like.needs for p in _SPANS) else None
     return attrs.evolve(like, **own, choices_in={}, needs=needs, twin=None, twin_inverted=False, **_limits(genuine))
 
 
@@ -250,7 +243,7 @@ def tree_of(version: str) -> Mapping[str, OptionSpec]:
 
 def having(stored: str) -> tuple[str, ...]:
     """The versions that have the leaf at this path of the genuine object: known ones, then those read here."""
-    spans = _loaded().leaves.get(stored, ())
+    spans = _SPANS.get(stored, ())
     known_ones = [name for at, name in enumerate(versions()) if any(_covers(span, at) for span in spans)]
     return (*known_ones, *(name for name, tree in _LIVE.items() if stored in tree and name not in known_ones))
 

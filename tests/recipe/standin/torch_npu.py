@@ -1,4 +1,4 @@
-"""On the path of a kit's processes in place of the genuine package: the stand-in, and its backend by name."""
+"""On the path of a kit's processes in place of the genuine package: the simulated runtime, and its backend by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
 
-sys.modules.pop(__name__)  # the stand-in takes the name, and the import statement gives what has it
+sys.modules.pop(__name__)  # the simulated runtime takes the name, and the import statement gives what has it
 install(wheel.locate())
 
 

@@ -1,4 +1,4 @@
-"""A result of a CUDA graph that somebody holds is never overwritten; every operator runs once a call. On a stand-in."""
+"""A result of a CUDA graph that somebody holds is never overwritten; every operator runs once a call. Simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA graphs above the thin layer of torch.cuda, on a stand-in: the order in which a device is told, and the data."""
+"""CUDA graphs above the thin layer of torch.cuda, on a simulator: the order in which a device is told, and the data."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_recordings_share_one_pool_and_take_turns() -> None:
 
 
 class OnStandin(CapturingBackend):
-    """torch.compile's backend with CUDA graphs on a stand-in."""
+    """torch.compile's backend with CUDA graphs on a simulated device."""
 
     def made(self, lowered: LowerRequest) -> CudaCache:
         return CudaCache(lowered, device=Standin(), **self.options)

@@ -1,4 +1,4 @@
-"""The parts of a CUDA graph's recording one by one, on the stand-in: pools, buffers, results and who holds them."""
+"""The parts of a CUDA graph's recording one by one, on the simulator: pools, buffers, results and who holds them."""
 
 from __future__ import annotations
 

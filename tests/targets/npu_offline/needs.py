@@ -14,7 +14,7 @@ offline = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 
 def run(folder: Path, *overrides: str) -> tuple[int, dict[str, Any], str]:
-    """One experiment on the stand-in, compared and not measured: exit status, report, stderr."""
+    """One experiment on the simulated runtime, compared and not measured: exit status, report, stderr."""
     ran = Place(target="npu_offline", folder=folder).run(*overrides)
     return ran.status, dict(ran.report), ran.error
 

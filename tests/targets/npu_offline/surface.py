@@ -1,4 +1,4 @@
-"""Run in a process of its own: what the stand-in puts under the names of torch_npu and TorchAir, as JSON.
+"""Run in a process of its own: what the simulated runtime puts under the names of torch_npu and TorchAir, as JSON.
 
 `python surface.py TREE [invent]`; with `invent` one name is added that the wheel has not, and one signature is changed.
 """

@@ -1,4 +1,4 @@
-"""The stand-in's device, streams, events and recordings in this process: nothing of torch_npu is replaced for it."""
+"""The simulator's device, streams, events and recordings in this process: nothing of torch_npu is replaced for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """A device for one test: the base classes of the stand-in know which one is theirs."""
+    """A device for one test: the base classes of the simulated runtime know which one is theirs."""
     for holder in (StreamBase, EventBase, GraphBase):
         monkeypatch.setattr(holder, "_device", None, raising=False)
     made = Device()

@@ -1,4 +1,4 @@
-"""Operators that only GE's graph has: their values where the stand-in runs the FX graph in its place."""
+"""Operators that only GE's graph has: their values where the simulated runtime runs the FX graph in its place."""
 
 from __future__ import annotations
 

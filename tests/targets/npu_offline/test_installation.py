@@ -1,4 +1,4 @@
-"""What is there after the stand-in is installed: the wheel's own Python, on one device without CANN."""
+"""What is there after the simulated runtime is installed: the wheel's own Python, on one device without CANN."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The stand-in is no more and no less than torch_npu: its names, signatures and constants are those of the wheel.
+"""The simulator is no more and no less than torch_npu: its names, signatures and constants are those of the wheel.
 
-What the wheel has not, the stand-in has not; what a model or TorchAir can reach and the stand-in lacks is in
+What the wheel has not, the simulator has not; what a model or TorchAir can reach and the simulator lacks is in
 simulator/lacking.py, with the sentence a user gets.
 """
 
@@ -48,7 +48,7 @@ def surface(tree: Path, *how: str) -> dict[str, Any]:
 
 
 def invented(tree: Path, live: dict[str, Any]) -> list[str]:
-    """Names of the stand-in that the wheel's sources neither bind nor ask for."""
+    """Names of the simulated runtime that the wheel's sources neither bind nor ask for."""
     wheel, found = Wheel(tree), list[str]()
     operators = (wheel.root / "csrc/aten/npu_native_functions_by_codegen.yaml").read_text(encoding="utf-8")
     for module, names in live["modules"].items():

@@ -1,4 +1,4 @@
-"""A capture of the stand-in runs every call once; the world is as before when it is over."""
+"""A capture of the simulated runtime runs every call once; the world is as before when it is over."""
 
 from __future__ import annotations
 

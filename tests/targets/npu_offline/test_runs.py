@@ -1,7 +1,7 @@
 """`python run.py target=npu_offline …`: the genuine TorchAir in all three modes, with what came out in the report.
 
 What is proven of an NPU is one list of claims (tests/npu/claims.py). A few of them run here at every `make test`, all
-of them on the stand-in in `make test-full`, and all of them on a device with `pytest -m npu`.
+of them on the simulated runtime in `make test-full`, and all of them on a device with `pytest -m npu`.
 """
 
 from __future__ import annotations

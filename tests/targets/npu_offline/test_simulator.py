@@ -1,4 +1,4 @@
-"""The stand-in replays for real: the genuine TorchAir on it gives eager's bits, and breaking any part of it shows."""
+"""The simulator replays for real: the genuine TorchAir on it gives eager's bits, and breaking any part of it shows."""
 
 from __future__ import annotations
 

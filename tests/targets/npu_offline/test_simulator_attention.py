@@ -1,4 +1,4 @@
-"""Attention on the stand-in as functions: what it becomes, and that it computes what torch does."""
+"""Attention on the simulated runtime as functions: what it becomes, and that it computes what torch does."""
 
 from __future__ import annotations
 

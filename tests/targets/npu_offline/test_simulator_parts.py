@@ -1,4 +1,4 @@
-"""GE sessions, addresses, schemas and devices of the stand-in as functions: no torch_npu, no process of its own."""
+"""GE sessions, addresses, schemas and devices of the simulator as functions: no torch_npu, no process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""target=npu_offline itself: which wheel it takes, and what it counts on a stand-in of the stand-in."""
+"""target=npu_offline itself: which wheel it takes, and what it counts on a fake of the simulator."""
 
 from __future__ import annotations
 

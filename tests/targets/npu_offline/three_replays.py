@@ -1,4 +1,4 @@
-"""One model, three lengths, once as it is and once with each part of the stand-in broken. Prints what was noticed."""
+"""One model, three lengths, once as it is and once with each part of the simulator broken. Prints what was noticed."""
 
 from __future__ import annotations
 

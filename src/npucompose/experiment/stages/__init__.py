@@ -1,4 +1,7 @@
-"""The stages, one file each. A stage asks the session and writes down facts; here they become a graph."""
+"""The stages, one file each. A stage asks the session and writes down facts; here they become a graph.
+
+No stage compiles, times or compares by itself: that is the session's and `measure`'s. torch is imported inside `run`.
+"""
 
 from __future__ import annotations
 

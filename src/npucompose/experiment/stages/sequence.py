@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts import comparison_account, graphs_account
 from npucompose.results.record import CallFacts, SequenceFacts
-from npucompose.schema.experiment import Call, told
+from npucompose.schema.experiment import Call, call_text
 from npucompose.table.structure import facts_of
 from npucompose.targets.optional import recording_facts
 
@@ -66,7 +66,7 @@ def _as_after_the_first_call(live: Session) -> tuple[Session, int]:
 
 def _call_facts(call: Call, result: Compared) -> CallFacts:
     return CallFacts(
-        call=told(call),
+        call=call_text(call),
         recompiles=len(result.recompiles),
         passed=result.numerics.passed,
         max_abs_err=result.numerics.max_abs_err,

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -20,7 +21,7 @@ from airflow_free.executors import Executor
 from airflow_free.executors.local import LocalExecutor
 from airflow_free.outcome import Outcome
 from airflow_free.store import Store, write_atomically
-from airflow_free.sweep import Listen, Loop, Queue, SweepEvent, membership
+from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
 from npucompose.errors import ConfigError, visible
 from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import translate_errors
@@ -62,8 +63,8 @@ def run_sweep(
     left = {point.key: point for point in plan.points if point.key not in ends}
     folders = {point.key: PointFolder.from_name(folder, name(point), point) for point in left.values()}
     with executor_of(plan.executor, folder) as executor:
-        begin = beginner(store, ledger, lambda point: folders[point.key])
-        ends.update(Loop(executor, ledger, begin, listen).run(Queue(left.values())))
+        begin = partial(PointRun.begin, folder_of=lambda point: folders[point.key], store=store, ledger=ledger)
+        ends.update(Loop(executor, ledger, begin, listen).run(Source(left.values())))
     return ends
 
 
@@ -85,13 +86,6 @@ def kept(points: Sequence[Point], ledger: PointLedger, *, retry_failed: bool) ->
 def _is_there(entry: PointEntry, ledger: PointLedger) -> bool:
     """Its report was not thrown away; without one a point counts as not run (what the store has makes that quick)."""
     return entry.run_dir is None or (ledger.path.parent / entry.run_dir / "report.json").is_file()
-
-
-def beginner(
-    store: Store, ledger: PointLedger, folder_of: Callable[[Point], PointFolder]
-) -> Callable[[Point], PointRun | PointEntry]:
-    """What begins a point of a loop."""
-    return lambda point: PointRun.begin(point, folder_of(point), store, ledger.path.parent)
 
 
 def executor_of(options: choices.Executor, folder: Path) -> Executor:
@@ -198,14 +192,17 @@ class PointRun:
     began: float = field(factory=time.monotonic)
 
     @staticmethod
-    def begin(point: Point, folder: PointFolder, store: Store, root: Path) -> PointRun | PointEntry:
+    def begin(
+        point: Point, folder_of: Callable[[Point], PointFolder], store: Store, ledger: PointLedger
+    ) -> PointRun | PointEntry:
         """The run, or its end where its folder cannot be made."""
         assert point.job is not None
+        folder = folder_of(point)
         try:
             run = ActiveRun.begin(point.job, folder.make(point.job), store)
         except OSError as error:
             return broken(point, f"its folder cannot be made: {error}.")
-        return PointRun(point=point, folder=folder, run=run, root=root)
+        return PointRun(point=point, folder=folder, run=run, root=ledger.path.parent)
 
     @property
     def needs_worker(self) -> bool:

@@ -17,11 +17,11 @@ from npucompose.passes.metadata import call_before, is_integer, loses_nothing
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import (
     REFERENCE,
-    Call,
     CastAround,
     Compose,
     Dispatch,
     LayoutAround,
+    OperatorCall,
     Rewriting,
 )
 
@@ -75,7 +75,7 @@ class Builder:
             same = self.call(aten.eq.Tensor, back, tensor)
         self.call(aten._assert_async.msg, self.call(aten.all.default, same), message)
 
-    def called(self, call: Call, names: Mapping[str, Any]) -> Any:
+    def called(self, call: OperatorCall, names: Mapping[str, Any]) -> Any:
         """`call` with its references looked up in `names`; the chosen result where several come out."""
         target = operator_of(call.op)
         assert target is not None  # by_operator has looked
@@ -95,7 +95,7 @@ class Builder:
 
     def _reference(self, text: str, names: Mapping[str, Any]) -> Any:
         match = REFERENCE.fullmatch(text)
-        assert match is not None  # Call has looked
+        assert match is not None  # OperatorCall has looked
         found = part_of(names, match["name"])
         tensor, fact = value_of(found), match["fact"]
         if match["dim"]:

@@ -1,9 +1,12 @@
-"""Runs a search: the same points, folders, executor and ledger as a sweep; only who says what comes next is another."""
+"""`npucompose run -m search=optuna`: the task that Hydra's sweeper is given. Points, folders, executor and ledger are
+those of a sweep; only who says what comes next is another.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,11 @@ from airflow_free.store import Store, write_atomically
 from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
 from npucompose.compose.untrusted_config import address_problems
+from npucompose.console import console
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.experiment.job import NOT_IN_A_KEY, PlanContext
+from npucompose.experiment.orchestrator import default_store
+from npucompose.experiment.sweep.command import SearchTask, SweepView, TrackerQueue
 from npucompose.experiment.sweep.plan import Point, check_installed, point_of
 from npucompose.experiment.sweep.run import (
     POINTS,
@@ -25,16 +31,16 @@ from npucompose.experiment.sweep.run import (
     PointEntry,
     PointFolder,
     PointLedger,
-    beginner,
+    PointRun,
     executor_of,
+    exit_status,
     kept,
 )
 from npucompose.results.effective import origin
 from npucompose.results.record import MEASURED, figure_stage
 from npucompose.schema.sweep import Executor, Optuna
 from npucompose.table.structure import structure
-from npucompose_extensions.search.space import Space, changed_by_nobody_else
-from npucompose_extensions.search.study import Asked, Study
+from npucompose_extensions.search.study import Asked, Space, Study, changed_by_nobody_else
 
 
 @frozen(kw_only=True)
@@ -95,7 +101,12 @@ def run_search(
     trials = _Trials(question, study, ledger, listen, folder)
     ends = ledger.ends([trial.key for trial in study.told])
     with executor_of(question.executor, folder) as executor:
-        begin = beginner(store, ledger, lambda point: PointFolder.from_name(folder, name(point), point))
+        begin = partial(
+            PointRun.begin,
+            folder_of=lambda point: PointFolder.from_name(folder, name(point), point),
+            store=store,
+            ledger=ledger,
+        )
         Loop(executor, ledger, begin, listen).run(trials)
     return {**ends, **trials.ends}, study
 
@@ -170,3 +181,47 @@ class _Trials(Source):
             for figure, stage in wanted.items()
             if stage not in stages
         ]
+
+
+MOST_SHOWN = 10
+
+
+class OptunaTask(SearchTask):
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+    @classmethod
+    def from_overrides(cls, options: Optuna, overrides: Sequence[str], composer: Composer) -> OptunaTask:
+        return cls(Question.from_overrides(options, overrides, composer))
+
+    def _run(self, folder: Path, name: Name) -> int:
+        terminal = console()
+        store = default_store()
+        with PointLedger.open(store.root) as ledger:
+            told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
+            total = max(0, self.question.options.trials - told)
+            with SweepView(terminal, total, self.question.varying) as view:
+                trackers = TrackerQueue(view.listen)
+                ends, study = run_search(
+                    self.question, folder, name, store=store, ledger=ledger, listen=trackers.listen
+                )
+        terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)
+        for line in best_lines(study):
+            terminal.print(line, soft_wrap=True, highlight=False)
+        trackers.send(store.root)
+        # A point that is illegal was pruned, as asked; only where nothing else was found is that an answer.
+        ran = [entry for entry in ends.values() if entry.status != "illegal"]
+        return exit_status(ran or list(ends.values()))
+
+
+def best_lines(study: Study) -> Iterator[str]:
+    """The best trial, or those of the front."""
+    found = list(study.best())
+    if not found:
+        yield "no trial has all objectives."
+        return
+    objectives = study.options.objectives
+    yield ("best:" if len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:")
+    for params, values in found[:MOST_SHOWN]:
+        reached = ", ".join(f"{name} {value:g}" for name, value in zip(objectives, values, strict=True))
+        yield f"  {reached}  {' '.join(f'{key}={value}' for key, value in params.items())}"
