@@ -46,7 +46,13 @@ MARKS = (
 def sources() -> str:
     """A digest of what the verdicts depend on."""
     digest = hashlib.sha256()
-    folders = [ROOT / "src", ROOT / "airflow_free", ROOT / "conf", ROOT / "tests" / "strangers"]
+    folders = [
+        ROOT / "src",
+        ROOT / "npucompose_extensions",
+        ROOT / "airflow_free",
+        ROOT / "conf",
+        ROOT / "tests" / "strangers",
+    ]
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml")):
         digest.update(path.read_bytes())
     digest.update(Path(__file__).read_bytes())

@@ -17,7 +17,7 @@ import pytest
 from sweeping import ROOT
 
 pytestmark = pytest.mark.slow
-CODE = ("src", "airflow_free", "conf", "run.py", "pyproject.toml")
+CODE = ("src", "npucompose_extensions", "airflow_free", "conf", "run.py", "pyproject.toml")
 EXPERIMENT = ["model=add", "passes=[cse,stream_plan]", "pipeline=check"]
 CALL = "import sys; from npucompose.cli import main; sys.exit(main(sys.argv[1:]))"
 

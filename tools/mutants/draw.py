@@ -14,14 +14,14 @@ from tools.mutants import cpp, python
 from tools.mutants.mutation import Mutation
 
 SOURCES = {
-    "src/npucompose": ("*.py", "*.cpp", "*.h"), "src/npucompose_extensions": ("*.py",), "src/hydra_plugins": ("*.py",),
+    "src/npucompose": ("*.py", "*.cpp", "*.h"), "npucompose_extensions": ("*.py",), "src/hydra_plugins": ("*.py",),
     "airflow_free": ("*.py",),
 }  # fmt: skip
 NATIVE = "src/npucompose/replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
-    "extensions": ("src/npucompose_extensions",),
+    "extensions": ("npucompose_extensions",),
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
     "replay, C++": (NATIVE,),
