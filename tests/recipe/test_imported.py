@@ -16,9 +16,11 @@ import npucompose.recipe
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.recipe import export, header, import_file, import_script, of_config, vendor_options
-from npucompose.recipe.imported import MOST_BYTES, _covers, _differing, _flat
+from npucompose.recipe.imported import MOST_BYTES, _covers, _differing
 from npucompose.recipe.vendor_options import Unread, attributes, group_of, set_option, translated
+from npucompose.table.structure import flat
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.compiler import EVERY_LEAF
 
 NESTED = """
 import torch, torchair
@@ -243,7 +245,7 @@ def test_what_differs_from_the_choice_is_kept(wanted: Any, base: Any, differing:
 def test_options_that_are_dicts_are_not_taken_for_groups() -> None:
     kernel = "experimental_config.aclgraph._super_kernel_optimize_options"
     tree = {"experimental_config": {"aclgraph": {"_super_kernel_optimize_options": {"a": 1}}}, "x": {"y": {"z": 1}}}
-    assert _flat(tree) == {kernel: {"a": 1}, "x.y.z": 1}
+    assert flat(tree, leaves=EVERY_LEAF) == {kernel: {"a": 1}, "x.y.z": 1}
 
 
 # Live objects.

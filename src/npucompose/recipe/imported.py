@@ -22,7 +22,7 @@ from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.streams import matches
 from npucompose.table.modes import GE
-from npucompose.table.structure import structure
+from npucompose.table.structure import flat, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.optional import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
@@ -279,17 +279,8 @@ def _options(asked: CompilerOptions, wrote: Mapping[str, Any], notes: list[str])
 
 def _written(tree: Mapping[str, Any]) -> CompilerOptions:
     """The options of a recipe. Files that it names need not exist here."""
-    values = _flat(tree)
+    values = {path: value for path, value in flat(tree, leaves=EVERY_LEAF).items() if path in EVERY_LEAF or value != {}}
     return CompilerOptions(values=values, torch_npu_version=values.pop(VERSION, None))
-
-
-def _flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """{path: value} of a tree of compiler options; what is no option is refused by CompilerOptions."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        path = f"{at}.{name}" if at else str(name)
-        found |= {path: value} if path in EVERY_LEAF or not isinstance(value, Mapping) else _flat(value, path)
-    return found
 
 
 def _checked(tree: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -91,16 +91,15 @@ def _read(converter: Converter, cls: type[T], tree: Any, where: str, key: str) -
         raise ConfigError(*_problems(error, where, key)) from None
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists and empty mappings are leaves."""
+def flat(tree: Mapping[str, Any], prefix: str = "", leaves: Container[str] = ()) -> dict[str, Any]:
+    """`flat({"a": {"b": 1}, "c": {}})` is `{"a.b": 1, "c": {}}`: lists, empty mappings and `leaves` are not opened."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        found |= (
-            flat(cast("Mapping[str, Any]", value), f"{path}.")
-            if isinstance(value, Mapping) and value
-            else {path: value}
-        )
+        if isinstance(value, Mapping) and value and path not in leaves:
+            found |= flat(cast("Mapping[str, Any]", value), f"{path}.", leaves)
+        else:
+            found[path] = value
     return found
 
 

@@ -54,11 +54,13 @@ class CompilerOptions:
     """The version whose option tree is asked for; None leaves it to the torch_npu that is found."""
 
     @classmethod
-    def of_tree(cls, tree: Mapping[str, Any], path: str = "compiler") -> CompilerOptions:
+    def of_tree(cls, tree: Any, path: str = "compiler") -> CompilerOptions:
         """What YAML says under `path`. Every mistake is reported at once, each with its full path."""
         problems: list[str] = []
         version = _version(tree, path, problems)
-        options = {k: v for k, v in tree.items() if k != VERSION} if isinstance(tree, Mapping) else tree
+        options: Any = tree
+        if isinstance(tree, Mapping):
+            options = {k: v for k, v in cast("Mapping[str, Any]", tree).items() if k != VERSION}
         values = _all_checked(_flat(options, "", path, problems), path, problems)
         for found, value in values.items():
             if missing := EVERY_LEAF[found].missing(value):
@@ -101,8 +103,8 @@ class CompilerOptions:
         return nested(written)
 
 
-def _version(tree: Mapping[str, Any], where: str, problems: list[str]) -> str | None:
-    given = tree.get(VERSION) if isinstance(tree, Mapping) else None
+def _version(tree: Any, where: str, problems: list[str]) -> str | None:
+    given = cast("Mapping[str, Any]", tree).get(VERSION) if isinstance(tree, Mapping) else None
     try:
         if given is None or isinstance(given, str):
             return None if given is None else known(given, f"{where}.{VERSION}")

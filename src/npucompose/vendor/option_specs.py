@@ -150,10 +150,12 @@ def _as_kind(kind: Kind, value: Any) -> Any:
     """The value as it is kept; TypeError where it is of another kind."""
     if kind == "str" and type(value) is int:
         return str(value)  # the command line turns `aoe_mode=2` into a number
-    items = value if kind in _LISTS else (value,)
-    if not isinstance(items, (list, tuple)) or any(type(one) is not _TYPES.get(kind, str) for one in items):
+    items: Any = value if kind in _LISTS else (value,)
+    if not isinstance(items, (list, tuple)) or any(
+        type(one) is not _TYPES.get(kind, str) for one in cast("Iterable[Any]", items)
+    ):
         raise TypeError
-    return tuple(items) if kind in _LISTS else _plain(value)
+    return tuple(cast("Iterable[Any]", items)) if kind in _LISTS else _plain(value)
 
 
 def _plain(value: Any) -> Any:
