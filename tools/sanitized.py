@@ -83,7 +83,7 @@ ADDRESS = Sanitizer(
         "tests/replay/test_gate.py",
         "tests/replay/test_graph_cache.py",
         "tests/replay/test_held_results.py",
-        "tests/replay/test_kept_plans.py",
+        "tests/replay/test_cached_plans.py",
         "tests/replay/test_random_graphs.py",
         "tests/replay/test_recorded_inputs.py",
         "tests/replay/test_recorded_outputs.py",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import ROOMY, Arena, Slab
-from npucompose.replay.memory.placement import ALIGNMENT, Block, aligned, place
+from npucompose.replay.memory.placement import ALIGNMENT, MemoryBlock, aligned, place
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import in_threads, request, traced
 from tests.replay.random_programs import programs
@@ -66,7 +66,7 @@ def size_of(spans: list[tuple[int, int]]) -> int:
 def users(draw: Any) -> list[list[tuple[int, int]]]:
     """For each user of an arena, the blocks that it lays there, all alive at once or one after the other."""
     block = st.builds(
-        lambda size, first, length: Block(nbytes=size, first=first, last=first + length),
+        lambda size, first, length: MemoryBlock(nbytes=size, first=first, last=first + length),
         st.integers(0, 3000),
         st.integers(0, 8),
         st.integers(0, 4),
@@ -292,9 +292,9 @@ def test_a_recording_that_the_native_replayer_refused_shares_with_one_that_it_ru
 
 
 def _refusing(*_: Any) -> str:
-    from npucompose.replay.executor.native import Refused
+    from npucompose.replay.plan import UnsupportedStep
 
-    raise Refused("for a test")
+    raise UnsupportedStep("for a test")
 
 
 def test_portable_and_native_recordings_do_not_share():

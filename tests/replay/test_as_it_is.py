@@ -18,7 +18,7 @@ from npucompose.replay.gate import Refused, refused
 from npucompose.replay.interface import SeenCall, is_watched, note, watchers, watching
 from npucompose.replay.memory import arena
 from npucompose.replay.memory.arena import Arena, Turns
-from npucompose.replay.memory.placement import Block, aligned, place
+from npucompose.replay.memory.placement import MemoryBlock, aligned, place
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten
@@ -158,7 +158,7 @@ def test_blocks_of_many_steps_do_not_overlap_either(scale: int) -> None:
         made = []
         for _ in range(30):
             first = draw.randrange(20 * scale)
-            made.append(Block(nbytes=draw.randrange(2000), first=first, last=first + draw.randrange(6 * scale)))
+            made.append(MemoryBlock(nbytes=draw.randrange(2000), first=first, last=first + draw.randrange(6 * scale)))
         found = place(made)
         spans = [(at, at + aligned(b.nbytes), b) for at, b in zip(found.offsets, made, strict=True) if b.nbytes]
         for i, (low, high, block) in enumerate(spans):
@@ -175,7 +175,7 @@ def test_blocks_of_many_steps_do_not_overlap_either(scale: int) -> None:
 
 
 def test_what_the_blocks_took_before_they_were_put_together_is_told() -> None:
-    assert place([Block(nbytes=1, first=0, last=0)], [1, 65, 0]).unplanned_bytes == 64 + 128
+    assert place([MemoryBlock(nbytes=1, first=0, last=0)], [1, 65, 0]).unplanned_bytes == 64 + 128
     assert place([], []).unplanned_bytes == place([]).pool_bytes == 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, unheld
+from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.operands import flat, layout_of, storage_of, traits_of
 from npucompose.replay.plan import Register, Root, Slot
 
@@ -19,7 +19,7 @@ def held(tensor: torch.Tensor | None = None, kind: Any = "pool", **given: Any) -
 
 
 def test_one_layout_of_one_root_is_one_slot_and_a_value_keeps_its_operand() -> None:
-    ledger, x = Ledger(), torch.ones(2, 2)
+    ledger, x = CaptureLedger(), torch.ones(2, 2)
     whole, again, row = Held(x, root := Root(kind="pool", nbytes=16)), Held(x, root), Held(x[1], root)
     assert ledger.operand(whole) is ledger.operand(again) is ledger.operand(whole)
     assert ledger.operand(row) is not ledger.operand(whole)
@@ -33,7 +33,7 @@ def test_one_layout_of_one_root_is_one_slot_and_a_value_keeps_its_operand() -> N
 
 
 def test_memory_is_known_as_long_as_a_value_uses_it() -> None:
-    ledger, x = Ledger(), torch.ones(2, 2)
+    ledger, x = CaptureLedger(), torch.ones(2, 2)
     whole = ledger.adopt(held(x))
     view = Held(x[1], whole.root)
     ledger.hold(whole)
@@ -49,14 +49,14 @@ def test_memory_is_known_as_long_as_a_value_uses_it() -> None:
 
 @pytest.mark.parametrize("kind", ["input", "attribute", "constant", "output"])
 def test_memory_that_outlives_its_values_stays_known(kind: Any) -> None:
-    ledger = Ledger()
+    ledger = CaptureLedger()
     ledger.hold(one := ledger.adopt(held(kind=kind)))
     ledger.release(one)
     assert ledger.root_of(one.tensor) is one.root
 
 
 def test_a_fresh_value_has_a_register_and_shares_the_root_of_its_memory() -> None:
-    ledger, x = Ledger(), torch.ones(2, 2)
+    ledger, x = CaptureLedger(), torch.ones(2, 2)
     first, second, other = (ledger.into_register(t) for t in (x, x[1], torch.ones(1)))
     assert [one.register for one in (first, second, other)] == [Register(0), Register(1), Register(2)]
     assert first.root is second.root is not other.root
@@ -67,7 +67,7 @@ def test_a_fresh_value_has_a_register_and_shares_the_root_of_its_memory() -> Non
 
 
 def test_a_number_where_a_tensor_is_declared_becomes_one_constant_for_all_alike() -> None:
-    ledger, add = Ledger(), traits_of(aten.add.Tensor)
+    ledger, add = CaptureLedger(), traits_of(aten.add.Tensor)
     x, y, scalar = held(), held(), held(torch.ones(()))
 
     def number(beside: Held, value: Any) -> Any:
@@ -88,7 +88,7 @@ def test_a_number_where_a_tensor_is_declared_becomes_one_constant_for_all_alike(
 
 
 def test_the_condition_of_where_promotes_nothing() -> None:
-    ledger, where = Ledger(), traits_of(aten.where.self)
+    ledger, where = CaptureLedger(), traits_of(aten.where.self)
     condition, x = held(torch.tensor([True, False])), held(torch.ones(2, dtype=torch.float64))
     ordered = ledger.numbered(where, (condition, x, 0.5))
     assert ordered[:2] == (condition, x)

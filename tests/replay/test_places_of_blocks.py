@@ -7,11 +7,11 @@ import random
 import pytest
 
 from npucompose.replay.memory import placement
-from npucompose.replay.memory.placement import ALIGNMENT, Block, place
+from npucompose.replay.memory.placement import ALIGNMENT, MemoryBlock, place
 
 
-def blocks(*given: tuple[int, int, int]) -> list[Block]:
-    return [Block(nbytes=nbytes, first=first, last=last) for nbytes, first, last in given]
+def blocks(*given: tuple[int, int, int]) -> list[MemoryBlock]:
+    return [MemoryBlock(nbytes=nbytes, first=first, last=last) for nbytes, first, last in given]
 
 
 def test_sizes_are_rounded_up_to_what_torchs_allocator_gives() -> None:

@@ -14,7 +14,7 @@ from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.arena import Memory
-from npucompose.replay.memory.placement import ALIGNMENT, Block, place
+from npucompose.replay.memory.placement import ALIGNMENT, MemoryBlock, place
 from npucompose.replay.memory.results import outputs_of
 from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Plan, Slot
@@ -23,16 +23,16 @@ from tests.replay.random_programs import programs
 
 
 @st.composite
-def blocks(draw: Any) -> list[Block]:
+def blocks(draw: Any) -> list[MemoryBlock]:
     made = []
     for _ in range(draw(st.integers(0, 30))):
         first = draw(st.integers(0, 20))
-        made.append(Block(nbytes=draw(st.integers(0, 2000)), first=first, last=first + draw(st.integers(0, 6))))
+        made.append(MemoryBlock(nbytes=draw(st.integers(0, 2000)), first=first, last=first + draw(st.integers(0, 6))))
     return made
 
 
 @given(blocks())
-def test_no_two_live_blocks_overlap(made: list[Block]):
+def test_no_two_live_blocks_overlap(made: list[MemoryBlock]):
     placement = place(made)
     spans = [(offset, offset + block.nbytes, block) for offset, block in zip(placement.offsets, made, strict=True)]
     for i, (low, high, block) in enumerate(spans):
@@ -45,18 +45,18 @@ def test_no_two_live_blocks_overlap(made: list[Block]):
 
 
 def test_blocks_that_follow_one_another_share_their_place():
-    chain = [Block(nbytes=100, first=i, last=i + 1) for i in range(10)]
+    chain = [MemoryBlock(nbytes=100, first=i, last=i + 1) for i in range(10)]
     assert place(chain).pool_bytes == 2 * 128
     assert place(chain).unplanned_bytes == 10 * 128
 
 
 def test_a_block_takes_the_smallest_gap_that_fits():
     made = [
-        Block(nbytes=640, first=0, last=0),
-        Block(nbytes=576, first=0, last=9),
-        Block(nbytes=512, first=0, last=0),
-        Block(nbytes=448, first=0, last=9),
-        Block(nbytes=384, first=5, last=5),
+        MemoryBlock(nbytes=640, first=0, last=0),
+        MemoryBlock(nbytes=576, first=0, last=9),
+        MemoryBlock(nbytes=512, first=0, last=0),
+        MemoryBlock(nbytes=448, first=0, last=9),
+        MemoryBlock(nbytes=384, first=5, last=5),
     ]
     assert place(made).offsets[4] == 640 + 576
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
+from npucompose.replay.executor.portable import StraightLine, TorchScript
 from npucompose.replay.operands import layout_of, same_bytes
-from npucompose.replay.plan import Register, Root, Slot, Step, dying_registers
+from npucompose.replay.plan import Register, Root, Slot, Step, UnsupportedStep, dying_registers
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("npucompose_portable", "FRAGMENT")
@@ -115,13 +115,13 @@ def test_a_plan_without_steps_or_slots_runs(executor: Any) -> None:
 def test_a_step_without_words_in_torchscript_is_refused_with_them(
     op: OpOverload, args: tuple[Any, ...], words: str
 ) -> None:
-    with pytest.raises(NotExpressible) as error:
+    with pytest.raises(UnsupportedStep) as error:
         TorchScript([Step(op=op, args=args, results=(R,))], [SX, SY], [X, Y])
     assert str(error.value).startswith(words)
 
 
 def test_another_overload_than_the_recorded_one_is_refused() -> None:
-    with pytest.raises(NotExpressible, match=r"aten\.mul\.Scalar: TorchScript would call aten::mul\.Tensor"):
+    with pytest.raises(UnsupportedStep, match=r"aten\.mul\.Scalar: TorchScript would call aten::mul\.Tensor"):
         TorchScript([Step(op=aten.mul.Scalar, args=(SX, SY), results=(R,))], [SX, SY], [X, Y])
 
 

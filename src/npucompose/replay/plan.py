@@ -95,6 +95,10 @@ class Step:
         yield from ((leaf, True) for leaf in self.made)
 
 
+class UnsupportedStep(Exception):
+    """A step that an executor cannot run; the text says which and why."""
+
+
 @frozen(kw_only=True)
 class Buffer:
     """An output in a static buffer (or a fresh copy of it)."""

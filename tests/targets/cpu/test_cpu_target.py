@@ -35,7 +35,7 @@ def native(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """`native(kind, words)`: so it stands with the native replayer."""
 
     def stands(kind: Any, words: str = "it fell over.") -> None:
-        monkeypatch.setattr(build, "state", lambda: build.State(kind=kind, words=words))
+        monkeypatch.setattr(build, "state", lambda: build.BuildState(kind=kind, words=words))
 
     stands("built")
     return stands

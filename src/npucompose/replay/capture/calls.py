@@ -25,7 +25,7 @@ from npucompose.graphs.scopes import control
 from npucompose.replay import gate
 from npucompose.replay.capture import kernels
 from npucompose.replay.capture.kernels import SingleThreadCheck, Undo
-from npucompose.replay.capture.ledger import Held, Ledger, all_constant, form_of, real, registers_of, unheld
+from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.gate import under
 from npucompose.replay.operands import Traits, bytes_of, flat, layout_of, mapped, storage_of, traits_of
 from npucompose.replay.plan import Root, Step
@@ -86,7 +86,7 @@ _UNTRIED: Any = object()
 class Calls:
     """`record(node, op, args, kwargs)` runs one operator, notes the step of a replay, if any, and gives its value."""
 
-    ledger: Ledger
+    ledger: CaptureLedger
     issue: Issue
     undo: Undo
     single_thread: SingleThreadCheck | None

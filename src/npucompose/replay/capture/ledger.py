@@ -75,7 +75,7 @@ class Held:
 
 
 @define(eq=False)
-class Ledger:
+class CaptureLedger:
     roots: dict[int, Root] = field(factory=dict)
     """By storage; an entry lives as long as a value that uses it (a freed storage's address may come again)."""
     slots: dict[tuple[int, Layout], Slot] = field(factory=dict)
@@ -240,10 +240,10 @@ def number_as_tensor(number: Any, others: Sequence[torch.Tensor]) -> torch.Tenso
 
 
 @define(eq=False, kw_only=True)
-class Outputs:
+class OutputPlanner:
     """`describe(node, values)` describes the outputs; steps that fill buffers from registers are added to `steps`."""
 
-    ledger: Ledger
+    ledger: CaptureLedger
     steps: list[Step]
     pristine: dict[int, torch.Tensor]
     """Constants that a step writes or the graph returns: id(root) -> their bytes before."""

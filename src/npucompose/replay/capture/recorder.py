@@ -23,7 +23,7 @@ from npucompose.replay import gate
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.calls import Calls, Issue
 from npucompose.replay.capture.kernels import OneThread, SingleThreadCheck, Undo
-from npucompose.replay.capture.ledger import Held, Ledger, Outputs
+from npucompose.replay.capture.ledger import CaptureLedger, Held, OutputPlanner
 from npucompose.replay.gate import NOT_RUN, isolated_capture
 from npucompose.replay.operands import (
     CONTAINERS,
@@ -80,17 +80,19 @@ def record_call(
 
 
 @contextlib.contextmanager
-def _recorder(graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None) -> Iterator[Recorder]:
+def _recorder(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None
+) -> Iterator[GraphRecorder]:
     """What a run changed is undone, unless it was committed."""
     for index, value in enumerate(inputs):
         gate.check_input(index, value)
     with isolated_capture() as modes:
         seed = torch.get_rng_state()
-        graph, ledger, undo = graph_module.graph, Ledger(), Undo()
+        graph, ledger, undo = graph_module.graph, CaptureLedger(), Undo()
         issue = Issue(stream_labels(graph) if orders_streams(graph) else None)
         check = SingleThreadCheck(one_thread) if one_thread is not None and issue.has_streams else None
         calls = Calls(ledger=ledger, issue=issue, undo=undo, single_thread=check, given=inputs, modes=modes)
-        recorder = Recorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
+        recorder = GraphRecorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
         try:
             yield recorder
         finally:
@@ -107,9 +109,9 @@ def _for_inference(value: Any) -> Any:
 
 
 @define(kw_only=True, eq=False)
-class Recorder:
+class GraphRecorder:
     graph_module: fx.GraphModule
-    ledger: Ledger
+    ledger: CaptureLedger
     issue: Issue
     calls: Calls
     env: dict[fx.Node, Any] = field(factory=dict)
@@ -203,7 +205,7 @@ class Recorder:
         returned = self._known(node.args[0])
         listed = self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         calls = self.calls
-        ending = Outputs(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
+        ending = OutputPlanner(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
         outputs = ending.describe(node, listed)
         inserted = ending.written_constants()
         steps = [step for i, step in enumerate(calls.steps) for step in (*inserted.get(i, ()), step)]

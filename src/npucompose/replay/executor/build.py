@@ -115,7 +115,7 @@ class Unavailable(Exception):
 
 
 @frozen(kw_only=True)
-class State:
+class BuildState:
     """What is in the cache for the torch that is installed."""
 
     kind: Literal["built", "not built", "failed", "impossible"]
@@ -128,26 +128,26 @@ def in_one_line(words: str) -> str:
     return f"{first} {said[0]} (`npucompose doctor` shows all)" if said else first
 
 
-def state() -> State:
+def state() -> BuildState:
     """Look, do not build. `failed` carries the compiler's own words. What is loaded is not looked at again."""
     if load.cache_info().currsize:
-        return State(kind="built", words=str(load().__file__))
+        return BuildState(kind="built", words=str(load().__file__))
     try:
         place = folder()
     except Unavailable as error:
-        return State(kind="impossible", words=str(error))
+        return BuildState(kind="impossible", words=str(error))
     if (doubt := _doubt(place)) and not doubt.mine:
-        return State(kind="impossible", words=_not_believed(doubt))
+        return BuildState(kind="impossible", words=_not_believed(doubt))
     if _is_whole(place):
-        return State(kind="built", words=str(_extension(place)))
+        return BuildState(kind="built", words=str(_extension(place)))
     found = compiler()
     if found is None:
-        return State(kind="impossible", words=_no_compiler())
+        return BuildState(kind="impossible", words=_no_compiler())
     complaint = _remembered_failure(place, found)
     if complaint is not None:
-        return State(kind="failed", words=complaint)
+        return BuildState(kind="failed", words=complaint)
     again = f"{doubt.words}, so what is there is not believed: " if doubt else ""
-    return State(kind="not built", words=f"{again}it is built at its first use, once, in about half a minute")
+    return BuildState(kind="not built", words=f"{again}it is built at its first use, once, in about half a minute")
 
 
 @functools.cache

@@ -29,16 +29,23 @@ from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.inputs import Inputs
 from npucompose.replay.memory.results import ReplayOutput
 from npucompose.replay.operands import is_plain, layout_of
-from npucompose.replay.plan import Plan, Register, Slot, Step, Threads, Workers, dying_registers, leaves, lent_inputs
+from npucompose.replay.plan import (
+    Plan,
+    Register,
+    Slot,
+    Step,
+    Threads,
+    UnsupportedStep,
+    Workers,
+    dying_registers,
+    leaves,
+    lent_inputs,
+)
 from npucompose.results.streams import StreamTimes, Timeline
 from npucompose.schema.capabilities import Clocked
 
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""
-
-
-class Refused(Exception):
-    """A step that cannot be handed to C++; the text says which and why."""
 
 
 class NativeFront(Protocol):
@@ -154,7 +161,7 @@ class Native:
         try:
             return self.recording.add(self._operator(step.op), args, filled, results, dying, sorted(lent), self._direct)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise Refused(f"{step.op}: {str(error).splitlines()[0]}") from error
+            raise UnsupportedStep(f"{step.op}: {str(error).splitlines()[0]}") from error
 
     def _operator(self, op: OpOverload) -> Any:
         found = self._operators.get(op)
@@ -203,7 +210,7 @@ class Stopwatch:
         self._memory = Memory.from_plan(self.plan, threads=self.threads)
         try:
             self._native = Native(build.load(), self.plan, self._memory, threads=self.threads, workers=workers)
-        except (build.Unavailable, Refused) as error:
+        except (build.Unavailable, UnsupportedStep) as error:
             raise CaptureError(str(error)) from error
         for index, value in enumerate(self._inputs):
             if isinstance(value, torch.Tensor) and value.numel():

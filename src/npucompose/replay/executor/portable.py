@@ -26,7 +26,7 @@ from npucompose.replay.memory.arena import forks_so_far
 from npucompose.replay.memory.inputs import Inputs
 from npucompose.replay.memory.results import HeldOutputs, ReplayOutput
 from npucompose.replay.operands import layout_of, mapped, traits_of
-from npucompose.replay.plan import Register, Slot, Step, dying_registers, leaves, lent_inputs
+from npucompose.replay.plan import Register, Slot, Step, UnsupportedStep, dying_registers, leaves, lent_inputs
 
 
 @define
@@ -165,10 +165,6 @@ _ENUMS: dict[Any, int] = {
 """c10::MemoryFormat and c10::Layout as the interpreter's stack holds them."""
 
 
-class NotExpressible(Exception):
-    """A step that TorchScript has no words for; the text says which and why."""
-
-
 class TorchScript:
     """`run()` calls every kernel in order; `lay(i, tensor)` puts another tensor into slot i."""
 
@@ -177,7 +173,7 @@ class TorchScript:
     """Operators that may keep what they are given are not expressible here."""
 
     def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
-        builder = _Builder(slots)
+        builder = _ScriptBuilder(slots)
         for step in steps:
             builder.add(step)
         with warnings.catch_warnings():
@@ -198,7 +194,7 @@ class TorchScript:
         self._tensors[index] = tensor
 
 
-class _Builder:
+class _ScriptBuilder:
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.graph: Any = torch._C.Graph()
         given = self.graph.addInput("tensors")
@@ -215,7 +211,7 @@ class _Builder:
     def add(self, step: Step) -> None:
         schema = step.op._schema
         if not traits_of(step.op).may_be_tried:
-            raise NotExpressible(f"{step.op}: an operator that is not torch's may keep what it is given")
+            raise UnsupportedStep(f"{step.op}: an operator that is not torch's may keep what it is given")
         args = [self._value(value, a, step) for a, value in zip(schema.arguments, step.args, strict=True)]
         node = self.graph.create(schema.name, args, len(schema.returns))
         self.graph.insertNode(node)
@@ -249,7 +245,7 @@ class _Builder:
         if kind.kind() == "ListType":
             return self._list(value if isinstance(value, (list, tuple)) else [value], kind.getElementType(), step)
         if kind.kind() == "TensorType":
-            raise NotExpressible(f"{step.op}: the number {value!r} in place of a tensor")
+            raise UnsupportedStep(f"{step.op}: the number {value!r} in place of a tensor")
         return self._constant(_as(kind, value, step))
 
     def _list(self, values: Sequence[Any], element: Any, step: Step) -> Any:
@@ -257,7 +253,7 @@ class _Builder:
         if inner.kind() != "TensorType" and values:
             return self._constant([_as(inner, value, step) for value in values])
         if any(value is not None and not isinstance(value, (Slot, Register)) for value in values):
-            raise NotExpressible(f"{step.op}: a list of mixed values")
+            raise UnsupportedStep(f"{step.op}: a list of mixed values")
         parts = [self._constant(None) if value is None else self._tensor(value) for value in values]
         node = self.graph.create("prim::ListConstruct", parts, 1)
         self.graph.insertNode(node)
@@ -273,7 +269,7 @@ class _Builder:
             try:
                 self.constants[key] = self.graph.insertConstant(value)
             except (RuntimeError, TypeError) as error:
-                raise NotExpressible(f"no constant for {value!r}") from error
+                raise UnsupportedStep(f"no constant for {value!r}") from error
         return self.constants[key]
 
 
@@ -289,9 +285,9 @@ def _as(kind: Any, value: Any, step: Step) -> Any:
     if name == "IntType" and type(value) is bool:
         return int(value)
     if name == "NumberType" and type(value) is bool:
-        raise NotExpressible(f"{step.op}: a bool as a number")
+        raise UnsupportedStep(f"{step.op}: a bool as a number")
     if isinstance(value, torch.Generator):
-        raise NotExpressible(f"{step.op}: a generator")
+        raise UnsupportedStep(f"{step.op}: a generator")
     return _ENUMS.get(value, value) if isinstance(value, (torch.memory_format, torch.layout)) else value
 
 
@@ -299,9 +295,9 @@ def _check_overload(node: Any, step: Step) -> None:
     """TorchScript picks the overload by the types of the arguments: it must be the one that was recorded."""
     found = node.schema().partition("(")[0]
     if not found:
-        raise NotExpressible(f"{step.op}: TorchScript knows no such call")
+        raise UnsupportedStep(f"{step.op}: TorchScript knows no such call")
     if found != step.op.name():
-        raise NotExpressible(f"{step.op}: TorchScript would call {found}")
+        raise UnsupportedStep(f"{step.op}: TorchScript would call {found}")
 
 
 _InferenceMode = torch._C._InferenceMode

@@ -25,11 +25,11 @@ from npucompose.graphs import Aliases
 from npucompose.graphs.effects import facts
 from npucompose.replay.capture.kernels import OneThread
 from npucompose.replay.executor import build
-from npucompose.replay.executor.native import Native, Refused
-from npucompose.replay.executor.portable import NotExpressible, StraightLine, TorchScript
+from npucompose.replay.executor.native import Native
+from npucompose.replay.executor.portable import StraightLine, TorchScript
 from npucompose.replay.memory.arena import Arena, Memory
 from npucompose.replay.operands import copy_of, same_bytes, traits_of
-from npucompose.replay.plan import Buffer, Plan, Threads, Workers
+from npucompose.replay.plan import Buffer, Plan, Threads, UnsupportedStep, Workers
 from npucompose.results.streams import TrialRequest, TrialVerdict
 from npucompose.streams import decision_of
 
@@ -270,12 +270,12 @@ class Executors:
         if self.extension is not None:
             try:
                 return Native(self.extension, plan, memory, threads=threads, workers=workers), reason
-            except Refused as error:
+            except UnsupportedStep as error:
                 reason = str(error)
         if self.wanted != "python":
             try:
                 return TorchScript(plan.steps, memory.slots, memory.tensors), reason
-            except NotExpressible as error:
+            except UnsupportedStep as error:
                 reason = f"{reason}; " if reason else ""
                 reason += f"not expressible in TorchScript: {error}"
         return StraightLine(plan.steps, memory.slots, memory.tensors), reason

@@ -27,7 +27,16 @@ import torch
 from attrs import Factory, define, field, frozen
 
 from npucompose.errors import CaptureError
-from npucompose.replay.memory.placement import ALIGNMENT, Block, Lifetimes, Placement, aligned, groups_of, parted, place
+from npucompose.replay.memory.placement import (
+    ALIGNMENT,
+    Lifetimes,
+    MemoryBlock,
+    Placement,
+    aligned,
+    groups_of,
+    parted,
+    place,
+)
 from npucompose.replay.operands import alias_of, over
 from npucompose.replay.plan import Plan, Root, Slot, Threads
 
@@ -314,7 +323,9 @@ def _tightest(
     """Of several ways to put roots together the one with the smallest arena, the first of them when they are equal."""
     placed: list[tuple[list[list[Root]], Placement]] = []
     for pooled in choices:
-        blocks = [Block(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled]
+        blocks = [
+            MemoryBlock(nbytes=members[0].nbytes, first=members[0].first, last=members[-1].last) for members in pooled
+        ]
         placed.append((pooled, place(blocks, unplanned, lives.interferes(pooled))))
         if placed[-1][1].pool_bytes == placed[-1][1].live_bytes:
             break  # as small as it can be
@@ -322,7 +333,7 @@ def _tightest(
 
 
 def _apart(pooled: list[list[Root]]) -> tuple[list[list[Root]], Placement]:
-    return pooled, place([Block(nbytes=root.nbytes, first=0, last=0) for (root,) in pooled])
+    return pooled, place([MemoryBlock(nbytes=root.nbytes, first=0, last=0) for (root,) in pooled])
 
 
 def _storage_of(root: Root) -> torch.UntypedStorage:

@@ -25,7 +25,7 @@ _Span = tuple[int, int, int, int]
 
 
 @frozen(kw_only=True)
-class Block:
+class MemoryBlock:
     """`nbytes` that must stay untouched by others from step `first` to step `last`, both included."""
 
     nbytes: int
@@ -48,11 +48,11 @@ Interferes = Callable[[int], Sequence[bool]]
 
 
 def place(
-    blocks: Sequence[Block], unplanned: Sequence[int] | None = None, interferes: Interferes | None = None
+    blocks: Sequence[MemoryBlock], unplanned: Sequence[int] | None = None, interferes: Interferes | None = None
 ) -> Placement:
     """Largest first, each into the smallest gap between the blocks that live at the same time (greedy best fit).
 
-    `place([Block(nbytes=64, first=0, last=1), Block(nbytes=64, first=2, last=3)])` puts both at offset 0.
+    `place([MemoryBlock(nbytes=64, first=0, last=1), MemoryBlock(nbytes=64, first=2, last=3)])` puts both at offset 0.
     `unplanned` are the sizes before blocks were put together; without it those of the blocks. `interferes` is for
     steps that do not run one after the other; without it the blocks' first and last steps decide.
     """
@@ -119,7 +119,7 @@ def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     return best if best >= 0 else end
 
 
-def _most_live(blocks: Sequence[Block], sizes: Sequence[int]) -> int:
+def _most_live(blocks: Sequence[MemoryBlock], sizes: Sequence[int]) -> int:
     change: Counter[int] = Counter()
     for block, size in zip(blocks, sizes, strict=True):
         change[block.first] += size
