@@ -1,4 +1,5 @@
-"""Who runs jobs: one file for each kind of executor. What is in a job is no business of theirs.
+"""Who runs jobs: one file for each kind of executor; here is what they run, and what travels to another machine and
+back. What is in a job is no business of theirs.
 
 Ray's and Slurm's need a package that this one does not bring; they import it when they are made.
 """

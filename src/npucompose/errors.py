@@ -1,4 +1,4 @@
-"""Every exception of the project, and the sentences they share. Knows nothing but words.
+"""Every exception of the project, the sentences they share, and text as it may be shown. Knows nothing but words.
 
 An error is for the person at the command line: where, what was given, what is possible. Each class carries the exit
 status that the command line ends with: 2 the configuration is wrong or illegal, 3 a stage failed.

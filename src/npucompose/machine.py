@@ -1,4 +1,4 @@
-"""What can be read of this machine without loading anything."""
+"""What can be read of this machine without loading anything, and a process without its collector of garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is found by name: built in, or an installed package's entry point. Imports a thing when it is asked for.
+"""What is found by name: built in, an installed package's entry point, or a user's `module:function`. Imports a thing
+when it is asked for.
 
 A name that is built in asks nobody else, so that no installed package is looked at before one is needed.
 """

@@ -151,7 +151,9 @@ def test_a_missing_optional_package_says_which_extra_to_install(
     assert "pip install 'npucompose[minilm]'" in told
 
 
-@pytest.mark.parametrize("place", ["npucompose.experiment.job.Job.of", "npucompose.experiment.run.run_experiment"])
+@pytest.mark.parametrize(
+    "place", ["npucompose.experiment.job.Job.from_composed", "npucompose.experiment.run.run_experiment"]
+)
 def test_a_mistake_of_ours_is_a_paragraph_and_exit_3(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

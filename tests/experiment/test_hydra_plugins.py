@@ -61,12 +61,12 @@ def test_a_sweeper_makes_the_folder_keeps_the_configuration_and_launches(
             asked.append((given, named))
             return "launched"
 
-    class Known:
+    class FakePlugins:
         def instantiate_launcher(self, **named: Any) -> Launcher:
             asked.append(named)
             return Launcher()
 
-    monkeypatch.setattr(Plugins, "instance", staticmethod(Known))
+    monkeypatch.setattr(Plugins, "instance", staticmethod(FakePlugins))
     folder = tmp_path / "a" / "sweep"
     config, sweeper = configured(folder), NpucomposeSweeper()
     sweeper.setup(hydra_context="context", task_function="task", config=config)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is read from an FX graph: one drawn by hand, with sizes and numbers that are symbols of torch."""
+"""What is read from an FX graph: one example by hand, with sizes and numbers that are symbols of torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'
 
 
-class Drawn:
+class ExampleGraph:
     """A graph whose nodes carry fake values: `key` [s, 8], a weight [8, 3], the number `lens[0]`."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Drawn:
 
 
 @pytest.fixture
-def drawn() -> Drawn:
-    return Drawn()
+def example() -> ExampleGraph:
+    return ExampleGraph()
 
 
 @pytest.mark.parametrize(
@@ -83,49 +83,49 @@ def test_torchs_source_becomes_the_models_words(source: str, argument: str | Non
     assert argument_of(source) == argument
 
 
-def test_the_inputs_are_named_by_dynamos_sources_behind_the_parameters(drawn: Drawn) -> None:
-    facts = read(drawn.graph, "g", ("L['w']", None, "L['lens'][0]"))
+def test_the_inputs_are_named_by_dynamos_sources_behind_the_parameters(example: ExampleGraph) -> None:
+    facts = read(example.graph, "g", ("L['w']", None, "L['lens'][0]"))
     assert facts.id == "g"
     assert facts.inputs == (
-        Input(name="arg0_1", argument="w", shape=(drawn.s, "8"), sizes={0: drawn.s}),
+        Input(name="arg0_1", argument="w", shape=(example.s, "8"), sizes={0: example.s}),
         Input(name="arg1_1", shape=("8", "3")),
-        Input(name="arg2_1", argument="lens[0]", symbol=drawn.n_symbol),
+        Input(name="arg2_1", argument="lens[0]", symbol=example.n_symbol),
     )
-    assert facts.symbols == {drawn.s: "w.size()[0]", drawn.n_symbol: "lens"}
-    two = read(drawn.graph, "g", ("L['w']", "L['lens'][0]"))
+    assert facts.symbols == {example.s: "w.size()[0]", example.n_symbol: "lens"}
+    two = read(example.graph, "g", ("L['w']", "L['lens'][0]"))
     assert [one.argument for one in two.inputs] == [None, "w", "lens[0]"]
-    assert two.symbols == {drawn.s: "key.size()[0]", drawn.n_symbol: "lens"}
-    assert [one.argument for one in read(drawn.graph, "g").inputs] == [None] * 3
+    assert two.symbols == {example.s: "key.size()[0]", example.n_symbol: "lens"}
+    assert [one.argument for one in read(example.graph, "g").inputs] == [None] * 3
 
 
-def test_a_symbol_that_became_a_constant_is_none(drawn: Drawn) -> None:
-    assert drawn.val(drawn.n) == 7
-    facts = read(drawn.graph, "g", (None, None, "L['lens'][0]"))
+def test_a_symbol_that_became_a_constant_is_none(example: ExampleGraph) -> None:
+    assert example.val(example.n) == 7
+    facts = read(example.graph, "g", (None, None, "L['lens'][0]"))
     assert facts.inputs[2] == Input(name="arg2_1", argument="lens[0]")
-    assert list(facts.symbols) == [drawn.s]
-    assert drawn.val(drawn.key).shape[0] == 5
-    assert read(drawn.graph, "g").inputs[0] == Input(name="arg0_1", shape=("5", "8"))
-    assert read(drawn.graph, "g").symbols == {}
+    assert list(facts.symbols) == [example.s]
+    assert example.val(example.key).shape[0] == 5
+    assert read(example.graph, "g").inputs[0] == Input(name="arg0_1", shape=("5", "8"))
+    assert read(example.graph, "g").symbols == {}
 
 
 def test_a_source_that_is_no_argument_leaves_the_symbol_unnamed() -> None:
-    drawn = Drawn()
-    drawn.placeholder("arg3_1", drawn.number(3, AttrSource(LocalSource("self"), "_buffers")))
-    assert list(read(drawn.graph, "g").symbols.values()) == ["key.size()[0]", "lens", None]
+    example = ExampleGraph()
+    example.placeholder("arg3_1", example.number(3, AttrSource(LocalSource("self"), "_buffers")))
+    assert list(read(example.graph, "g").symbols.values()) == ["key.size()[0]", "lens", None]
 
 
-def test_the_name_of_a_source_was_a_function_once(drawn: Drawn) -> None:
-    (symbol,) = drawn.val(drawn.n).node.expr.free_symbols
-    drawn.env.var_to_sources[symbol] = [SimpleNamespace(name=lambda: "L['old'][1]")]  # type: ignore[list-item]
-    assert read(drawn.graph, "g").symbols[drawn.n_symbol] == "old[1]"
+def test_the_name_of_a_source_was_a_function_once(example: ExampleGraph) -> None:
+    (symbol,) = example.val(example.n).node.expr.free_symbols
+    example.env.var_to_sources[symbol] = [SimpleNamespace(name=lambda: "L['old'][1]")]  # type: ignore[list-item]
+    assert read(example.graph, "g").symbols[example.n_symbol] == "old[1]"
 
 
-def test_an_operator_tells_its_shapes_and_its_arguments(drawn: Drawn) -> None:
-    mm = drawn.call(aten.mm.default, drawn.key, drawn.weight)
+def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -> None:
+    mm = example.call(aten.mm.default, example.key, example.weight)
     mm.meta["stack_trace"] = TRACE
-    view = drawn.call(aten.view.default, mm, [-1])
-    s, n = drawn.s, drawn.n_symbol
-    first, second = drawn.ops()
+    view = example.call(aten.view.default, mm, [-1])
+    s, n = example.s, example.n_symbol
+    first, second = example.ops()
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
         arguments={"self": Argument(kind="tensor"), "mat2": Argument(kind="tensor")}, unknown_in=(s,), unknown_out=(s,),
@@ -133,9 +133,9 @@ def test_an_operator_tells_its_shapes_and_its_arguments(drawn: Drawn) -> None:
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
     assert second.arguments == {"self": Argument(kind="tensor"), "size": Argument(kind="constant")}
-    drawn.call(aten.expand.default, drawn.call(aten.full.default, [1], 2.0), [drawn.n])
-    drawn.call(aten.sum.dim_IntList, mm, None, dtype=None)
-    full, expanded, summed = drawn.ops()[2:]
+    example.call(aten.expand.default, example.call(aten.full.default, [1], 2.0), [example.n])
+    example.call(aten.sum.dim_IntList, mm, None, dtype=None)
+    full, expanded, summed = example.ops()[2:]
     assert (full.reads, full.view, full.unknown_in, full.unknown_out) == ((), False, (), ())
     assert (expanded.reads, expanded.view, expanded.unknown_in, expanded.unknown_out) == (
         ("full_default",),
@@ -145,109 +145,109 @@ def test_an_operator_tells_its_shapes_and_its_arguments(drawn: Drawn) -> None:
     )
     assert expanded.arguments["size"] == Argument(kind="symbols", symbols=(n,))
     assert summed.arguments["dim"] == summed.arguments["dtype"] == Argument(kind="nothing")
-    assert all(one.unbacked == () for one in drawn.ops())
+    assert all(one.unbacked == () for one in example.ops())
 
 
-def test_arithmetic_on_sizes_belongs_to_what_reads_it(drawn: Drawn) -> None:
-    first = drawn.call(aten.relu.default, drawn.key)
-    size = drawn.call(aten.sym_size.int, first, 0)
-    twice = drawn.call(operator.add, size, drawn.n)
-    drawn.call(aten.full.default, [twice, 2], 1.0)
-    relu, full = drawn.ops()
+def test_arithmetic_on_sizes_belongs_to_what_reads_it(example: ExampleGraph) -> None:
+    first = example.call(aten.relu.default, example.key)
+    size = example.call(aten.sym_size.int, first, 0)
+    twice = example.call(operator.add, size, example.n)
+    example.call(aten.full.default, [twice, 2], 1.0)
+    relu, full = example.ops()
     assert full.reads == ("relu_default",)
-    assert set(full.arguments["size"].symbols) == {drawn.s, drawn.n_symbol}
+    assert set(full.arguments["size"].symbols) == {example.s, example.n_symbol}
     assert full.arguments["fill_value"] == Argument(kind="constant")
     assert (relu.reads, full.unknown_in) == ((), ())
-    assert [one.name for one in read(drawn.graph, "g").inputs] == ["arg0_1", "arg1_1", "arg2_1"]
+    assert [one.name for one in read(example.graph, "g").inputs] == ["arg0_1", "arg1_1", "arg2_1"]
 
 
-def test_the_symbols_of_one_number_are_told_in_order(drawn: Drawn) -> None:
-    total = drawn.n
+def test_the_symbols_of_one_number_are_told_in_order(example: ExampleGraph) -> None:
+    total = example.n
     for at in range(6):
-        number = drawn.placeholder(f"arg{3 + at}_1", drawn.number(3 + at, LocalSource(f"n{at}")))
-        total = drawn.call(operator.mul, total, number)
-    drawn.call(aten.full.default, [total], 1.0)
-    symbols = drawn.ops()[0].arguments["size"].symbols
+        number = example.placeholder(f"arg{3 + at}_1", example.number(3 + at, LocalSource(f"n{at}")))
+        total = example.call(operator.mul, total, number)
+    example.call(aten.full.default, [total], 1.0)
+    symbols = example.ops()[0].arguments["size"].symbols
     assert len(symbols) == 7
     assert list(symbols) == sorted(symbols)
 
 
-def test_picking_one_of_several_results_is_no_operator(drawn: Drawn) -> None:
-    both = drawn.call(aten.max.dim, drawn.key, 1)
-    first = drawn.graph.call_function(operator.getitem, (both, 0))
-    second = drawn.graph.call_function(operator.getitem, (both, 1))
+def test_picking_one_of_several_results_is_no_operator(example: ExampleGraph) -> None:
+    both = example.call(aten.max.dim, example.key, 1)
+    first = example.graph.call_function(operator.getitem, (both, 0))
+    second = example.graph.call_function(operator.getitem, (both, 1))
     first.meta["val"], second.meta["val"] = both.meta["val"]
-    drawn.call(aten.mul.Tensor, first, second)
-    assert [(one.name, one.reads) for one in drawn.ops()] == [("max_dim", ()), ("mul_tensor", ("max_dim",))]
+    example.call(aten.mul.Tensor, first, second)
+    assert [(one.name, one.reads) for one in example.ops()] == [("max_dim", ()), ("mul_tensor", ("max_dim",))]
 
 
-def test_what_only_the_data_decide_is_unbacked_where_it_first_appears(drawn: Drawn) -> None:
-    found = drawn.call(aten.nonzero.default, drawn.key)
-    drawn.call(aten.relu.default, found)
-    (symbol,) = [str(size) for size in drawn.val(found).shape if isinstance(size, torch.SymInt)]
-    nonzero, relu = drawn.ops()
-    assert (nonzero.unbacked, nonzero.unknown_out, nonzero.unknown_in) == ((symbol,), (symbol,), (drawn.s,))
+def test_what_only_the_data_decide_is_unbacked_where_it_first_appears(example: ExampleGraph) -> None:
+    found = example.call(aten.nonzero.default, example.key)
+    example.call(aten.relu.default, found)
+    (symbol,) = [str(size) for size in example.val(found).shape if isinstance(size, torch.SymInt)]
+    nonzero, relu = example.ops()
+    assert (nonzero.unbacked, nonzero.unknown_out, nonzero.unknown_in) == ((symbol,), (symbol,), (example.s,))
     assert (relu.unbacked, relu.unknown_out, relu.unknown_in) == ((), (symbol,), (symbol,))
-    assert read(drawn.graph, "g").symbols[symbol] is None
+    assert read(example.graph, "g").symbols[symbol] is None
 
 
-def test_a_number_that_became_a_constant_and_an_attribute_are_constants(drawn: Drawn) -> None:
-    kept = drawn.graph.get_attr("kept")
-    kept.meta["val"] = drawn.fake(torch.ones(8, 3), LocalSource("kept"))
-    drawn.call(aten.mm.default, drawn.key, kept)
-    assert drawn.val(drawn.n) == 7
-    drawn.call(aten.full.default, [drawn.n], 1.0)
-    mm, full = drawn.ops()
+def test_a_number_that_became_a_constant_and_an_attribute_are_constants(example: ExampleGraph) -> None:
+    kept = example.graph.get_attr("kept")
+    kept.meta["val"] = example.fake(torch.ones(8, 3), LocalSource("kept"))
+    example.call(aten.mm.default, example.key, kept)
+    assert example.val(example.n) == 7
+    example.call(aten.full.default, [example.n], 1.0)
+    mm, full = example.ops()
     assert (mm.arguments["mat2"].kind, mm.arguments["self"].kind) == ("constant", "tensor")
     assert mm.reads == ()
     assert full.arguments["size"] == Argument(kind="constant")
 
 
 def test_branches_are_read_with_their_place() -> None:
-    drawn = Drawn()
+    example = ExampleGraph()
     inner = fx.Graph()
     x = inner.placeholder("x")
-    x.meta["val"] = drawn.val(drawn.key)
+    x.meta["val"] = example.val(example.key)
     relu = inner.call_function(aten.relu.default, (x,))
-    relu.meta["val"] = drawn.val(drawn.key)
+    relu.meta["val"] = example.val(example.key)
     inner.output((relu,))
-    branch = drawn.graph.get_attr("true_graph_0")
-    other = drawn.graph.get_attr("kept")
-    call = drawn.graph.call_function(torch.ops.higher_order.cond, (True, branch, other, [drawn.key]))
-    call.meta["val"] = (drawn.val(drawn.key),)
-    drawn.graph.output((call,))
+    branch = example.graph.get_attr("true_graph_0")
+    other = example.graph.get_attr("kept")
+    call = example.graph.call_function(torch.ops.higher_order.cond, (True, branch, other, [example.key]))
+    call.meta["val"] = (example.val(example.key),)
+    example.graph.output((call,))
     root = torch.nn.Module()
     root.true_graph_0 = fx.GraphModule(torch.nn.Module(), inner)
     root.kept = torch.nn.Parameter(torch.ones(1))
     root.arg0_1 = root.true_graph_0  # no branch: a placeholder has its name
-    module = fx.GraphModule(root, drawn.graph)
+    module = fx.GraphModule(root, example.graph)
     (op,) = read(module.graph, "graph_0").ops
     assert (op.schema, op.overload, op.view, op.arguments) == (op_name(call), op_name(call), False, {})
     (subgraph,) = op.subgraphs
     assert subgraph.id == "graph_0.true_graph_0"
     assert [one.schema for one in subgraph.ops] == ["aten::relu"]
-    assert op.unknown_in == (drawn.s,)
+    assert op.unknown_in == (example.s,)
 
 
 def test_numbers_that_are_not_all_inputs_are_packed() -> None:
-    drawn = Drawn()
-    for sizes in ([drawn.n], [drawn.n, 3], [4, 3]):
-        drawn.call(aten.new_zeros.default, drawn.weight, sizes)
-    computed = drawn.graph.call_function(operator.add, (drawn.n, 1))
-    computed.meta["val"] = drawn.val(drawn.n) + 1
-    drawn.call(aten.new_zeros.default, drawn.weight, [computed])
-    found = [one.arguments["size"] for one in read(drawn.graph, "graph_0").ops]
+    example = ExampleGraph()
+    for sizes in ([example.n], [example.n, 3], [4, 3]):
+        example.call(aten.new_zeros.default, example.weight, sizes)
+    computed = example.graph.call_function(operator.add, (example.n, 1))
+    computed.meta["val"] = example.val(example.n) + 1
+    example.call(aten.new_zeros.default, example.weight, [computed])
+    found = [one.arguments["size"] for one in read(example.graph, "graph_0").ops]
     assert [(one.kind, one.packed) for one in found] == [
         ("symbols", False), ("symbols", True), ("constant", False), ("symbols", True),
     ]  # fmt: skip
 
 
 def test_an_operator_that_turns_data_into_a_number_is_told_with_its_line() -> None:
-    drawn = Drawn()
-    item = drawn.graph.call_function(aten._local_scalar_dense.default, (drawn.weight,))
-    item.meta.update(val=drawn.val(drawn.n), stack_trace=TRACE)
-    drawn.call(aten.relu.default, drawn.weight)
-    found = read(drawn.graph, "graph_0")
+    example = ExampleGraph()
+    item = example.graph.call_function(aten._local_scalar_dense.default, (example.weight,))
+    item.meta.update(val=example.val(example.n), stack_trace=TRACE)
+    example.call(aten.relu.default, example.weight)
+    found = read(example.graph, "graph_0")
     assert [one.overload for one in found.ops] == ["aten.relu.default"]
     (told,) = found.to_python
     assert (told.overload, told.schema) == ("aten._local_scalar_dense.default", "aten::_local_scalar_dense")

@@ -247,11 +247,11 @@ def test_one_call_is_timed_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cost, "perf_counter_ns", lambda: next(ticks))
     ran: list[object] = []
 
-    class Told:
+    class FakeExecution:
         def run(self, kernel: object) -> None:
             ran.append(kernel)
 
-    assert cost._timed(Told(), "mm") == 2500.0  # type: ignore[arg-type]
+    assert cost._timed(FakeExecution(), "mm") == 2500.0  # type: ignore[arg-type]
     assert ran == ["mm"]
 
 

@@ -1,8 +1,7 @@
 """What a call of a model changes beside its parameters, and the way back to the state in which it was built.
 
 Buffers are rewound always. What lies elsewhere (a cache in an attribute, a counter in Python) is found by comparing
-with a deep copy, attribute by attribute, and rewound from it where the model turns out to depend on it: `steadiness_of`
-asks whether eager equals itself.
+with a deep copy, attribute by attribute, and rewound from it where the model turns out to depend on it.
 """
 
 from __future__ import annotations
@@ -277,7 +276,6 @@ def words_of(path: str) -> str:
 
 
 # Does eager equal itself? Asked before it serves as a reference: called twice from one state, it must give one result.
-#
 # Note [Twice from one state]
 # Both calls start from rewound buffers and seeded random numbers. Where they differ, the model keeps state elsewhere:
 # then everything that its modules hold is rewound from a deep copy, and a third call shows whether that was all.

@@ -1,7 +1,8 @@
 """Static or dynamic, and why: verdicts, the table of value-dependent operators, the numbered diagnosis.
 
-Reads captured FX graphs, the configuration and facts that a target hands in. Knows no target and starts nothing.
-Importing this loads no torch; `sinking.reading`, which reads an FX graph, does.
+Here: rules about captured FX graphs, the configuration and facts that a target hands in. Not here: a target, anything
+that is started, or the form of a log or dump. Importing this loads no torch; `sinking.reading`, which reads an FX
+graph, does.
 """
 
 from npucompose.sinking.artefacts import read_artefact, with_artefacts

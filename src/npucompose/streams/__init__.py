@@ -1,6 +1,7 @@
 """From what is asked (Streams) to a safe plan in the graph: match, assign, order, derive events, emit, validate.
 
-Streams are chosen, events follow. Knows no device: what a device can do comes in as `Capabilities`.
+Here: what chooses, orders, predicts, writes or proves the streams of an FX graph; streams are chosen, events follow.
+Not here: a pass, a target or a device, of which nothing is known but its `Capabilities`.
 """
 
 from npucompose.streams.emit import strip

@@ -131,17 +131,16 @@ def _registered(name: str, register: Callable[..., Any], pattern: Pattern) -> No
     names = [f"tensor_{at}" for at in range(len(tensors))] + list(pattern.scalars)
     for number, (find, dtype) in enumerate(pattern.finds()):
         known = (name, pattern.name, number)
-        if known in _REGISTERED:
-            continue
-        _REGISTERED.add(known)
-        register(
-            search_fn=_named(find, names),
-            replace_fn=_named(pattern.replace, names),
-            example_inputs=[tensor.to(dtype) for tensor in tensors],
-            trace_fn=_traced,
-            extra_check=lambda match: _open is not None and _open.takes(pattern, names, match),
-            scalar_workaround=dict(pattern.scalars),
-        )
+        if known not in _REGISTERED:
+            _REGISTERED.add(known)
+            register(
+                search_fn=_named(find, names),
+                replace_fn=_named(pattern.replace, names),
+                example_inputs=[tensor.to(dtype) for tensor in tensors],
+                trace_fn=_traced,
+                extra_check=lambda match: _open is not None and _open.takes(pattern, names, match),
+                scalar_workaround=dict(pattern.scalars),
+            )
 
 
 def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:

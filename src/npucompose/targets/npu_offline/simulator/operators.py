@@ -224,7 +224,7 @@ def _kernel(name: str) -> Callable[..., Any]:
         options = _options(name, args, named)
         _refuse(name, query, head_num, input_layout, options, options["keep_prob"])
         out, top, total = _attention(query, key, value, options["atten_mask"], options["scale"], options["sparse_mode"])
-        eight = (_copies(top), _copies(total), query.new_empty(0))
+        eight = (*(column.detach().repeat(1, 1, 1, _COPIES) for column in (top, total)), query.new_empty(0))
         seeds = (0, 0, 0) if name == LAST else tuple(torch.zeros(1, dtype=torch.int64) for _ in range(2))
         return (out.to(query.dtype).contiguous(), *eight, *seeds)
 
@@ -263,10 +263,6 @@ def _attention(
     weights = torch.exp(scores - top.masked_fill(top.isinf(), 0.0))
     total = weights.sum(-1, keepdim=True)
     return weights @ v / total.masked_fill(total == 0, 1.0), top, total
-
-
-def _copies(column: torch.Tensor) -> torch.Tensor:
-    return column.detach().repeat(1, 1, 1, _COPIES)
 
 
 def _options(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
