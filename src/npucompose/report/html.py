@@ -105,11 +105,9 @@ def value_words_cut(value: Any) -> str:
     return text if len(text) <= CUT else f"{text[:CUT]}…"
 
 
-def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
-    """Put report.html in the folder, whole or not at all, and return its path."""
-    path = folder / FILE_NAME
-    write_atomically(path, render(report, timelines))
-    return path
+def write(report: Report, folder: Path, timelines: Timelines = ()) -> None:
+    """Put report.html in the folder, whole or not at all."""
+    write_atomically(folder / FILE_NAME, render(report, timelines))
 
 
 def render(report: Report, timelines: Timelines = ()) -> str:
@@ -117,7 +115,7 @@ def render(report: Report, timelines: Timelines = ()) -> str:
     figures = Figures.from_report(report)
     return page(
         "run.html",
-        title_of(figures),
+        " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run",
         style="page.css",
         report=report,
         status_words=status_words(report),
@@ -134,10 +132,6 @@ def render(report: Report, timelines: Timelines = ()) -> str:
         **_measured(report),
         **_tables(report),
     )
-
-
-def title_of(figures: Figures) -> str:
-    return " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
 
 
 def _measured(report: Report) -> dict[str, Any]:
