@@ -105,9 +105,11 @@ def value_words_cut(value: Any) -> str:
     return text if len(text) <= CUT else f"{text[:CUT]}…"
 
 
-def write(report: Report, folder: Path, timelines: Timelines = ()) -> None:
-    """Put report.html in the folder, whole or not at all."""
-    write_atomically(folder / FILE_NAME, render(report, timelines))
+def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
+    """Put report.html in the folder, whole or not at all, and return its path."""
+    path = folder / FILE_NAME
+    write_atomically(path, render(report, timelines))
+    return path
 
 
 def render(report: Report, timelines: Timelines = ()) -> str:
