@@ -95,7 +95,7 @@ def aot_inductor(subject: Subject) -> Ready:
 def onnx_runtime(subject: Subject) -> Ready:
     """Arrays over torch's memory in, arrays out; threads that do not spin, because others are timed beside them."""
     _needs("onnxruntime", "onnxscript", "onnx")
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]  an extra
 
     _refuse_state(subject, "a converted ONNX graph")
     options = onnxruntime.SessionOptions()
@@ -117,7 +117,7 @@ def onnx_runtime(subject: Subject) -> Ready:
 
 def open_vino(subject: Subject) -> Ready:
     _needs("openvino")
-    import openvino
+    import openvino  # pyright: ignore[reportMissingImports]  an extra
 
     _refuse_state(subject, "a converted OpenVINO graph")
     core = openvino.Core()

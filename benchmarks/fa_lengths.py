@@ -80,7 +80,7 @@ def row(op: str, way: str, path: int) -> dict[str, Any]:
     session.set_up()
     said = explained(session).sinking
     graphs = [one.facts for one in session.materialised.backend.compilations]
-    asked = evolve(question_of(session), genuine=False)
+    asked = evolve(question_of(session), through_torchair=False)
     derived = diagnose(asked, graphs, (), session.checked.operators) if graphs else said
     return {
         **head,

@@ -110,7 +110,7 @@ def _made(make: Callable[..., Any], subject: Any, expected: Any, inputs: Any) ->
         "held_bytes": _resident() - before,
         "pool_bytes": made.pool_bytes,
         "bitwise": all(numerics.bitwise for numerics in found),
-        "max_abs_err": None if None in errors else max(errors),
+        "max_abs_err": None if None in errors else max(filter(None, errors), default=0.0),
     }
     wrong = [problem for numerics in found if not numerics.passed for problem in numerics.problems]
     if wrong:

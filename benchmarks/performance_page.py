@@ -43,12 +43,12 @@ class Goal:
 def goals(results: Sequence[Result]) -> list[Goal]:
     """What issue and README promise, at one thread."""
     by_model = {r["model"]: r["candidates"] for r in results if r["threads"] == 1}
-    wanted = [
+    wanted: list[tuple[str, str, str, float]] = [
         *(("tiny_ops", DETACHED, other, 1.0) for other in (INDUCTOR, CPP_WRAPPER, AOT_INDUCTOR, ONNX_RUNTIME)),
         ("gpt_decode", DETACHED, AOT_INDUCTOR, 1.05),
         ("gpt_prefill", MAX_AUTOTUNE, DETACHED, 1.0),
     ]
-    return [_goal(by_model.get(model, {}), model, *rest) for model, *rest in wanted]
+    return [_goal(by_model.get(model, {}), model, one, other, limit) for model, one, other, limit in wanted]
 
 
 def _goal(rows: dict[str, Any], model: str, one: str, other: str, limit: float) -> Goal:

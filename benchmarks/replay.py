@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import torch
 from attrs import evolve, frozen
@@ -129,7 +129,7 @@ def measured(model: str, passes: str, seconds: float, with_steps: bool) -> Row:
             kernels=facts["kernels"],
             executor=facts["executor"],
             pool=facts["pool_bytes"] / facts["live_bytes"] if facts["live_bytes"] else None,
-            **samples,
+            **cast("Any", samples),
         )
         return _with_native(row, captured, handle, arguments, with_steps)
 

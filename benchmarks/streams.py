@@ -44,6 +44,7 @@ from npucompose.streams.planning import NamedPlan, with_names
 from npucompose.streams.problem import Problem, ScheduledPlan
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.targets.compilation import Backend
+from npucompose.targets.optional import TimesStreams
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags
 
@@ -64,6 +65,7 @@ PREDICTED = (
     ("mla_prolog", ("model.tokens=64", "model.hidden=2048")),
 )
 LONG_US, ERROR_GOAL = 1000.0, 0.15
+Planned = tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]]]
 
 
 def shortest(rounds: int, make: Callable[[], Any], act: Callable[[Any], Any]) -> tuple[float, Any]:
@@ -96,17 +98,22 @@ def exact() -> Table:
     return table
 
 
-def planned(then: dags.Dag, work: Sequence[Work], objective: Objective, streams: int) -> tuple[Any, ...]:
+def planned(then: dags.Dag, work: Sequence[Work], objective: Objective, streams: int) -> Planned:
     """(order, streams, events) of the best plan, as the pass would choose it, proven by clocks on the way."""
     found = []
     edges = sorted(dags.pairs(then))
     for one in assignment.candidates(objective, then, work, streams, MODEL):
         order = in_runs(one.streams, then, one.ranked)
         found.append((order, one.streams, fewest_events(order, one.streams, edges)))
-    return min(found, key=lambda plan: simulate(*plan, work, MODEL).makespan)
+    return min(found, key=lambda plan: simulated(plan, work).makespan)
 
 
-def is_proven(then: dags.Dag, plan: tuple[Any, ...]) -> bool:
+def simulated(plan: Planned, work: Sequence[Work]) -> Simulation:
+    order, streams, events = plan
+    return simulate(order, streams, events, work, MODEL)
+
+
+def is_proven(then: dags.Dag, plan: Planned) -> bool:
     """Whether events and stream order alone keep every edge, by reachability."""
     order, streams, events = plan
     place = {index: position for position, index in enumerate(order)}
@@ -141,7 +148,7 @@ def large(rounds: int) -> tuple[Table, bool]:
     met = True
     for objective in ("events", "streams", "ge"):
 
-        def plan_and_prove(_: Any, objective: Objective = objective) -> tuple[Any, ...]:
+        def plan_and_prove(_: Any, objective: Objective = objective) -> Planned:
             (one,) = assignment.candidates(objective, then, work, STREAMS, MODEL)
             order = in_runs(one.streams, then, one.ranked)
             plan = order, one.streams, fewest_events(order, one.streams, sorted(dags.pairs(then)))
@@ -154,7 +161,7 @@ def large(rounds: int) -> tuple[Table, bool]:
         goal = verdict(seconds, PLAN_GOAL) if objective == "events" else "none: it solves the closure, or is GE's"
         table.add_row(f"objective {objective}: planned, minimised, proven", f"{seconds * 1e3:.0f}", goal)
         if objective == "events":
-            took, _ = shortest(rounds, lambda: None, lambda _, plan=plan: simulate(*plan, work, MODEL))
+            took, _ = shortest(rounds, lambda: None, lambda _, plan=plan: simulated(plan, work))
             met &= took <= SIMULATION_GOAL
             table.add_row("simulated", f"{took * 1e3:.0f}", verdict(took, SIMULATION_GOAL))
     return table, met
@@ -265,8 +272,7 @@ def families() -> Table:
 def _ratio(family: str, edges: int, span: int, seed: int, objective: Objective, streams: int) -> float:
     then = dags.random_dag(300, edges, seed, span)
     work = costed(300, seed)
-    found: Simulation = simulate(*planned(then, work, objective, streams), work, MODEL)
-    return sum(item.us for item in work) / found.makespan
+    return sum(item.us for item in work) / simulated(planned(then, work, objective, streams), work).makespan
 
 
 def _session(model: str, *wanted: str) -> Session:
@@ -338,7 +344,9 @@ def predictions() -> tuple[Table, bool]:
         decision = compilation.decision
         assert decision is not None
         assert decision.prediction is not None
-        times = live.checked.target.stream_times(live.materialised.backend)[compilation.id]
+        target = live.checked.target
+        assert isinstance(target, TimesStreams)
+        times = target.stream_times(live.materialised.backend)[compilation.id]
         error = decision.prediction.plan_us / times.plan_us - 1
         reached = times.plan_us < LONG_US or abs(error) <= ERROR_GOAL
         met &= reached

@@ -45,7 +45,9 @@ def _built(model: str) -> Any:
     from npucompose.api import checked
 
     ops.define()
-    return checked([f"model={model}"]).model.build(0)
+    made = checked([f"model={model}"]).model
+    assert made is not None
+    return made.build(0)
 
 
 def _of_results(count: int) -> Callable[[], Any]:

@@ -227,12 +227,14 @@ def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkey
     said: list[str] = []
     for name in ("single", "sweep", "hydra"):
         monkeypatch.setattr(cli, f"_{name}", lambda *given, name=name: said.append(name) or 7)
-    monkeypatch.setattr(cli, "_look_first", lambda *given: said.append("look"))
+    composed = SimpleNamespace(problems=())
+    composer = SimpleNamespace(compose=lambda overrides: said.append("look") or composed)
+    monkeypatch.setattr(cli, "_composer", lambda arguments: composer)
     assert cli.run(words) == 7
     assert said == done
 
 
-def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path) -> None:
+def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(**words: Any) -> Any:
         made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None}
         return SimpleNamespace(**{**made, **words})
@@ -240,9 +242,9 @@ def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")
     assert cli._composer(given()).compose([]).tree["seed"] != 41
     assert cli._composer(given(config_dir=str(tmp_path), config_name="mine")).compose([]).tree["seed"] == 41
-    with pytest.raises(ConfigError):
-        cli._look_first(SimpleNamespace(overrides=["no_such=1"]), cli._composer(given()))  # type: ignore[arg-type]
-    cli._look_first(SimpleNamespace(overrides=["model=add"]), cli._composer(given()))  # type: ignore[arg-type]
+    monkeypatch.setattr(cli, "_hydra", lambda *given: 7)
+    assert cli.run(["--cfg", "job", "no_such=1"]) == ConfigError.exit_status
+    assert cli.run(["--cfg", "job", "model=add"]) == 7
 
 
 @pytest.mark.parametrize("end", [0, 1, ConfigError("refused"), None])

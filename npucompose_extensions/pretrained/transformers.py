@@ -10,8 +10,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra, did_you_mean
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
-from npucompose.table.names import CLASS, foreign_config_problems
-from npucompose.table.options import option
+from npucompose.table.options import CLASS, foreign_config_problems, option
 
 if TYPE_CHECKING:
     from torch import nn

@@ -29,11 +29,11 @@ from npucompose.experiment.sweep.run import (
     POINTS,
     Name,
     PointEntry,
-    PointFolder,
     PointLedger,
     PointRun,
     executor_of,
     exit_status,
+    folder_of,
     kept,
 )
 from npucompose.results.effective import origin
@@ -103,7 +103,7 @@ def run_search(
     with executor_of(question.executor, folder) as executor:
         begin = partial(
             PointRun.begin,
-            folder_of=lambda point: PointFolder.from_name(folder, name(point), point),
+            path_of=lambda point: folder_of(folder, name(point), point),
             store=store,
             ledger=ledger,
         )

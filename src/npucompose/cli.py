@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from npucompose.arguments import command_line
 from npucompose.console import guarded
-from npucompose.errors import ConfigError, NpuComposeError, path_error
+from npucompose.errors import ConfigError, NpuComposeError, path_error, raise_for
 
 if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
@@ -107,10 +107,9 @@ def list_choices(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'."
         )
-    version, by = arguments.torch_npu, ""
+    version = arguments.torch_npu
     if arguments.kind == "options" and version is None and not arguments.under.startswith("inductor"):
         version, by = _tree_shown()
-    if by:
         print(f"{PREFIX}{by}", file=sys.stderr if arguments.json or arguments.yaml else sys.stdout)
     if arguments.yaml:
         print(yaml_of(arguments.under, version), end="")
@@ -146,8 +145,7 @@ def _tree_shown() -> tuple[str | None, str]:
     read = assumed(found.version)
     how = f"assumed to be those of {read}, for they could not be read" if read else "as its own classes declare them"
     said = f"the options of torch_npu {found.version}, found by {found.by}, {how}."
-    same = tree_of(found.version) == tree_of(REFERENCE)
-    return (None if same else found.version), said
+    return (None if tree_of(found.version) == tree_of(REFERENCE) else found.version), said
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -192,7 +190,8 @@ def _run(argv: Sequence[str], program: str) -> int:
     composer = _composer(arguments)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion:
         if not arguments.shell_completion:
-            _look_first(arguments, composer)
+            # what is wrong is said in our words before Hydra answers
+            raise_for(composer.compose(arguments.overrides).problems)
         return _hydra(arguments, program, composer, lambda _: None)
     statuses: list[int] = []
 
@@ -224,13 +223,6 @@ def _sweep(arguments: argparse.Namespace, composer: Composer, inside: Callable[[
         print(PREFIX + line, file=sys.stderr)
     sweep.act = inside
     return sweep
-
-
-def _look_first(arguments: argparse.Namespace, composer: Composer) -> None:
-    """What is wrong is said in our words before Hydra answers."""
-    problems = composer.compose(arguments.overrides).problems
-    if problems:
-        raise ConfigError(*problems)
 
 
 def _composer(arguments: argparse.Namespace) -> Composer:

@@ -10,7 +10,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +29,12 @@ class ConfigError(NpuComposeError):
     def __init__(self, *problems: str) -> None:
         self.problems: tuple[str, ...] = problems
         super().__init__("\n".join(problems))
+
+
+def raise_for(problems: Collection[str]) -> None:
+    """Raise a ConfigError that holds them all; go on where there is none."""
+    if problems:
+        raise ConfigError(*problems)
 
 
 class PlanError(ConfigError):

@@ -10,6 +10,7 @@ from npucompose.compose import check as checking
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.schema.experiment import Choice, Experiment, Mode
 from npucompose.targets.npu_offline import option_trees
 from npucompose.targets.npu_offline.option_trees import live_tree
 from npucompose.targets.npu_offline.wheel import UnpackedWheel
@@ -131,15 +132,21 @@ def test_a_mode_that_the_version_lacks_is_refused():
 
 def test_a_target_that_runs_the_genuine_classes_takes_no_other_version_than_theirs():
     found = UnpackedWheel(tree=Path("somewhere"), version="2.13.0", by="the cache")
-    checking._same("2.13.0", found, "npu_offline")
+    fitting, other = (
+        Experiment(
+            mode=Mode(name="max-autotune"),
+            target=Choice(name="npu_offline"),
+            compiler=CompilerOptions(torch_npu_version=version),
+        )
+        for version in ("2.13.0", "2.9.0")
+    )
+    assert checking.torch_npu_of(fitting, lambda: found, runs=True).version == "2.13.0"
     with pytest.raises(ConfigError, match=r"target=npu_offline runs the genuine classes of torch_npu 2\.13\.0"):
-        checking._same("2.9.0.post6", found, "npu_offline")
+        checking.torch_npu_of(other, lambda: found, runs=True)
 
 
 @pytest.mark.parametrize("target", ["npu", "npu_offline", "cpu"])
 def test_a_version_that_was_asked_for_holds_where_none_is_found(target: str):
-    from npucompose.schema.experiment import Choice, Experiment, Mode
-
     options = CompilerOptions(torch_npu_version="2.9.0")
     asked = Experiment(mode=Mode(name="max-autotune"), target=Choice(name=target), compiler=options)
     found = checking.torch_npu_of(asked, lambda: None)

@@ -11,7 +11,7 @@ from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.sweep.plan import SweepPlan, expanded
-from npucompose.experiment.sweep.run import PointFolder
+from npucompose.experiment.sweep.run import folder_of, make_folder
 from npucompose.machine import usable_cores
 
 COMPOSER = Composer()
@@ -144,10 +144,11 @@ def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
 
 def test_a_folder_holds_one_point_and_lies_inside_the_sweep(tmp_path: Path) -> None:
     one, other = plan("model=add", "seed=1,2").points
-    made = PointFolder.from_name(tmp_path, "0", one).make(one.job or job())
+    made = folder_of(tmp_path, "0", one)
+    make_folder(made, one, one.job or job())
     assert (made / ".hydra" / "overrides.yaml").read_text() == "- model=add\n- seed=1\n"
     (made / "report.json").write_text("{}")
-    assert PointFolder.from_name(tmp_path, "0", other).path == tmp_path / "0.2"
+    assert folder_of(tmp_path, "0", other) == tmp_path / "0.2"
     for name in ("..", "../x", "/tmp", "."):
         with pytest.raises(ConfigError, match="no folder below"):
-            PointFolder.from_name(tmp_path, name, one)
+            folder_of(tmp_path, name, one)

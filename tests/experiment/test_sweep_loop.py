@@ -34,12 +34,15 @@ from npucompose.experiment.sweep.gather import gather, with_reports
 from npucompose.experiment.sweep.plan import Point, SweepPlan
 from npucompose.experiment.sweep.run import (
     PointEntry,
-    PointFolder,
     PointLedger,
+    PointRun,
     exit_status,
+    folder_of,
     kept,
+    make_folder,
     membership,
     run_sweep,
+    take_back_folder,
 )
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures, Report
@@ -236,23 +239,26 @@ def test_the_points_of_a_sweep_are_listed_with_key_and_overrides() -> None:
 def test_a_folder_that_a_job_took_away_is_made_again(plan: SweepPlan, tmp_path: Path) -> None:
     point = plan.points[0]
     assert point.job is not None
-    folder = PointFolder.from_name(tmp_path, "a/b", point)
-    folder.make(point.job)
-    (folder.path / "run.log").write_text("x")
-    folder.make(point.job)
-    config = (folder.path / ".hydra" / "config.yaml").read_text()
+    path = folder_of(tmp_path, "a/b", point)
+    make_folder(path, point, point.job)
+    (path / "run.log").write_text("x")
+    make_folder(path, point, point.job)
+    config = (path / ".hydra" / "config.yaml").read_text()
     assert config.index("model:") >= 0
-    (folder.path / ".hydra" / "overrides.yaml").unlink()
-    folder.keep(point.job)
-    assert not (folder.path / ".hydra" / "overrides.yaml").exists()
-    folder.take_back()
-    assert not folder.path.exists()
-    folder.take_back()
-    folder.keep(point.job)
-    assert (folder.path / ".hydra" / "config.yaml").read_text() == config
-    (folder.path / "mine").write_text("")
-    folder.take_back()
-    assert [path.name for path in folder.path.iterdir()] == ["mine"]
+    run: Any = Fixed()
+    run.run_dir, run.job = path, point.job
+    begun = PointRun(point=point, run=run, root=tmp_path)
+    (path / ".hydra" / "overrides.yaml").unlink()
+    begun.finish(None)
+    assert not (path / ".hydra" / "overrides.yaml").exists()
+    take_back_folder(path)
+    assert not path.exists()
+    take_back_folder(path)
+    begun.finish(None)
+    assert (path / ".hydra" / "config.yaml").read_text() == config
+    (path / "mine").write_text("")
+    take_back_folder(path)
+    assert [inside.name for inside in path.iterdir()] == ["mine"]
 
 
 def test_a_report_of_the_same_point_lends_its_folder_and_another_s_does_not(plan: SweepPlan, tmp_path: Path) -> None:
@@ -260,8 +266,8 @@ def test_a_report_of_the_same_point_lends_its_folder_and_another_s_does_not(plan
     for name, key in (("0", point.key), ("1", "b" * 64), ("1.2", "c" * 64)):
         (tmp_path / name).mkdir()
         report_json.write(evolve(FULL, key=key), tmp_path / name)
-    assert PointFolder.from_name(tmp_path, "0", point).path == tmp_path / "0"
-    assert PointFolder.from_name(tmp_path, "1", point).path == tmp_path / "1.3"
+    assert folder_of(tmp_path, "0", point) == tmp_path / "0"
+    assert folder_of(tmp_path, "1", point) == tmp_path / "1.3"
 
 
 # Trackers of a sweep.

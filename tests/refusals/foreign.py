@@ -206,7 +206,7 @@ CASES = (
     Case(EXECUTOR, "'log' needs", dimension(low=0, high=1, log=True), "'log' needs a 'low' above 0"),
     Case(
         CHECK,
-        "torch_npu_of :: raise",
+        "torch_npu_of :: raise_for",
         checked(mode={"name": "npugraph_ex"}, compiler={"torch_npu_version": "2.6.0"}),
         "mode=npugraph_ex: torch_npu 2.6.0.post5 (compiler.torch_npu_version) has no such package",
     ),

@@ -15,8 +15,8 @@ from typing import Any
 
 from attrs import frozen
 
-COLLECTS = ("_refuse", "unread")
-"""Names of what is called, as a statement, with a sentence for the person, beside `problems.append(…)`."""
+COLLECTS = ("_refuse", "unread", "raise_for")
+"""Names of what is called, as a statement, with a sentence or several for the person, beside `problems.append(…)`."""
 SENTENCES = ("unknown", "named_twice", "_untrusted")
 """Functions whose result is such a sentence."""
 
@@ -79,11 +79,9 @@ def _refuses(node: ast.stmt) -> bool:
 
 
 def _collects(call: ast.Call) -> bool:
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    if call.func.attr == "append":
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
         return "problems" in ast.unparse(call.func.value) and _is_sentence(call.args[0])
-    return call.func.attr in COLLECTS
+    return ast.unparse(call.func).rpartition(".")[2] in COLLECTS
 
 
 def _is_sentence(value: ast.expr) -> bool:

@@ -78,7 +78,7 @@ CASES = (
     Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
     Case(IMPORTED, "problems.append('passes", with_recipe("passes: {cse: 3}", HOOK), "passes in the recipe must be a"),
-    Case(IMPORTED, "ConfigError(*problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
+    Case(IMPORTED, "raise_for(problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
     Case(VALUES, "raise TooLong", few_steps, "its functions call one another so often"),
     Case(READER, "no YAML is known", script(CONFIG + "torch._dynamo.config.x = 1\n"), "no YAML is known for it"),
     Case(READER, "which configuration", script(CONFIG + "mine.debug.x.y = 1\n"), NOT_READ),

@@ -9,7 +9,7 @@ import pytest
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError
-from npucompose.table.names import CLOSED, DOWNLOADING, INTERNAL, foreign_config_problems, is_name, operator_problem
+from npucompose.table.options import CLOSED, DOWNLOADING, INTERNAL, foreign_config_problems, is_name, operator_problem
 
 RULE = {"kind": "fill_args", "op": "aten.relu.default", "args": ["$self"]}
 

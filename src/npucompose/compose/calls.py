@@ -15,7 +15,7 @@ from attrs import evolve
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.errors import ConfigError, did_you_mean, listed, raise_for, unknown
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind, signature_of, tensors_of
 from npucompose.schema.experiment import WORDS, Call, Change, Shapes, dimension_of
@@ -33,8 +33,7 @@ def check_calls(sequence: Sequence[Call], example: Mapping[str, Any]) -> None:
                 problems.append(unknown("input", name, list(example), where))
             elif problem := _problem(name, dimension, change, example[name]):
                 problems.append(f"{problem} @ {where}.")
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
 
 
 def unmarked(call: Call) -> frozenset[str]:
@@ -166,8 +165,7 @@ def apply_shapes(
     for name, gears in gears_of(shapes, inputs, problems).items():
         if set_gears is not None and not problems and name not in unmarked:
             set_gears(inputs[name], gears)
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
 
 
 def gears_of(shapes: Shapes, inputs: Mapping[str, Any], problems: list[str]) -> dict[str, dict[int, list[int]]]:

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from npucompose.compose.legality import effective_options
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, raise_for
 from npucompose.models import MODELS
 from npucompose.models.base import Model
 from npucompose.passes.base import Pass
@@ -98,9 +98,7 @@ def check(composed: Composed, *, with_model: bool = True, sections: SectionCache
             f"trust=true comes from {trusting}; only the command line itself can say it: add trust=true there."
         )
 
-    def said_by(key: str) -> str:
-        return origin(composed.provenance, key)
-
+    said_by = partial(origin, composed.provenance)
     problems += address_problems(experiment.executor, said_by, trust=experiment.trust)
     problems += path_problems(experiment.compiler, said_by)
     experiment = _with_adapt(_with_tiling(experiment))
@@ -259,17 +257,10 @@ KEY = f"compiler.{VERSION}"
 def found_here() -> UnpackedWheel | None:
     """The torch_npu of this machine; from now on its version has the tree that its own files declare."""
     found = find()
-    if found is not None:
-        _learn(found)
-    return found
-
-
-def _learn(found: UnpackedWheel) -> None:
-    """What cannot be read leaves the version to the table: as it is, or assumed."""
-    with suppress(ConfigError, OSError):
-        leaves = live_tree(found.tree)
-        if leaves is not None:
+    with suppress(ConfigError, OSError):  # what cannot be read leaves the version to the table: as it is, or assumed
+        if found is not None and (leaves := live_tree(found.tree)) is not None:
             learn(found.version, leaves)
+    return found
 
 
 @frozen(kw_only=True)
@@ -306,8 +297,12 @@ def torch_npu_of(experiment: Experiment, finder: Callable[[], UnpackedWheel | No
     `finder` looks for it; `runs` says that what it finds is what compiles.
     """
     asked, found = experiment.compiler.torch_npu_version, finder()
-    if asked is not None and found is not None and runs:
-        _same(asked, found, experiment.target.name)
+    if asked is not None and found is not None and runs and known(found.version) != asked:
+        raise ConfigError(
+            f"{KEY}={asked}, but target={experiment.target.name} runs the genuine classes of torch_npu "
+            f"{found.version}, found by {found.by}. Leave {KEY} out, or bring the wheel of {asked}: npucompose fetch "
+            f"torch_npu --version {asked}."
+        )
     chosen = TorchNpu(version=asked, by=KEY) if asked is not None else _of(found)
     problems = list(refused(experiment.compiler.changed(), chosen.version, chosen.by))
     wrong_mode = mode_refused(experiment.mode.name, chosen.version, chosen.by)
@@ -317,8 +312,7 @@ def torch_npu_of(experiment: Experiment, finder: Callable[[], UnpackedWheel | No
     chosen = evolve(chosen, doubts=doubted(experiment.compiler.changed(), chosen.version))
     if experiment.strict == "all":
         problems += [f"compiler.{one.path}: {one.why}." for one in chosen.doubts]
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return chosen
 
 
@@ -332,11 +326,3 @@ def _assumption(version: str) -> str:
     """`; its tree was not read, that of 2.12.0.post3 is assumed`."""
     stands_in = assumed(version)
     return f"; its tree was not read, that of {stands_in} is assumed" if stands_in else ""
-
-
-def _same(asked: str, found: UnpackedWheel, target: str) -> None:
-    if known(found.version) != asked:
-        raise ConfigError(
-            f"{KEY}={asked}, but target={target} runs the genuine classes of torch_npu {found.version}, found by "
-            f"{found.by}. Leave {KEY} out, or bring the wheel of {asked}: npucompose fetch torch_npu --version {asked}."
-        )

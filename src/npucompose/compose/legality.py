@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import attrs
 from attrs import asdict, frozen
 
-from npucompose.errors import ConfigError, listed
+from npucompose.errors import listed, raise_for
 from npucompose.passes.base import Pass
 from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
@@ -92,8 +92,7 @@ def judged(rules: Sequence[Rule], asked: LegalityCase) -> tuple[Effective, ...]:
     """What these rules find; ConfigError with everything that is refused."""
     found = [one for rule in rules for one in rule(asked)]
     problems = [one.sentence for one in found if asked.experiment.strict in one.refused_by]
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return tuple(one.idle for one in found if one.idle)
 
 

@@ -36,9 +36,8 @@ OTHER_OPTIONS: Mapping[str, Callable[[str], bool]] = {"compiler": EVERY_LEAF.__c
 @cache
 def _classes() -> dict[str, dict[str, Any]]:
     """{section of an experiment: {name: class}}; a section that is always the same class has the name ''."""
-    fields = attrs.fields(attrs.resolve_types(Experiment))
     found: dict[str, dict[str, Any]] = {}
-    for field in fields:
+    for field in attrs.fields(attrs.resolve_types(Experiment)):
         kinds = classes_of(field.type)
         if field.name in (*BY_NAME, "mode", "extensions") or not kinds:
             continue

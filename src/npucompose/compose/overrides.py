@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.errors import ConfigError, did_you_mean, listed, raise_for, unknown
 from npucompose.schema.sections import SECTIONS
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
         except (HydraException, ValueError, RecursionError) as error:  # the second: a number of too many digits
             reason = str(error).splitlines()[0].rstrip(".") + "."
             problems.append(f"'{short(text)}' is not an override: {reason} Write key=value, group=choice, or ~key.")
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return parsed
 
 
@@ -74,10 +73,8 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
         if not all(isinstance(c, str) for c in chosen) or not _is_choice(loader, group, name):
             choices = loader.repository.get_group_options(group)
             problems.append(unknown(SINGULAR.get(group, group), short(name), choices, where=short(str(o.input_line))))
-    for name, times in Counter(str(c) for c in chosen).items():
-        if times > 1:
-            problems.append(named_twice(group, name, str(o.input_line)))
-    return problems
+    twice = [name for name, times in Counter(map(str, chosen)).items() if times > 1]
+    return [*problems, *(named_twice(group, name, str(o.input_line)) for name in twice)]
 
 
 def _is_choice(loader: ConfigLoaderImpl, group: str, name: str) -> bool:

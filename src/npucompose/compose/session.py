@@ -19,7 +19,7 @@ from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
 from npucompose.compose.engine import Materialised, materialize, translate_torch_errors
 from npucompose.compose.state import ModelState, Steadiness, seed_all, steadiness_of
-from npucompose.errors import CaptureError, ConfigError, unknown
+from npucompose.errors import CaptureError, ConfigError, raise_for, unknown
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind
 from npucompose.replay.front.detached import DetachedHandle, detach_call, modules_of
@@ -88,9 +88,7 @@ class Session:
             torch.set_num_threads(threads)
         logs = self.experiment.logs
         known = tuple(inspect.signature(set_logs).parameters)
-        wrong = [unknown("log artifact", name, known, "logs.artifacts") for name in logs.artifacts if name not in known]
-        if wrong:
-            raise ConfigError(*wrong)
+        raise_for([unknown("log artifact", n, known, "logs.artifacts") for n in logs.artifacts if n not in known])
         asked: dict[str, Any] = dict.fromkeys(logs.artifacts, True)
         set_logs(**asked)
         for name, level in logs.levels.items():

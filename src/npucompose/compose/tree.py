@@ -31,8 +31,8 @@ from npucompose.compose.references import parsed as parsed_references
 from npucompose.compose.references import resolved
 from npucompose.errors import ConfigError
 from npucompose.results.effective import COMMAND_LINE, DEFAULT
-from npucompose.table.names import LONGEST as LONGEST_NAME
-from npucompose.table.names import is_name
+from npucompose.table.options import LONGEST as LONGEST_NAME
+from npucompose.table.options import is_name
 from npucompose.table.structure import flat
 
 if TYPE_CHECKING:

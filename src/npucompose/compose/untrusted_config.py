@@ -17,7 +17,7 @@ from typing import Any, cast
 import attrs
 
 from npucompose.compose.references import PLAIN
-from npucompose.errors import ConfigError, listed, unknown
+from npucompose.errors import ConfigError, listed, raise_for, unknown
 from npucompose.input_safety import Limits, Resolvers, plain_data, read_text
 from npucompose.results.effective import COMMAND_LINE
 from npucompose.schema.experiment import Experiment
@@ -56,8 +56,7 @@ def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> tuple[dict[
         problems += _key_problems(made, group, package)
         problems += _default_problems(made.get("defaults"), group, is_group)
         problems += _value_problems({key: value for key, value in made.items() if key != "defaults"}, "")
-    if problems:
-        raise ConfigError(*(f"{config_path}: {problem}" for problem in dict.fromkeys(problems)))
+    raise_for([f"{config_path}: {problem}" for problem in dict.fromkeys(problems)])
     return made, package
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose.errors import ConfigError, listed
+from npucompose.errors import listed, raise_for
 from npucompose.report.words import part_words
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
@@ -47,13 +47,13 @@ OF_EAGER = ("recompiles", "bitwise")
 
 def check(experiment: Experiment, stages: Sequence[str]) -> None:
     """Raise ConfigError with every expectation that a run of these stages could not judge."""
-    problems = [
-        f"expect.{name} cannot be judged: {why}."
-        for name in _asked(experiment.expect)
-        if (why := _why_not(name, experiment.mode.name, experiment.pipeline.name, stages))
-    ]
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(
+        [
+            f"expect.{name} cannot be judged: {why}."
+            for name in _asked(experiment.expect)
+            if (why := _why_not(name, experiment.mode.name, experiment.pipeline.name, stages))
+        ]
+    )
 
 
 def _why_not(name: str, mode: str, pipeline: str, stages: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
 from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
-from npucompose.errors import ConfigError
+from npucompose.errors import raise_for
 from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
@@ -254,5 +254,4 @@ def check_claims(experiment: Experiment, values: Mapping[str, Any], results: Ite
     for one in results:
         own = tuple(name for name in one.claims if name.startswith("kit") and one.data.get("recipe") == key)
         problems += premises.refuted(experiment, one, own)
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)

@@ -24,7 +24,7 @@ from npucompose.report import json as report_json
 from npucompose.report.json import Tracked
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, origin
 from npucompose.schema.sweep import Tracker
-from npucompose.table.names import LONGEST, is_name
+from npucompose.table.options import LONGEST, is_name
 
 TIME_LIMIT_S = 60.0
 """For the first run; each further one may take EACH_S more."""

@@ -81,18 +81,17 @@ def lock(job: Job, *, store: Store) -> Locked:
 
 def compared(locked: Locked, here: Locked, *, tolerance: float) -> LockVerdict:
     """`tolerance` is the part of the locked speed-up that may be missing: 0.2 takes 1.6 for 2.0."""
-    sides = [_parts(side) for side in (locked, here)]
-    differences: list[LockDifference] = []
-    for part, (then, now) in {part: (sides[0][part], sides[1][part]) for part in sides[0]}.items():
-        differences += [
-            LockDifference(part=part, field=name, locked=then.get(name), here=now.get(name))
-            for name in dict.fromkeys([*then, *now])
-            if then.get(name) != now.get(name) and not _said_by_others(name, then, now)
-        ]
-    differences += _numerics(locked, here)
-    differences += _speedup(locked, here, tolerance)
-    counts = {part: len(values) for part, values in sides[0].items()}
-    return LockVerdict(compared=counts, differences=tuple(differences))
+    there, here_now = _parts(locked), _parts(here)
+    differences = [
+        LockDifference(part=part, field=name, locked=then.get(name), here=now.get(name))
+        for part, then, now in ((part, there[part], here_now[part]) for part in there)
+        for name in dict.fromkeys([*then, *now])
+        if then.get(name) != now.get(name) and not _said_by_others(name, then, now)
+    ]
+    return LockVerdict(
+        compared={part: len(values) for part, values in there.items()},
+        differences=(*differences, *_numerics(locked, here), *_speedup(locked, here, tolerance)),
+    )
 
 
 def _parts(side: Locked) -> dict[str, dict[str, Any]]:
@@ -176,8 +175,7 @@ def _lines(locked: Locked) -> Iterator[str]:
 
 def _choice(section: Any) -> str:
     """Of a choice; tiling calls it its schedule."""
-    found = section.get("name", section.get("schedule")) if isinstance(section, Mapping) else None
-    return str(found)
+    return str(section.get("name", section.get("schedule")) if isinstance(section, Mapping) else None)
 
 
 def _equal(numerics: Numerics) -> str:
@@ -189,15 +187,13 @@ def _equal(numerics: Numerics) -> str:
 def judged(verdict: LockVerdict, locked: Locked, here: Locked) -> str:
     """Each part with how many values were compared, each difference on a line of its own, the verdict last."""
     lines: list[str] = []
-    for part, count in verdict.compared.items():
+    agreeing = {part: f"the same ({count} values)" for part, count in verdict.compared.items()}
+    agreeing["numerics"] = "hold" if locked.result.numerics else "not in the recipe"
+    agreeing["speedup"] = "holds" if locked.result.benchmark else "not in the recipe"
+    for part, words in agreeing.items():
         own = [d for d in verdict.differences if d.part == part]
-        lines.append(f"{part}: {f'{len(own)} of {count} differ' if own else f'the same ({count} values)'}")
-        lines += [f"  {difference}" for difference in own]
-    for part, words in (("numerics", "hold"), ("speedup", "holds")):
-        own = [d for d in verdict.differences if d.part == part]
-        promised = locked.result.numerics if part == "numerics" else locked.result.benchmark
-        lines.append(f"{part}: {'differ' if own else words if promised else 'not in the recipe'}")
-        lines += [f"  {difference}" for difference in own]
+        differ = f"{len(own)} of {verdict.compared[part]} differ" if part in verdict.compared else "differ"
+        lines += [f"{part}: {differ if own else words}", *(f"  {difference}" for difference in own)]
     others = sorted({d.part for d in verdict.differences if d.part not in DECIDING})
     also = f" (and {', '.join(others)} differ)" if others else ""
     lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.status}")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError, PassError, RejectedError
+from npucompose.errors import ConfigError, PassError, RejectedError, raise_for
 from npucompose.machine import gc_paused
 from npucompose.passes import PASSES
 from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
 from npucompose.results.graphs import PassRecord
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
-from npucompose.table.names import LONGEST, is_name
+from npucompose.table.options import LONGEST, is_name
 from npucompose.table.structure import structure
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def build(passes: Mapping[str, Choice], experiment: Mapping[str, Any]) -> tuple[
         except ConfigError as error:
             problems += error.problems
     problems += order_problems(built)
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return tuple(built)
 
 
@@ -78,8 +77,7 @@ class PassPipeline:
             listing = ", ".join(f"{label} ({a_pass.stage})" for label, a_pass in self.passes)
             raise ConfigError(f"A pipeline holds passes of one stage; these have two: {listing}.")
         problems = order_problems(self.passes)
-        if problems:
-            raise ConfigError(*problems)
+        raise_for(problems)
 
     @classmethod
     def for_stage(

@@ -16,7 +16,7 @@ from attrs import frozen
 from npucompose.compose.calls import gears_of
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
-from npucompose.errors import ConfigError, listed
+from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
 from npucompose.recipe.python_text import Code, call, dotted, item, one_line, written
@@ -132,8 +132,7 @@ def _refuse(experiment: Experiment) -> None:
             for field in attrs.fields(type(value))
             if field.name not in CARRIED[type(value)] and getattr(value, field.name) != getattr(default, field.name)
         ]
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
 
 
 def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tuple[FrozenGraph, ...]]:

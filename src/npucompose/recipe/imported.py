@@ -13,7 +13,7 @@ from attrs import frozen
 
 from npucompose.compose.conf import choices_of
 from npucompose.compose.tree import compose
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, raise_for
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
 from npucompose.recipe.reader import read
@@ -315,8 +315,7 @@ def _checked(tree: Mapping[str, Any]) -> None:
         problems += error.problems
     except (AttributeError, TypeError, ValueError):
         problems.append("passes in the recipe must be a mapping of pass names to their options.")
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
 
 
 def _chosen_by(default: Mapping[str, Any], group: str) -> str:

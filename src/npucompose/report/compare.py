@@ -34,6 +34,7 @@ HEADS: Mapping[str, str] = {
     "peak_rss_bytes": "peak",
 }
 
+ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "\\`", "\n": " ", "[": "\\["})
 K = TypeVar("K", bound=Hashable)
 Point = tuple[float, float, float]
 
@@ -149,9 +150,7 @@ def shown(line: RunLine, name: str) -> str:
 
 
 def _in_markdown(text: str) -> str:
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "\\`"), ("\n", " "), ("[", "\\[")):
-        text = text.replace(sign, safe)
-    return text
+    return text.translate(ESCAPED)
 
 
 def _harmless(value: Any) -> Any:
@@ -206,12 +205,11 @@ class Timed(NamedTuple):
 
 def timed(lines: Sequence[RunLine]) -> dict[int, Timed]:
     """{number of a line: its figures} of those that did their work right and were timed."""
-    found: dict[int, Timed] = {}
-    for n, line in enumerate(lines):
-        f = line.figures
-        if line.status in RIGHT and f.p50_us is not None:
-            found[n] = Timed(line.work, f.p50_us, f.pool_bytes, f.peak_rss_bytes, f.compile_s)
-    return found
+    return {
+        n: Timed(line.work, f.p50_us, f.pool_bytes, f.peak_rss_bytes, f.compile_s)
+        for n, (line, f) in enumerate((line, line.figures) for line in lines)
+        if line.status in RIGHT and f.p50_us is not None
+    }
 
 
 def by_work(runs: Mapping[K, Timed]) -> dict[str, list[K]]:

@@ -263,16 +263,18 @@ def render(runs: Sequence[ComparedRun], counts: Mapping[str, int]) -> str:
         style="page.css wide.css",
         script="comparison.js",
         words=", ".join(f"{counts[s]} {name}" for s, name in STATUS_WORDS.items() if s in counts),
-        heads=[("#", True), ("run", False), ("status", False), ("front", False), *map(_head, names)],
+        heads=[
+            ("#", True),
+            ("run", False),
+            ("status", False),
+            ("front", False),
+            *((HEADS.get(name, name), name not in CHOICES) for name in names),
+        ],
         rows=[_row(number, line, names) for number, line in enumerate(lines, start=1)],
         plots=kinds[:MOST_PLOTS],
         left_out=max(len(kinds) - MOST_PLOTS, 0),
         **_differences(runs),
     )
-
-
-def _head(name: str) -> tuple[str, bool]:
-    return HEADS.get(name, name), name not in CHOICES
 
 
 def _row(number: int, line: RunLine, names: Sequence[str]) -> dict[str, Any]:
@@ -329,14 +331,12 @@ def _differences(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     (_, _, first), (_, _, second), *_ = reports
     return {
         "reports": [(number, name) for number, name, _ in reports],
-        "differences": difference_rows(differences(first, second)),
+        "differences": [
+            (d.part, d.name, d.one or ABSENT, d.other or ABSENT, " → ".join(filter(None, d.said_by)))
+            for d in differences(first, second)
+        ],
         "facts": _packed({number: facts(report) for number, _, report in reports}),
     }
-
-
-def difference_rows(found: Sequence[RunDifference]) -> list[tuple[str, ...]]:
-    """Part, name, both values, who said them."""
-    return [(d.part, d.name, d.one or ABSENT, d.other or ABSENT, " → ".join(filter(None, d.said_by))) for d in found]
 
 
 def _packed(runs: Mapping[int, Sequence[Fact]]) -> dict[str, object]:

@@ -117,7 +117,7 @@ def render(report: Report, timelines: Timelines = ()) -> str:
     figures = Figures.from_report(report)
     return page(
         "run.html",
-        title_of(figures),
+        " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run",
         style="page.css",
         report=report,
         status_words=status_words(report),
@@ -134,10 +134,6 @@ def render(report: Report, timelines: Timelines = ()) -> str:
         **_measured(report),
         **_tables(report),
     )
-
-
-def title_of(figures: Figures) -> str:
-    return " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run"
 
 
 def _measured(report: Report) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Literal, cast
 from attrs import asdict, evolve, frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.table.names import operator_problem
-from npucompose.table.options import option
+from npucompose.table.options import operator_problem, option
 from npucompose.table.structure import shown, structure
 
 DTYPES = (

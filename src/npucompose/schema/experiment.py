@@ -12,8 +12,7 @@ from npucompose.schema.sections import Extensions
 from npucompose.schema.streams import Streams
 from npucompose.schema.sweep import Executor, Local, NoSearch, Search, Tracker
 from npucompose.table.modes import MODES, ModeSpec
-from npucompose.table.names import NAME
-from npucompose.table.options import Acts, option
+from npucompose.table.options import NAME, Acts, option
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from attrs import field, frozen
 
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, raise_for
 from npucompose.registry import Registry
 from npucompose.table.structure import shown, structure
 
@@ -39,8 +39,7 @@ class Extensions:
                 named[name] = structure(SECTIONS.get(name, path), options, f"{path}.{name}")
             except ConfigError as error:
                 problems += error.problems
-        if problems:
-            raise ConfigError(*problems)
+        raise_for(problems)
         return cls(named)
 
     def section(self, cls: type[S]) -> S:

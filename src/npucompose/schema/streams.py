@@ -9,8 +9,7 @@ from typing import Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.table.names import NAME
-from npucompose.table.options import option
+from npucompose.table.options import NAME, option
 from npucompose.vendor.devices import Calibration
 
 DEFAULT_STREAM = "default"

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.errors import unknown
-from npucompose.table.names import NAME
-from npucompose.table.options import option
+from npucompose.table.options import NAME, option
 
 PARAMETERS = (
     "account", "comment", "constraint", "exclude", "hint", "licenses", "mem", "nice", "nodelist", "qos", "reservation",

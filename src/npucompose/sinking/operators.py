@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 from attrs import evolve, frozen
 
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import raise_for, unknown
 from npucompose.results.sinking import Blame
 from npucompose.schema.experiment import Operator
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
@@ -68,8 +68,7 @@ class OperatorTable:
                 if product not in self.products:
                     where = f"sinking.operators.{name}.products"
                     problems.append(unknown("product", product, tuple(self.products), where))
-        if problems:
-            raise ConfigError(*problems)
+        raise_for(problems)
         return evolve(self, operators={**self.operators, **rows}) if rows else self
 
     def of_ge(self, ge_type: str) -> Operator | None:

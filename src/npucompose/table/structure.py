@@ -27,7 +27,7 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn, override
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
-from npucompose.table.names import INT64_MAX
+from npucompose.table.options import INT64_MAX
 
 T = TypeVar("T")
 

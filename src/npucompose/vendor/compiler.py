@@ -9,7 +9,7 @@ from typing import Any, cast
 from attrs import field, frozen
 from attrs.converters import optional
 
-from npucompose.errors import ConfigError, did_you_mean, listed, unknown
+from npucompose.errors import ConfigError, did_you_mean, listed, raise_for, unknown
 from npucompose.table.modes import MODES
 from npucompose.table.structure import nested
 from npucompose.vendor.option_specs import ELSEWHERE, OptionSpec, shown
@@ -26,8 +26,7 @@ def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as they are kept: checked, in the order of the table, and only those that differ from the default."""
     problems: list[str] = []
     kept = _all_checked(values.items(), "compiler", problems)
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return {path: kept[path] for path, leaf in EVERY_LEAF.items() if path in kept and kept[path] != leaf.default}
 
 
@@ -65,8 +64,7 @@ class CompilerOptions:
         for found, value in values.items():
             if missing := EVERY_LEAF[found].missing(value):
                 problems.append(f"{path}.{found} {missing}.")
-        if problems:
-            raise ConfigError(*problems)
+        raise_for(problems)
         return cls(values=values, torch_npu_version=version)
 
     @classmethod

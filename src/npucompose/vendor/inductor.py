@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from attrs import field, frozen
 
-from npucompose.errors import ConfigError, did_you_mean, listed
+from npucompose.errors import ConfigError, did_you_mean, listed, raise_for
 from npucompose.machine import installed_version
 from npucompose.table.structure import nested
 from npucompose.vendor.inductor_source import InductorOption, installed
@@ -135,8 +135,7 @@ class InductorOptions:
         for name, value in values.items():
             if value is not None and (wrong := _wrong(name, value)):
                 problems.append(f"{path}.{name} {wrong}")
-        if problems:
-            raise ConfigError(*problems)
+        raise_for(problems)
         return cls(values=values)
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from attrs import field, frozen
 
-from npucompose.table.names import INT64_MAX
+from npucompose.table.options import INT64_MAX
 
 Kind = Literal["bool", "int", "str", "ints", "names", "dict", "path", "dir", "file", "pool", "code"]
 """`path` may be missing, `dir` and `file` must exist, `pool` names a graph memory pool, `names` are patterns that

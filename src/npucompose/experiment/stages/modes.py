@@ -13,7 +13,7 @@ from attrs import evolve
 
 from airflow_free.stage import Facts, Stage
 from npucompose.compose.legality import effective_options
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, raise_for
 from npucompose.experiment.stages.benchmark import candidate, compared, in_one_process
 from npucompose.results.measured import Behind, ModeFacts, ModeTime
 from npucompose.schema.experiment import Mode
@@ -43,9 +43,7 @@ def check(checked: Checked, stages: Sequence[str]) -> None:
         )
     if ModesStage.name not in stages:
         raise ConfigError(f"{WHERE} has no effect without the stage benchmark: pipeline=bench has it.")
-    problems = [f"{WHERE}[{at}]: {problem}" for at in range(len(wanted)) for problem in _problems(checked, at)]
-    if problems:
-        raise ConfigError(*problems)
+    raise_for([f"{WHERE}[{at}]: {problem}" for at in range(len(wanted)) for problem in _problems(checked, at)])
 
 
 def _problems(checked: Checked, at: int) -> Sequence[str]:

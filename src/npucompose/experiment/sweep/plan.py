@@ -17,7 +17,7 @@ from airflow_free import sweep
 from airflow_free.keys import digest
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.tree import COMMAND_LINE, Composed, Composer
-from npucompose.errors import ConfigError, MissingExtra, listed
+from npucompose.errors import ConfigError, MissingExtra, listed, raise_for
 from npucompose.experiment.job import NOT_IN_A_KEY, Job, PlanContext
 from npucompose.schema.sweep import Executor, Local
 
@@ -75,9 +75,7 @@ def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ..
     The first override varies slowest. Takes lists, choice(…), range(…) and glob(…).
     """
     parsed = parsed_overrides(overrides)
-    problems = [problem for o in parsed if (problem := _unsweepable(o)) is not None]
-    if problems:
-        raise ConfigError(*problems)
+    raise_for([problem for o in parsed if (problem := _unsweepable(o)) is not None])
     with translate_hydra_errors():
         ways = [_ways(o, composer) for o in parsed]
     if math.prod(map(len, ways)) > MOST_POINTS:

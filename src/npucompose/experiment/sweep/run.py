@@ -61,9 +61,9 @@ def run_sweep(
     for key, entry in ends.items():
         listen(SweepEvent(kind="kept", point=once[key], entry=entry))
     left = {point.key: point for point in plan.points if point.key not in ends}
-    folders = {point.key: PointFolder.from_name(folder, name(point), point) for point in left.values()}
+    folders = {point.key: folder_of(folder, name(point), point) for point in left.values()}
     with executor_of(plan.executor, folder) as executor:
-        begin = partial(PointRun.begin, folder_of=lambda point: folders[point.key], store=store, ledger=ledger)
+        begin = partial(PointRun.begin, path_of=lambda point: folders[point.key], store=store, ledger=ledger)
         ends.update(Loop(executor, ledger, begin, listen).run(Source(left.values())))
     return ends
 
@@ -139,46 +139,34 @@ class PointLedger(ledger.Ledger[PointEntry]):
 SUBFOLDER = ".hydra"
 
 
-@frozen(kw_only=True)
-class PointFolder:
-    """A name below the sweep's folder; made when the point begins."""
+def folder_of(sweep: Path, name: str, point: Point) -> Path:
+    """`sweep/name`; `sweep/name.2` and so on where another point has left a report in that (hydra.sweep.dir given
+    on the command line again for another sweep). ConfigError for a name that leads out of the sweep's folder."""
+    path = sweep / name
+    if not path.resolve().is_relative_to(sweep.resolve()) or path.resolve() == sweep.resolve():
+        raise ConfigError(f"hydra.sweep.subdir gives '{name}', which is no folder below the sweep's own.")
+    number = 1
+    while _is_of_another(path, point):
+        number += 1
+        path = sweep / f"{name}.{number}"
+    return path
 
-    path: Path
-    point: Point
 
-    @staticmethod
-    def from_name(sweep: Path, name: str, point: Point) -> PointFolder:
-        """`sweep/name`; `sweep/name.2` and so on where another point has left a report in that (hydra.sweep.dir given
-        on the command line again for another sweep). ConfigError for a name that leads out of the sweep's folder."""
-        path = sweep / name
-        if not path.resolve().is_relative_to(sweep.resolve()) or path.resolve() == sweep.resolve():
-            raise ConfigError(f"hydra.sweep.subdir gives '{name}', which is no folder below the sweep's own.")
-        number = 1
-        while _is_of_another(path, point):
-            number += 1
-            path = sweep / f"{name}.{number}"
-        return PointFolder(path=path, point=point)
+def make_folder(path: Path, point: Point, job: Job) -> None:
+    """The folder of a point, with `.hydra/` inside."""
+    inside = path / SUBFOLDER
+    inside.mkdir(parents=True, exist_ok=True)
+    texts = {"config.yaml": dict(job.composed.tree), "overrides.yaml": list(point.overrides)}
+    for name, content in texts.items():
+        write_atomically(inside / name, yaml.dump(content, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
 
-    def make(self, job: Job) -> Path:
-        """Make it, with `.hydra/` inside, and return the path."""
-        inside = self.path / SUBFOLDER
-        inside.mkdir(parents=True, exist_ok=True)
-        texts = {"config.yaml": dict(job.composed.tree), "overrides.yaml": list(self.point.overrides)}
-        for name, content in texts.items():
-            write_atomically(inside / name, yaml.dump(content, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
-        return self.path
 
-    def keep(self, job: Job) -> None:
-        """Make it again where somebody, the job say, took it away."""
-        if not (self.path / SUBFOLDER).is_dir():
-            self.make(job)
-
-    def take_back(self) -> None:
-        """Nothing was run: remove what `make` made, and the log; folders that hold something else stay."""
-        shutil.rmtree(self.path / SUBFOLDER, ignore_errors=True)
-        (self.path / "run.log").unlink(missing_ok=True)
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
+def take_back_folder(path: Path) -> None:
+    """Nothing was run: remove what `make_folder` made, and the log; folders that hold something else stay."""
+    shutil.rmtree(path / SUBFOLDER, ignore_errors=True)
+    (path / "run.log").unlink(missing_ok=True)
+    if path.is_dir() and not any(path.iterdir()):
+        path.rmdir()
 
 
 @frozen(kw_only=True)
@@ -186,33 +174,35 @@ class PointRun:
     """A point in its folder; `root` is the ledger's folder, from which run directories are named."""
 
     point: Point
-    folder: PointFolder
     run: ActiveRun
     root: Path
     began: float = field(factory=time.monotonic)
 
     @staticmethod
     def begin(
-        point: Point, folder_of: Callable[[Point], PointFolder], store: Store, ledger: PointLedger
+        point: Point, path_of: Callable[[Point], Path], store: Store, ledger: PointLedger
     ) -> PointRun | PointEntry:
         """The run, or its end where its folder cannot be made."""
         assert point.job is not None
-        folder = folder_of(point)
+        path = path_of(point)
         try:
-            run = ActiveRun.begin(point.job, folder.make(point.job), store)
+            make_folder(path, point, point.job)
+            run = ActiveRun.begin(point.job, path, store)
         except OSError as error:
             return broken(point, f"its folder cannot be made: {error}.")
-        return PointRun(point=point, folder=folder, run=run, root=ledger.path.parent)
+        return PointRun(point=point, run=run, root=ledger.path.parent)
 
     @property
     def needs_worker(self) -> bool:
         return self.run.needs_worker
 
     def finish(self, outcome: Outcome | None) -> PointEntry:
-        """Write the report; what a worker found illegal leaves no folder."""
-        self.folder.keep(self.run.job)
+        """Write the report, in a folder made again where somebody, the job say, took it away; what a worker found
+        illegal leaves no folder."""
+        if not (self.run.run_dir / SUBFOLDER).is_dir():
+            make_folder(self.run.run_dir, self.point, self.run.job)
         if outcome is not None and outcome.status == "config_error":
-            self.folder.take_back()
+            take_back_folder(self.run.run_dir)
             return PointEntry.illegal(self.point, outcome.problems or (outcome.error or "",))
         report = self.run.finish(outcome)
         return PointEntry(

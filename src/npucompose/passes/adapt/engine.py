@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch import fx
 
-from npucompose.errors import ConfigError, RejectedError, unknown
+from npucompose.errors import RejectedError, raise_for, unknown
 from npucompose.graphs.effects import is_getitem
 from npucompose.graphs.matching import (
     FORMATS,
@@ -226,8 +226,7 @@ def by_operator(rules: RuleSet) -> dict[torch._ops.OpOverload, list[Rule]]:
         problems += _unknown_names(rule, operator)
         problems += [_no_operator(call.op, rule) for call in rule.calls if operator_of(call.op) is None]
         table.setdefault(operator, []).append(rule)
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return table
 
 

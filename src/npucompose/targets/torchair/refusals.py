@@ -29,7 +29,7 @@ from torch import fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
-from npucompose.errors import CompileError, ConfigError, traced_line, unknown
+from npucompose.errors import CompileError, raise_for, traced_line, unknown
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.results.graphs import Outside, PassRecord
 from npucompose.results.sinking import Failure
@@ -145,8 +145,7 @@ def decompositions(names: Sequence[str], can: TorchairMode) -> dict[Any, Any]:
         if not operators:
             near = unknown("operator with a decomposition", name, sorted({t.rpartition(".")[0] for t in known}))
             problems.append(f"{near.partition(' Choices:')[0]} @ target.decompose")
-    if problems:
-        raise ConfigError(*problems)
+    raise_for(problems)
     return found
 
 
