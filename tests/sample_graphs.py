@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npucompose.graphs import Dependence
-from npucompose.graphs.scopes import control, stream_labels
+from npucompose.graphs.effects import control, stream_labels
 from npucompose.schema.capabilities import Capabilities
 
 CAN = Capabilities(target="null_device", mode="reduce-overhead")

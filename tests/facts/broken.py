@@ -20,8 +20,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import tensors_in
-from npucompose.graphs.scopes import control
+from npucompose.graphs.effects import control, tensors_in
 from npucompose.schema.capabilities import Capabilities
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, aten, happens_before, some_inputs

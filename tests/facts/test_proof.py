@@ -16,7 +16,8 @@ from hypothesis import assume
 from torch import fx
 
 from npucompose.graphs import Dependence
-from npucompose.passes.proof import Promise, copied, prove
+from npucompose.passes.base import Promise
+from npucompose.passes.proof import copied, prove
 from tests.facts.broken import EXAMPLES, IN_PLACE, Planned, hold
 from tests.sample_graphs import aten, bits, some_inputs
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume
 from torch import fx
 
-from npucompose.graphs.scopes import control
+from npucompose.graphs.effects import control
 from npucompose.streams.execute import find_races
 from tests.facts.broken import EXAMPLES, Planned, hold, races, refused, with_another_name, without_a_wait
 from tests.sample_graphs import bits, happens_before, some_inputs

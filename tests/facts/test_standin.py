@@ -13,8 +13,7 @@ import torch
 from hypothesis import assume
 from torch import fx
 
-from npucompose.graphs.effects import nodes_in
-from npucompose.graphs.scopes import control, stream_labels
+from npucompose.graphs.effects import control, nodes_in, stream_labels
 from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording
 from tests.facts.broken import (
     EXAMPLES,

@@ -10,7 +10,7 @@ from torch import fx
 
 from npucompose import ops
 from npucompose.graphs import is_planned
-from npucompose.graphs.scopes import (
+from npucompose.graphs.effects import (
     CORES,
     LABEL,
     PRIORITY,

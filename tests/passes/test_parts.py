@@ -7,7 +7,8 @@ import torch
 
 from npucompose.errors import PassError
 from npucompose.passes import proof
-from npucompose.passes.proof import PartProofs, Promise, Proof, part
+from npucompose.passes.base import Promise
+from npucompose.passes.proof import PartProofs, Proof, part
 from tests.sample_graphs import aten, node, traced
 
 X = torch.ones(3)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.passes.proof import DOES_NOT_FIT, EDGES, NARROW_EDGES, Promise, Proof, copied, prove
+from npucompose.passes.base import Promise
+from npucompose.passes.proof import DOES_NOT_FIT, EDGES, NARROW_EDGES, Proof, copied, prove
 from tests.sample_graphs import aten, traced
 
 X = torch.ones(3, 4)
@@ -158,7 +159,7 @@ def test_inputs_that_the_graph_refused_before_prove_nothing() -> None:
     assert found.broken == ("on inputs with other strides the graph raises, which it did not before: RuntimeError: no")
 
 
-REFUSING = Promise(exact=True, may_refuse=True)
+REFUSING = Promise(exact=True, checks_ranges=True)
 
 
 @pytest.mark.parametrize(

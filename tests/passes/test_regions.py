@@ -15,7 +15,7 @@ from npucompose import ops
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.graphs.scopes import Scope, control
+from npucompose.graphs.effects import Scope, control
 from npucompose.passes.base import Pass
 from npucompose.passes.scopes import CoreLimit, SuperKernel
 from npucompose.schema.streams import CoreRegion, Match, PlanEntry, Streams, SuperKernelRegion

@@ -14,8 +14,7 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import tensors_in
-from npucompose.graphs.scopes import control, stream_labels
+from npucompose.graphs.effects import control, stream_labels, tensors_in
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from tests.sample_graphs import Program, happens_before, some_inputs
 

@@ -10,7 +10,7 @@ import torch
 
 from npucompose.api import checked
 from npucompose.errors import ConfigError, PlanError
-from npucompose.graphs.scopes import core_limits, stream_labels
+from npucompose.graphs.effects import core_limits, stream_labels
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Cores, Match, PlanEntry, Streams
 from npucompose.streams import apply, plan_of, validate

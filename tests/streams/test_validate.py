@@ -13,8 +13,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import is_collective
-from npucompose.graphs.scopes import control, core_scope
+from npucompose.graphs.effects import control, core_scope, is_collective
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Cores, Streams
 from npucompose.streams import apply, plan_of, validate

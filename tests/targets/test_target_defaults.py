@@ -12,8 +12,19 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import LowerRequest
-from npucompose.targets import aot, optional
-from npucompose.targets.base import NO_FOLDERS, OWN_PROCESS, Folders, ModeSupport, Target, VendorCompiler, check_stages
+from npucompose.targets import aot
+from npucompose.targets.base import (
+    NO_FOLDERS,
+    OWN_PROCESS,
+    CachesGraphs,
+    ExportsGraphs,
+    Folders,
+    ModeSupport,
+    Target,
+    VendorCompiled,
+    VendorCompiler,
+    check_stages,
+)
 from npucompose.targets.null_device import NullDevice, Tape
 from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import built, request, traced
@@ -41,8 +52,9 @@ class Idle(Plain):
     executes: ClassVar[bool] = False
 
 
-PROTOCOLS = [one for one in vars(optional).values() if isinstance(one, type) and one.__module__ == optional.__name__]
+PROTOCOLS = (VendorCompiled, CachesGraphs, ExportsGraphs)
 BACKEND: Any = SimpleNamespace(mode="reduce-overhead", compilations=[])
+GRAPH: Any = SimpleNamespace()
 MODE = "reduce-overhead"
 
 
@@ -60,12 +72,13 @@ def test_a_target_runs_measures_and_detaches_unless_it_says_otherwise() -> None:
 def test_a_target_has_nothing_to_tell_unless_it_says_so() -> None:
     target = Plain()
     assert target.prepare(MODE) is target.synchronize() is None
-    assert len(PROTOCOLS) == 13
     assert not any(isinstance(target, able) for able in PROTOCOLS)
-    assert optional.device_facts(target, BACKEND) is target.support(MODE).numerics_note is None
-    assert optional.device_memory(target) == optional.device_texts(target, BACKEND) == {}
-    assert optional.decompositions(target, BACKEND) == {}
-    assert optional.recording_facts(target, BACKEND) == []
+    assert target.device_facts(BACKEND) is target.support(MODE).numerics_note is None
+    assert target.set_gears(MODE) is target.common_memory() is target.partition(MODE, GRAPH) is None
+    assert target.device_memory() == target.device_texts(BACKEND) == target.stream_times(BACKEND) == {}
+    assert target.decompositions(BACKEND) == {}
+    assert target.recordings(BACKEND) == []
+    assert target.warnings(MODE) == target.ge_facts(BACKEND) == ()
     model: Any = SimpleNamespace()
     assert target.place(model) is model
 
@@ -93,7 +106,7 @@ def test_recordings_are_the_facts_of_each_graph_that_was_lowered() -> None:
     cut = SimpleNamespace(captured=[recording("c")], partition=lambda: None)
     lowered = [SimpleNamespace(lowered=one) for one in (whole, None, cut)]
     backend: Any = SimpleNamespace(compilations=lowered)
-    assert optional.recording_facts(Plain(), backend) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    assert Plain().recordings(backend) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
 
 
 def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> None:
@@ -103,10 +116,10 @@ def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> No
     class Fusing(Plain):
         modes: ClassVar[Mapping[str, ModeSupport]] = {MODE: ModeSupport(fuses=True), "eager": ModeSupport()}
 
-    found = optional.decompositions(Fusing(), BACKEND)
+    found = Fusing().decompositions(BACKEND)
     assert found
     assert set(found) == set(select_decomp_table())
-    assert optional.decompositions(Fusing(), SimpleNamespace(mode="eager")) == {}  # type: ignore[arg-type]
+    assert Fusing().decompositions(SimpleNamespace(mode="eager")) == {}  # type: ignore[arg-type]
 
 
 def test_a_graph_goes_through_aotautograd(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,10 @@ from torch import fx
 from npucompose.errors import CompileError, ConfigError
 from npucompose.results.measured import MemoryFacts
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
-from npucompose.targets.optional import device_memory
 from npucompose.targets.torchair import config, facts, refusals
 from npucompose.targets.torchair import target as of_target
+from npucompose.targets.torchair.target import NpuTarget
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
 
@@ -71,7 +70,7 @@ def test_the_memory_of_the_device_is_that_of_its_own_allocator(monkeypatch: pyte
     memory = MemoryFacts(**target(index=3).device_memory())
     assert (memory.device_peak_bytes, memory.device_reserved_peak_bytes, memory.device_total_bytes) == (7, 8, 9)
     assert asked == [3, 3]
-    assert device_memory(NpuOfflineTarget()) == {}
+    assert NpuOfflineTarget().device_memory() == {}
 
 
 def test_what_torchair_says_of_a_mode_and_of_patches_is_a_warning() -> None:

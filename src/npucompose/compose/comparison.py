@@ -27,7 +27,6 @@ from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, call_text
 from npucompose.sinking.recompiles import AdviceContext, explain_recompilation, recorded_recompilations
 from npucompose.targets.compilation import Backend
-from npucompose.targets.optional import decompositions
 
 
 @frozen(kw_only=True)
@@ -223,7 +222,7 @@ class Traced:
         pre, post = (PassPipeline.for_stage(checked.passes if passes else (), stage, can) for stage in STAGES)
         backend = Backend(target=checked.target, mode=mode, options=checked.experiment.compiler, pre=pre, post=post)
         backend.reads_only = True
-        backend.decompositions = decompositions(checked.target, session.materialised.backend)
+        backend.decompositions = checked.target.decompositions(session.materialised.backend)
         self._function: Callable[..., Any] = torch.compile(
             self.module, backend=backend, **session.materialised.compile_keywords
         )

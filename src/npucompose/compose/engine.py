@@ -18,9 +18,8 @@ from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiler
+from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiled, VendorCompiler
 from npucompose.targets.compilation import Backend
-from npucompose.targets.optional import VendorCompiled
 from npucompose.vendor.compiler import CompilerOptions
 
 

@@ -26,8 +26,7 @@ from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import MODES, ModeSpec, modes_that
 from npucompose.table.options import Acts
-from npucompose.targets.base import Target
-from npucompose.targets.optional import VendorCompiled
+from npucompose.targets.base import Target, VendorCompiled
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
 from npucompose.vendor.devices import soc_of

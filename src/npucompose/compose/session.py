@@ -27,10 +27,9 @@ from npucompose.results.graphs import PassRecord
 from npucompose.results.measured import NumericTolerance, Overwrites
 from npucompose.results.record import CompileTimes
 from npucompose.schema.experiment import Call, call_text
-from npucompose.targets.base import NO_FOLDERS, Folders
+from npucompose.targets.base import NO_FOLDERS, CachesGraphs, ExportsGraphs, Folders
 from npucompose.targets.compilation import Backend, Compilation
 from npucompose.targets.compiled_calls import Repeated
-from npucompose.targets.optional import CachesGraphs, ExportsGraphs, TakesGears
 
 GRAPH_ONLY = "only support in max-autotune"
 """What torchair.ops.npu_fused_infer_attention_score says in eager: a compiled graph alone has it. What torch says of a
@@ -186,7 +185,7 @@ class Session:
         call = call or {}
         inputs = varied(call, self.built.inputs(step))
         target = self.checked.target
-        gears = target.set_gears(self.experiment.mode.name) if isinstance(target, TakesGears) else None
+        gears = target.set_gears(self.experiment.mode.name)
         apply_shapes(self.experiment.shapes, inputs, gears, unmarked=unmarked(call))
         return inputs
 

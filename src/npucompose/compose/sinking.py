@@ -15,7 +15,6 @@ from npucompose.models.inputs import tensors_of
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
 from npucompose.sinking import Change, SinkingQuestion, diagnose, not_compiled
-from npucompose.targets.optional import SeesGeGraphs
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
@@ -33,7 +32,7 @@ def sinking_of(session: Session) -> SinkingFacts | None:
     return diagnose(
         question_of(session),
         graphs,
-        target.ge_facts(backend) if isinstance(target, SeesGeGraphs) else (),
+        target.ge_facts(backend),
         session.checked.operators,
     )
 

@@ -33,7 +33,6 @@ from npucompose.results.effective import Setting, settings
 from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
-from npucompose.targets.optional import Warns
 from npucompose.version import torch_warning
 
 LOG = "run.log"
@@ -101,8 +100,9 @@ class Job:
 
     @property
     def device(self) -> Device:
-        target = self.checked.target
-        return Device(kind=target.name, variable=target.device_variable, index=target.device_index)
+        target, mode = self.checked.target, self.checked.experiment.mode.name
+        kind = target.capabilities(mode).device.partition(":")[0]
+        return Device(kind=kind, variable=target.device_variable, index=target.device_index)
 
     @property
     def measures(self) -> bool:
@@ -114,8 +114,7 @@ class Job:
         """What a person should know before it runs, a line each."""
         warning = torch_warning(self.ingredients.versions.get("torch"))
         target, mode = self.checked.target, self.checked.experiment.mode.name
-        told = target.warnings(mode) if isinstance(target, Warns) else ()
-        return (*((warning,) if warning else ()), *told)
+        return (*((warning,) if warning else ()), *target.warnings(mode))
 
 
 def _job(composed: Composed, context: PlanContext) -> Job:

@@ -5,7 +5,7 @@ What rewrites a graph belongs into passes/, what plans its streams into streams/
 
 from npucompose.graphs.dependence import Aliases, Allocation, Dependence, Edge, allocations
 from npucompose.graphs.describe import Snapshot, fingerprint, op_counts, printed, symbols
-from npucompose.graphs.scopes import is_planned
+from npucompose.graphs.effects import is_planned
 
 __all__ = [
     "Aliases",

@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import effects
-from npucompose.graphs.scopes import control
+from npucompose.graphs.effects import control
 
 Why = Literal[
     "data", "read after write", "write after read", "write after write", "random order", "effect order", "asked for"

@@ -15,8 +15,7 @@ from attrs import frozen
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.graphs.effects import leaves_in
-from npucompose.graphs.scopes import stream_labels
+from npucompose.graphs.effects import leaves_in, stream_labels
 
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"), ("bool", "b8"))
 _GRADIENTS = ("tangents", "fwd_", "bwd_")

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from npucompose.graphs.effects import is_host, nodes_in, tensors_in
+from npucompose.graphs.effects import is_host, tensors_in
 from npucompose.graphs.matching import model_line
 from npucompose.results.graphs import Outside
 
@@ -91,34 +91,44 @@ def name_of(node: fx.Node) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _of_operator(node: fx.Node, op: OpOverload) -> str | None:
+def why_dependent(op: OpOverload, args: Any, kwargs: Any) -> str | None:
+    """How the result of `op` depends on data in a way that no recording can follow; None: it does not.
+
+    `args` and `kwargs` are real values, or fake ones. The tags are torch's own (native/tags.yaml); index.Tensor carries
+    dynamic_output_shape for its masks only.
+    """
     if is_unsafe(op):
         return UNSAFE
-    if op.overloadpacket.__name__ in RESIZING and op._schema.is_mutable:
-        return RESIZES
     if torch.Tag.data_dependent_output in op.tags:
         return TO_PYTHON
-    if _masked(node, op):
-        return MASK
-    if node.meta.get("unbacked_bindings"):
-        return SHAPE
-    if torch.Tag.dynamic_output_shape not in op.tags or op.overloadpacket is torch.ops.aten.index:
+    if torch.Tag.dynamic_output_shape not in op.tags:
         return None
-    sized = op.overloadpacket is torch.ops.aten.repeat_interleave and node.kwargs.get("output_size") is not None
+    if op.overloadpacket is torch.ops.aten.index:
+        indices = args[1] if len(args) > 1 else kwargs["indices"]
+        return MASK if any(getattr(index, "dtype", None) in _MASKS for index in indices) else None
+    sized = op.overloadpacket is torch.ops.aten.repeat_interleave and kwargs.get("output_size") is not None
     return None if sized else SHAPE
 
 
-def _masked(node: fx.Node, op: OpOverload) -> bool:
+def _of_operator(node: fx.Node, op: OpOverload) -> str | None:
+    if op.overloadpacket.__name__ in RESIZING and op._schema.is_mutable:
+        return RESIZES
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda given: given.meta.get("val", given))
+    if _masked(op, args):
+        return MASK
+    reason = why_dependent(op, args, kwargs)
+    return SHAPE if reason is None and node.meta.get("unbacked_bindings") else reason
+
+
+def _masked(op: OpOverload, args: Any) -> bool:
     """`x[mask]`, whose shape depends on data, and `x[mask] = v`, which looks for the true elements on the host.
 
     On a CPU the second is recorded as any kernel: only where kernels are started from afar must somebody wait.
     """
-    if op.namespace != "aten" or op.overloadpacket.__name__ not in _INDEXED or len(node.args) < 2:
+    if op.namespace != "aten" or op.overloadpacket.__name__ not in _INDEXED or len(args) < 2:
         return False
     writes = "put" in op.overloadpacket.__name__
-    values = [index.meta.get("val") for index in nodes_in(node.args[1])]
-    masks = [v for v in values if isinstance(v, torch.Tensor) and v.dtype in _MASKS]
-    return any(not writes or v.device.type != "cpu" for v in masks)
+    return any(not writes or mask.device.type != "cpu" for mask in tensors_in(args[1]) if mask.dtype in _MASKS)
 
 
 def _elsewhere(node: fx.Node, device: str) -> str | None:

@@ -25,10 +25,9 @@ STAGES: tuple[Stage, ...] = ("pre", "post")
 
 
 @frozen(kw_only=True)
-class Outcome:
-    """What a rewrite did, where there is more to say than how many places it changed."""
+class Promise:
+    """What a rewrite may change: nothing where `exact`, else what the tolerances allow."""
 
-    matches: int
     exact: bool = True
     """This graph's results keep their bits."""
     rtol: float = 0.0
@@ -36,6 +35,13 @@ class Outcome:
     """Where they do not: how far off they may be; both 0 where nothing is declared."""
     checks_ranges: bool = False
     """The graph now ends the run where a value does not fit a narrower type."""
+
+
+@frozen(kw_only=True)
+class Outcome(Promise):
+    """What a rewrite did, where there is more to say than how many places it changed."""
+
+    matches: int
     rules: tuple[RuleFacts, ...] = ()
     """Of the passes `adapt` and `replace`: each rule or pattern that was applied."""
     folds: FoldFacts | None = None

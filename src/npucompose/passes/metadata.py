@@ -27,11 +27,8 @@ def inherited(node: fx.Node) -> dict[str, Any]:
 
 def fake_mode_of(node: fx.Node) -> Any:
     """The mode whose fake tensors the graph holds; None where its values are not fake."""
-    for near in (node, *node.all_input_nodes):
-        for tensor in tensors_in(near.meta.get("val")):
-            if isinstance(tensor, FakeTensor):
-                return tensor.fake_mode
-    return None
+    tensors = (tensor for near in (node, *node.all_input_nodes) for tensor in tensors_in(near.meta.get("val")))
+    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
 
 
 def fake_result(target: Any, args: Any, kwargs: Any, mode: Any) -> Any:

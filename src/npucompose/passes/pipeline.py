@@ -171,11 +171,10 @@ def _proven(
     label: str, a_pass: Pass, before: fx.GraphModule, graph: fx.Graph, outcome: Outcome, constants: Constants
 ) -> float:
     """The largest difference that the pass made; PassError where that is more than it promises."""
-    from npucompose.passes.proof import Promise, copied, prove
+    from npucompose.passes.proof import copied, prove
 
-    promise = Promise(exact=outcome.exact, rtol=outcome.rtol, atol=outcome.atol, may_refuse=outcome.checks_ranges)
     folded = outcome.folds.parameters if outcome.folds is not None else ()
-    proof = prove(before, copied(graph), promise, {name: constants[name].value for name in folded})
+    proof = prove(before, copied(graph), outcome, {name: constants[name].value for name in folded})
     if proof.broken is not None:
         raise PassError(
             f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) does not keep what it promises: "

@@ -69,7 +69,7 @@ class CoreLimit(Pass):
     on_no_match: OnNoMatch = option("error", "when a region finds no kernel", choices=("error", "warn"))
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
-        from npucompose.graphs.scopes import core_scope
+        from npucompose.graphs.effects import core_scope
 
         if not can.core_limits:
             return 0
@@ -137,7 +137,7 @@ def runs(graph: fx.Graph, matches: Sequence[Match], *, where: str, on_no_match: 
     `where` is the path of the list.
     """
     from npucompose.graphs import Dependence, matching
-    from npucompose.graphs.scopes import control
+    from npucompose.graphs.effects import control
 
     if not matches:
         raise ConfigError(f"{where} needs an entry: which operators are meant.")

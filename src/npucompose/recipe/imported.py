@@ -24,7 +24,7 @@ from npucompose.schema.streams import matches
 from npucompose.table.modes import GE
 from npucompose.table.structure import flat, structure
 from npucompose.targets import TARGETS
-from npucompose.targets.optional import VendorCompiled
+from npucompose.targets.base import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
 from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from npucompose.errors import CaptureError
 from npucompose.graphs.matching import source_line
-from npucompose.graphs.recordable import HIGHER_ORDER, MASK, SHAPE, TO_PYTHON, UNSAFE, is_unsafe
+from npucompose.graphs.recordable import HIGHER_ORDER, TO_PYTHON, why_dependent
 from npucompose.machine import gc_paused
 from npucompose.replay.operands import flat
 
@@ -196,28 +196,14 @@ def refused(node: fx.Node, reason: str) -> Refused:
 def check_operator(node: fx.Node, op: OpOverload, args: Any, kwargs: Any) -> None:
     """Raise CaptureError when the result of `op` depends on data in a way that a recording cannot follow.
 
-    `args` and `kwargs` are the real values. The tags are torch's own (native/tags.yaml); index.Tensor carries
-    dynamic_output_shape for its masks only.
+    `args` and `kwargs` are the real values.
     """
     if op is torch.ops.aten.native_batch_norm.default and args[3] is not None and args[5]:
         raise refused(
             node, "it writes its running statistics without saying so; AOTAutograd replaces it by one that does."
         )
-    if is_unsafe(op):
-        raise refused(node, UNSAFE)
-    if torch.Tag.data_dependent_output in op.tags:
-        raise refused(node, TO_PYTHON)
-    if torch.Tag.dynamic_output_shape not in op.tags:
-        return
-    packet = op.overloadpacket
-    if packet is torch.ops.aten.index:
-        indices = args[1] if len(args) > 1 else kwargs["indices"]
-        if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-            return
-        raise refused(node, MASK)
-    if packet is torch.ops.aten.repeat_interleave and kwargs.get("output_size") is not None:
-        return
-    raise refused(node, SHAPE)
+    if reason := why_dependent(op, args, kwargs):
+        raise refused(node, reason)
 
 
 def checked(node: fx.Node, op: OpOverload, returned: Any, reads_tensors: bool) -> list[torch.Tensor]:

@@ -12,9 +12,8 @@ from torch import fx
 
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name, places
-from npucompose.graphs.effects import nodes_in, tensors_in
+from npucompose.graphs.effects import control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
-from npucompose.graphs.scopes import control
 from npucompose.sinking.facts import Argument, FxFacts, Input, Op
 
 VIEWS = frozenset(

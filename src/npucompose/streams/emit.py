@@ -11,8 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import tensors_in
-from npucompose.graphs.scopes import LABEL, PRIORITY, control, core_scope
+from npucompose.graphs.effects import LABEL, PRIORITY, control, core_scope, tensors_in
 from npucompose.results.streams import StreamAssignment
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM

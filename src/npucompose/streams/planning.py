@@ -13,7 +13,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
-from npucompose.graphs.scopes import priorities, stream_labels
+from npucompose.graphs.effects import priorities, stream_labels
 from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams

@@ -9,8 +9,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import nodes_in
-from npucompose.graphs.scopes import LABEL, Scope, control, stream_labels, tag_of, tagged_streams
+from npucompose.graphs.effects import LABEL, Scope, control, nodes_in, stream_labels, tag_of, tagged_streams
 from npucompose.results.streams import StreamEvent
 from npucompose.schema.streams import DEFAULT_STREAM
 

@@ -11,8 +11,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge
-from npucompose.graphs.effects import is_collective
-from npucompose.graphs.scopes import NAMESPACES, control, core_limits, priorities, stream_labels
+from npucompose.graphs.effects import NAMESPACES, control, core_limits, is_collective, priorities, stream_labels
 from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM

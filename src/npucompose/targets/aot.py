@@ -13,7 +13,6 @@ from torch._guards import TracingContext
 from npucompose.errors import CaptureError
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
-from npucompose.targets.optional import CutsGraphs
 
 if TYPE_CHECKING:
     from torch import fx
@@ -79,7 +78,7 @@ def as_passed(backend: Backend, aot: fx.GraphModule, inputs: Sequence[Any]) -> A
     """The passes, and then the graph itself, in no streams."""
     compilation = backend.rewrite(aot, inputs)
     compilation.settle()
-    if backend.reads_only and isinstance(backend.target, CutsGraphs):
+    if backend.reads_only:
         compilation.planned = backend.target.partition(backend.mode, aot)
     if strip(aot.graph):
         aot.recompile()

@@ -1,11 +1,15 @@
-"""A device as a few calls. Importing this or a target's file loads no torch and no vendor package."""
+"""A device as a few calls. Importing this or a target's file loads no torch and no vendor package.
+
+Where a target has nothing to say, the base class answers. What only a vendor's compiler can do is a protocol each:
+whoever wants it asks `isinstance(target, …)`, never for a name.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from attrs import evolve, frozen
 
@@ -17,10 +21,17 @@ from npucompose.table.options import option
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel, soc_of
 
 if TYPE_CHECKING:
-    from torch import fx
+    from torch import fx, nn
 
     from npucompose.models.base import Built, Inputs
+    from npucompose.models.inputs import Bound
+    from npucompose.results.effective import Effective
+    from npucompose.results.graphs import Partition
+    from npucompose.results.sinking import NpuFacts
+    from npucompose.results.streams import StreamTimes
+    from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
+    from npucompose.vendor.compiler import CompilerOptions
 
 TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
 """What torch.compile needs with a backend of ours: two seconds of imports."""
@@ -87,7 +98,7 @@ def simulated_model(soc: str | None) -> DeviceModel:
 
 @frozen(kw_only=True)
 class Target(ABC):
-    """A device; its fields are its options. What only some devices can do is asked for by `targets.optional`."""
+    """A device; its fields are its options. What only a vendor's compiler can do: the protocols below."""
 
     name: ClassVar[str]
     modes: ClassVar[Mapping[str, ModeSupport]]
@@ -162,10 +173,42 @@ class Target(ABC):
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        """Dynamo's graph -> a callable. The usual way is AOTAutograd, the passes, then `lower`."""
+        """Dynamo's graph -> a callable: Inductor's in a mode that fuses, else AOTAutograd, the passes, `lower`."""
+        if self.support(backend.mode).fuses:
+            from npucompose.targets.inductor import through_inductor
+
+            return through_inductor(backend, graph_module, example_inputs)
         from npucompose.targets.aot import through_aot
 
         return through_aot(backend, graph_module, example_inputs)
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        """What a person should know before it runs, a line each."""
+        return ()
+
+    def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
+        """How to tell the device's compiler which sizes a dimension may have; None where a mode takes none."""
+        return None
+
+    def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
+        """{operator: what AOTAutograd writes in its place} before the passes see a graph of this backend; where
+        Inductor calls AOTAutograd itself, what it writes in a graph that is only read."""
+        if not self.support(backend.mode).fuses:
+            return {}
+        from torch._inductor.decomposition import select_decomp_table
+
+        return select_decomp_table()
+
+    def common_memory(self) -> Any:
+        """What the recordings of all graphs of one backend compute in, taking turns; None: no graph shares with others.
+
+        Asked for once for each backend and handed to `lower` with each of its graphs.
+        """
+        return None
+
+    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
+        """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
+        return None
 
     @abstractmethod
     def lower(self, request: LowerRequest) -> Lowered:
@@ -173,6 +216,31 @@ class Target(ABC):
 
     def synchronize(self) -> None:
         """Return when everything that the device was asked for is done."""
+
+    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
+        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
+        return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
+
+    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        """{graph: how its streams run}, measured on replays of its own."""
+        return {}
+
+    def device_memory(self) -> Mapping[str, int]:
+        """What the device's allocator says so far, by the names of `Memory`: `device_peak_bytes`, …; {} where the
+        device is the process's own, or says nothing."""
+        return {}
+
+    def device_facts(self, backend: Backend) -> NpuFacts | None:
+        """What came out on the vendor's side, for the report; None where there is no such side."""
+        return None
+
+    def device_texts(self, backend: Backend) -> Mapping[str, str]:
+        """{file name: text} to lie beside the FX graphs."""
+        return {}
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        """The graphs that were handed to GE, in the order of the FX graphs."""
+        return ()
 
 
 def placed_on(built: Built, device: Any) -> Built:
@@ -192,3 +260,30 @@ def check_stages(target: Target, stages: Sequence[str]) -> None:
         raise ConfigError(
             f"target={target.name} executes nothing: {', '.join(beyond)} cannot run. Add pipeline=compile_only."
         )
+
+
+@runtime_checkable
+class VendorCompiled(Protocol):
+    """The vendor's own compiler makes the graphs."""
+
+    def vendor_compiler(self, backend: Backend) -> VendorCompiler | None:
+        """The vendor's own configuration and backend object; None in a mode that compiles nothing."""
+        ...
+
+    def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
+        """What the vendor's compiler itself turns into something else than was asked."""
+        ...
+
+
+@runtime_checkable
+class CachesGraphs(Protocol):
+    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
+        """`module.forward`, compiled at its first call or loaded from the folder of caches (`ModeSupport.caches`)."""
+        ...
+
+
+@runtime_checkable
+class ExportsGraphs(Protocol):
+    def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
+        """Write the graph of `module`, called so, for offline use (`ModeSupport.exports`)."""
+        ...

@@ -17,8 +17,8 @@ from attrs import define
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
+from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.recordable import refused_by_torchair
-from npucompose.graphs.scopes import orders_streams
 from npucompose.passes.base import Constant, Constants
 from npucompose.replay.interface import Partitioned
 from npucompose.results.effective import Effective
@@ -29,7 +29,6 @@ from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
-from npucompose.targets.optional import SharesMemory
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 
@@ -208,7 +207,7 @@ class Backend:
     @cached_property
     def common_memory(self) -> Any:
         """Graphs of one model are lowered with one backend: what they compute in between may lie in one place."""
-        return self.target.common_memory() if isinstance(self.target, SharesMemory) else None
+        return self.target.common_memory()
 
     @property
     def __name__(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from npucompose.models.base import Built
     from npucompose.replay.cuda.device import SharedPool
     from npucompose.results.graphs import Partition
-    from npucompose.targets.compilation import Backend
 
 
 @frozen(kw_only=True)
@@ -89,15 +88,6 @@ class CudaTarget(Target):
         import torch
 
         return placed_on(built, torch.device("cuda", self.index))
-
-    def compile(
-        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        if not self.support(backend.mode).fuses:
-            return super().compile(backend, graph_module, example_inputs)
-        from npucompose.targets.inductor import through_inductor
-
-        return through_inductor(backend, graph_module, example_inputs)
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.front.segments import planned

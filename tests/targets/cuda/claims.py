@@ -22,7 +22,6 @@ from npucompose.api import checked
 from npucompose.compose.comparison import every_step
 from npucompose.compose.session import Session
 from npucompose.measure.timing import Samples
-from npucompose.targets.optional import recording_facts
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = {
@@ -44,7 +43,7 @@ def agrees(target: str, model: str, passes: str, mode: str = "reduce-overhead") 
     assert found.passed, found.problems
     assert found.bitwise or mode == "max-autotune"
     assert (session.detached is None) == (mode == "max-autotune"), session.why_attached
-    recordings = recording_facts(session.checked.target, session.materialised.backend)
+    recordings = session.checked.target.recordings(session.materialised.backend)
     return {
         "bitwise": found.bitwise,
         "max_abs_err": found.max_abs_err,

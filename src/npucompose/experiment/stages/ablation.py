@@ -18,7 +18,6 @@ from npucompose.experiment.stages.benchmark import compared, in_one_process
 from npucompose.results.measured import ALL, AblationFacts, Variant
 from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.check import Checked
@@ -75,7 +74,7 @@ def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:
     if isinstance(found, str):
         return Variant(name=name, passes=passes, passed=False, problem=found)
     graphs = session.compilations
-    recordings = recording_facts(session.checked.target, session.materialised.backend)
+    recordings = session.checked.target.recordings(session.materialised.backend)
     return Variant(
         name=name,
         passes=passes,

@@ -14,7 +14,6 @@ from npucompose.results.measured import Candidate, MemoryFacts, Numerics
 from npucompose.results.record import BenchmarkFacts
 from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import TimesStreams, device_memory, recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -35,13 +34,13 @@ class BenchmarkStage(Stage["Session"]):
 
         samples = in_turns(live, _candidates(live), progress)
         target, backend = live.checked.target, live.materialised.backend
-        times = target.stream_times(backend) if isinstance(target, TimesStreams) else {}
+        times = target.stream_times(backend)
         return {
             "stream_times": {name: facts_of(one) for name, one in times.items()},
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
-            "recordings": recording_facts(target, backend),
+            "recordings": target.recordings(backend),
             "benchmark": facts_of(_benchmark_facts(samples)),
-            "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **device_memory(target))),
+            "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **target.device_memory())),
         }
 
 

@@ -9,7 +9,6 @@ from airflow_free.stage import Facts, Stage
 from npucompose.results.measured import MemoryFacts
 from npucompose.results.record import CaptureFacts
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import device_memory, recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -23,9 +22,9 @@ class CaptureStage(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         live.compiled  # noqa: B018  the first call records
-        recordings = recording_facts(live.checked.target, live.materialised.backend)
+        recordings = live.checked.target.recordings(live.materialised.backend)
         handle = live.detached
-        device = device_memory(live.checked.target)
+        device = live.checked.target.device_memory()
         facts: dict[str, Any] = {
             "recordings": recordings,
             "capture": None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts import graphs_account, npu_facts, sinking_facts, stream_facts, timelines
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -28,7 +27,7 @@ class CompileStage(Stage["Session"]):
         return {
             "times": facts_of(live.first_call.times),
             "streams": stream_facts(graphs),
-            "recordings": recording_facts(live.checked.target, live.materialised.backend),
+            "recordings": live.checked.target.recordings(live.materialised.backend),
             "timelines": timelines(graphs),
             **graphs_account(live),
             "npu": npu_facts(live),

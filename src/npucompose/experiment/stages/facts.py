@@ -12,7 +12,6 @@ from attrs import evolve, fields
 from npucompose.results.graphs import PassFacts
 from npucompose.results.record import GraphFacts, StreamFacts
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import device_facts, device_texts
 
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
@@ -36,7 +35,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
         "texts": {
             **{f"{c.id}.before.txt": c.before.text for c in graphs},
             **{f"{c.id}.after.txt": c.text_after for c in graphs},
-            **device_texts(live.checked.target, live.materialised.backend),
+            **live.checked.target.device_texts(live.materialised.backend),
         },
     }
 
@@ -51,7 +50,7 @@ def sinking_facts(live: Session) -> dict[str, Any] | None:
 
 def npu_facts(live: Session) -> dict[str, Any] | None:
     """What the vendor's side made and counted so far; a later stage's account replaces an earlier one's."""
-    found = device_facts(live.checked.target, live.materialised.backend)
+    found = live.checked.target.device_facts(live.materialised.backend)
     return None if found is None else facts_of(found)
 
 
@@ -118,7 +117,7 @@ def comparison_account(live: Session, results: Mapping[str, Compared]) -> dict[s
     from npucompose.measure.numerics import combined
 
     target, mode = live.checked.target, live.experiment.mode.name
-    npu = device_facts(target, live.materialised.backend)
+    npu = target.device_facts(live.materialised.backend)
     numerics = combined({name: r.numerics for name, r in results.items()})
     return {
         "numerics": facts_of(_with_order(evolve(numerics, note=target.support(mode).numerics_note), npu)),

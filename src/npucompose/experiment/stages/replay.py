@@ -9,7 +9,6 @@ from airflow_free.stage import Facts, Stage
 from npucompose.experiment.stages.facts import comparison_account
 from npucompose.results.record import ReplayFacts
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import device_texts
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
@@ -29,6 +28,6 @@ class ReplayStage(Stage["Session"]):
         replay = ReplayFacts(first_us=steps.first_us, replays=len(steps.results), detached_ended=steps.ended)
         return {
             "replay": facts_of(replay),
-            "texts": dict(device_texts(live.checked.target, live.materialised.backend)),
+            "texts": dict(live.checked.target.device_texts(live.materialised.backend)),
             **comparison_account(live, steps.results),
         }

@@ -10,7 +10,6 @@ from npucompose.experiment.stages.facts import comparison_account, graphs_accoun
 from npucompose.results.record import CallFacts, SequenceFacts
 from npucompose.schema.experiment import Call, call_text
 from npucompose.table.structure import facts_of
-from npucompose.targets.optional import recording_facts
 
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
@@ -43,7 +42,7 @@ class SequenceStage(Stage["Session"]):
                 SequenceFacts(
                     calls=tuple(_call_facts(c, r) for c, r in zip(live.calls, results.values(), strict=True)),
                     graphs=len(live.compilations),
-                    captures=len(recording_facts(target, backend)) - before,
+                    captures=len(target.recordings(backend)) - before,
                     ran=backend.statistics.since(ran).if_any(),
                 )
             ),
@@ -61,7 +60,7 @@ def _as_after_the_first_call(live: Session) -> tuple[Session, int]:
     if live.compiled_once:
         return live, 0
     again = type(live)(live.checked, live.folders)
-    return again, len(recording_facts(live.checked.target, again.materialised.backend))
+    return again, len(live.checked.target.recordings(again.materialised.backend))
 
 
 def _call_facts(call: Call, result: Compared) -> CallFacts:

@@ -24,9 +24,9 @@ from npucompose.graphs.matching import (
     value_of,
 )
 from npucompose.passes.adapt.build import TRAIL, Builder, case_of, replacement
-from npucompose.passes.base import Outcome
+from npucompose.passes.base import Outcome, Promise
 from npucompose.passes.metadata import same_form
-from npucompose.passes.proof import PartProofs, Promise, part
+from npucompose.passes.proof import PartProofs, part
 from npucompose.results.graphs import RuleFacts
 from npucompose.schema.adapt import (
     REFERENCE,
@@ -88,7 +88,7 @@ def _held(one: Applied | Rejected, proofs: PartProofs) -> None:
         f"rule '{rule.name}' for {rule.op} (node {one.node.name})",
         part(inputs, [one.node], [one.node]),
         part(inputs, one.made, one.results),
-        Promise(exact=contract.bitwise, rtol=contract.rtol, atol=contract.atol, may_refuse=contract.range_check),
+        Promise(exact=contract.bitwise, rtol=contract.rtol, atol=contract.atol, checks_ranges=contract.range_check),
     )
 
 

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
 from npucompose.graphs.matching import Occurrence, Subgraph
-from npucompose.passes.base import Outcome, Pattern
+from npucompose.passes.base import Outcome, Pattern, Promise
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, same_form
-from npucompose.passes.proof import PartProofs, Promise, part
+from npucompose.passes.proof import PartProofs, part
 from npucompose.results.graphs import RuleFacts
 
 

@@ -20,8 +20,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.graphs.effects import facts, nodes_in
-from npucompose.graphs.scopes import control
+from npucompose.graphs.effects import control, facts, nodes_in
 from npucompose.replay import gate
 from npucompose.replay.capture import kernels
 from npucompose.replay.capture.kernels import SingleThreadCheck, Undo

@@ -18,7 +18,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from npucompose.errors import CaptureError
-from npucompose.graphs.scopes import orders_streams, stream_labels
+from npucompose.graphs.effects import orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.calls import Calls, Issue

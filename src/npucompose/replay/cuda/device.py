@@ -17,8 +17,7 @@ from torch._ops import OpOverload
 
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
-from npucompose.graphs.effects import nodes_in
-from npucompose.graphs.scopes import Scope, control
+from npucompose.graphs.effects import Scope, control, nodes_in
 from npucompose.replay import gate
 from npucompose.replay.capture.recorder import attribute, last_uses
 from npucompose.replay.memory.arena import Turns

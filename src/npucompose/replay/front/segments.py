@@ -19,9 +19,8 @@ from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import is_planned
-from npucompose.graphs.effects import is_getitem, is_host, nodes_in, op_facts, written_by
+from npucompose.graphs.effects import control, is_getitem, is_host, nodes_in, op_facts, written_by
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
-from npucompose.graphs.scopes import control
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.updates import is_functional_call, write_in_place
 from npucompose.replay.gate import Refused
