@@ -108,13 +108,11 @@ def named(at: int, call: Call) -> str:
 
 def _asked(session: Session, inputs: Mapping[str, Any]) -> AdviceContext:
     policy = session.experiment.shapes
-    marked = [name for name in inputs if is_static(policy, name)]
-    numbers = [name for name, value in inputs.items() if _is_numbers(value)]
     return AdviceContext(
         shapes=policy,
         mode=session.experiment.mode.name,
-        static=frozenset(marked),
-        numbers=frozenset(numbers),
+        static=frozenset(name for name in inputs if is_static(policy, name)),
+        numbers=frozenset(name for name, value in inputs.items() if _is_numbers(value)),
         arguments=tuple(inputs),
     )
 

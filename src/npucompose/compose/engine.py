@@ -96,7 +96,9 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
     try:
         yield
     except ConstraintViolationError as error:
-        raise CompileError(f"shapes.mark_dynamic cannot hold: {_flat(str(error))}") from error
+        lines = str(error).splitlines()[:4]  # from there on it becomes a tutorial
+        said = " ".join(line.strip() for line in lines if line.strip())
+        raise CompileError(f"shapes.mark_dynamic cannot hold: {said}") from error
     except FailOnRecompileLimitHit as error:
         raise CompileError(
             f"torch.compile has made {config.recompile_limit} versions of one function "
@@ -134,7 +136,9 @@ def sentence(message: str) -> str:
     return x.item()" becomes "torch.compile cannot make one graph of the model: Unsupported Tensor.item() call … at
     m.py:3 in forward: return x.item()".
     """
-    where = _user_line(message)
+    # the last frame under "from user code" that is not torch's
+    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
+    where = traced_line(trace) or ""
     operator = _NO_FAKE.search(message)
     if operator is not None:
         return (
@@ -149,11 +153,6 @@ def sentence(message: str) -> str:
     return f"{text} {hint.group(1).strip()}" if hint else text
 
 
-def _flat(text: str) -> str:
-    """A message of several lines on one, cut where it becomes a tutorial."""
-    return " ".join(line.strip() for line in text.splitlines()[:4] if line.strip())
-
-
 def _of_fake_tensors(message: str) -> str | None:
     """What an operator said when Dynamo asked it for the form of its result; the first line says only that it asked."""
     found = re.search(r"Dynamo failed to run FX node with fake tensors: .*? got \w+\((['\"])(.+?)\1\)", message)
@@ -163,9 +162,3 @@ def _of_fake_tensors(message: str) -> str | None:
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else "no reason given"
-
-
-def _user_line(message: str) -> str:
-    """`m.py:3 in forward: return x.item()`, from the last frame under "from user code" that is not torch's."""
-    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
-    return traced_line(trace) or ""

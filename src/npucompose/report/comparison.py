@@ -142,8 +142,7 @@ def beside_each_other(one: str, other: str) -> tuple[str, str]:
 
 
 def _window(text: str, start: int) -> str:
-    before, after = ("…" if start else ""), ("…" if start + CUT < len(text) else "")
-    return f"{before}{text[start : start + CUT]}{after}"
+    return f"{'…' if start else ''}{text[start : start + CUT]}{'…' if start + CUT < len(text) else ''}"
 
 
 def difference_text(found: Sequence[RunDifference]) -> Text:
