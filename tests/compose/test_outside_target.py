@@ -19,7 +19,7 @@ from npucompose.recipe.values import Facts
 from npucompose.registry import Registry
 from npucompose.targets.base import Target
 from npucompose.targets.cuda import CudaTarget
-from npucompose.targets.torchair.target import NpuTarget
+from npucompose.targets.npu import NpuTarget
 
 SOC = "ascend310b"
 GEARS = ["mode=max-autotune", "shapes=dynamic", "shapes.gears={x.0: [2, 4]}"]

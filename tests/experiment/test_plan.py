@@ -111,7 +111,7 @@ def test_jobs_that_measure_nothing_share_up_to_the_number_asked_for() -> None:
 
 
 def test_devices_are_handed_out_one_measuring_job_on_each() -> None:
-    from npucompose.targets.torchair.target import NpuTarget
+    from npucompose.targets.npu import NpuTarget
 
     wanted = [Slot(device=f"npu:{n}", measures=True, env=(("ASCEND_RT_VISIBLE_DEVICES", str(n)),)) for n in (4, 6)]
     assert NpuTarget.device_variable == "ASCEND_RT_VISIBLE_DEVICES"
@@ -127,7 +127,7 @@ def test_devices_are_handed_out_one_measuring_job_on_each() -> None:
 def test_a_target_takes_the_device_it_names_or_any_that_is_handed_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from npucompose.targets.torchair.target import NpuTarget
+    from npucompose.targets.npu import NpuTarget
 
     monkeypatch.setattr(NpuTarget, "check", lambda *_: None)
     assert slots(job("target=npu", "target.index=2", "pipeline=check"), ()) == (Slot(device="npu:2", measures=False),)

@@ -14,7 +14,7 @@ from npucompose.errors import ConfigError
 from npucompose.graphs import op_counts
 from npucompose.passes.base import Constant, Request
 from npucompose.passes.fold_parameters import FoldParameters
-from npucompose.targets.torchair.target import NpuTarget
+from npucompose.targets.npu import NpuTarget
 from tests.sample_graphs import CAN, traced
 
 CHOSEN = ("mode=reduce-overhead", "passes=fold_parameters", "check=per_pass")

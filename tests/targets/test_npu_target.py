@@ -14,9 +14,9 @@ import torch
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.targets import npu
+from npucompose.targets.npu import CANN_VARIABLES, NpuTarget
 from npucompose.targets.torchair import config, facts
-from npucompose.targets.torchair import target as npu
-from npucompose.targets.torchair.target import CANN_VARIABLES, NpuTarget
 
 
 class Npu(SimpleNamespace):

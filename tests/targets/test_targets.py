@@ -11,9 +11,9 @@ from npucompose.errors import ConfigError
 from npucompose.targets.base import Target
 from npucompose.targets.cpu import CpuTarget
 from npucompose.targets.cuda import CudaTarget
+from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
 from npucompose.targets.null_device import NullDevice, Tape
-from npucompose.targets.torchair.target import NpuTarget
 
 
 class TestCpu(TargetSuite):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
-from npucompose.targets.torchair.target import NpuTarget
 
 TARGETS = pytest.mark.parametrize("target", [NpuTarget(), NpuOfflineTarget()], ids=lambda target: target.name)
 

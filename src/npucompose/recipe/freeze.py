@@ -30,8 +30,8 @@ from npucompose.recipe.python_text import Code, call, dotted, item, literal
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.modes import GE
 from npucompose.targets.compilation import Backend, Compilation
+from npucompose.targets.npu import NpuTarget
 from npucompose.targets.null_device import NullDevice
-from npucompose.targets.torchair.target import NpuTarget
 
 GEARS = "dim_gears"
 """The attribute in which TorchAir keeps the gears of a tensor."""

@@ -15,7 +15,7 @@ TARGETS: Registry[type[Target]] = Registry(
     built_in=(
         ("cpu", "npucompose.targets.cpu:CpuTarget"),
         ("cuda", "npucompose.targets.cuda:CudaTarget"),
-        ("npu", "npucompose.targets.torchair.target:NpuTarget"),
+        ("npu", "npucompose.targets.npu:NpuTarget"),
         ("npu_offline", "npucompose.targets.npu_offline:NpuOfflineTarget"),
         ("null_device", "npucompose.targets.null_device:NullDevice"),
     ),
