@@ -96,8 +96,59 @@ def simulated_model(soc: str | None) -> DeviceModel:
     return ATLAS_A2 if found is None else found.model()
 
 
+class OptionalMethods:
+    """What only some targets do, or have to say. A target that has nothing of it leaves these answers: none."""
+
+    def warnings(self, mode: str) -> tuple[str, ...]:
+        """What a person should know before it runs, a line each."""
+        return ()
+
+    def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
+        """How to tell the device's compiler which sizes a dimension may have; None where a mode takes none."""
+        return None
+
+    def common_memory(self) -> Any:
+        """What the recordings of all graphs of one backend compute in, taking turns; None: no graph shares with others.
+
+        Asked for once for each backend and handed to `lower` with each of its graphs.
+        """
+        return None
+
+    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
+        """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
+        return None
+
+    def synchronize(self) -> None:
+        """Return when everything that the device was asked for is done."""
+
+    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
+        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
+        return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
+
+    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+        """{graph: how its streams run}, measured on replays of its own."""
+        return {}
+
+    def device_memory(self) -> Mapping[str, int]:
+        """What the device's allocator says so far, by the names of `Memory`: `device_peak_bytes`, …; {} where the
+        device is the process's own, or says nothing."""
+        return {}
+
+    def device_facts(self, backend: Backend) -> NpuFacts | None:
+        """What came out on the vendor's side, for the report; None where there is no such side."""
+        return None
+
+    def device_texts(self, backend: Backend) -> Mapping[str, str]:
+        """{file name: text} to lie beside the FX graphs."""
+        return {}
+
+    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
+        """The graphs that were handed to GE, in the order of the FX graphs."""
+        return ()
+
+
 @frozen(kw_only=True)
-class Target(ABC):
+class Target(OptionalMethods, ABC):
     """A device; its fields are its options. What only a vendor's compiler can do: the protocols below."""
 
     name: ClassVar[str]
@@ -182,14 +233,6 @@ class Target(ABC):
 
         return through_aot(backend, graph_module, example_inputs)
 
-    def warnings(self, mode: str) -> tuple[str, ...]:
-        """What a person should know before it runs, a line each."""
-        return ()
-
-    def set_gears(self, mode: str) -> Callable[[Any, dict[int, list[int]]], None] | None:
-        """How to tell the device's compiler which sizes a dimension may have; None where a mode takes none."""
-        return None
-
     def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
         """{operator: what AOTAutograd writes in its place} before the passes see a graph of this backend; where
         Inductor calls AOTAutograd itself, what it writes in a graph that is only read."""
@@ -199,48 +242,9 @@ class Target(ABC):
 
         return select_decomp_table()
 
-    def common_memory(self) -> Any:
-        """What the recordings of all graphs of one backend compute in, taking turns; None: no graph shares with others.
-
-        Asked for once for each backend and handed to `lower` with each of its graphs.
-        """
-        return None
-
-    def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
-        """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
-        return None
-
     @abstractmethod
     def lower(self, request: LowerRequest) -> Lowered:
         """Make `request.graph_module` runnable in `request.mode`."""
-
-    def synchronize(self) -> None:
-        """Return when everything that the device was asked for is done."""
-
-    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
-        return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
-
-    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
-        """{graph: how its streams run}, measured on replays of its own."""
-        return {}
-
-    def device_memory(self) -> Mapping[str, int]:
-        """What the device's allocator says so far, by the names of `Memory`: `device_peak_bytes`, …; {} where the
-        device is the process's own, or says nothing."""
-        return {}
-
-    def device_facts(self, backend: Backend) -> NpuFacts | None:
-        """What came out on the vendor's side, for the report; None where there is no such side."""
-        return None
-
-    def device_texts(self, backend: Backend) -> Mapping[str, str]:
-        """{file name: text} to lie beside the FX graphs."""
-        return {}
-
-    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
-        """The graphs that were handed to GE, in the order of the FX graphs."""
-        return ()
 
 
 def placed_on(built: Built, device: Any) -> Built:
