@@ -60,6 +60,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "SECRET": SECRET,
         "TMPDIR": str(scratch / "tmp"),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "tmp" / "inductor"),  # torch sets it where tests run
         "HOME": str(scratch / "home"),
         "XDG_CACHE_HOME": cache,
         "PAGER": "cat",
