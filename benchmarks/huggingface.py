@@ -70,7 +70,6 @@ def row_of(name: str, dtype: str) -> dict[str, Any]:
     import npucompose
     from npucompose.api import checked
     from npucompose.compose.session import Session
-    from npucompose.targets.optional import recording_facts
 
     session = Session(
         checked(["model=transformers", f"model.architecture={name}", f"model.dtype={dtype}", "model.outputs=all"])
@@ -99,7 +98,7 @@ def row_of(name: str, dtype: str) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001  whatever it is, it belongs into the table
             row["ways"][way] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
         if way == WAYS[0] and row["ways"][way] == EXACT:
-            recordings = recording_facts(session.checked.target, session.materialised.backend)
+            recordings = session.checked.target.recordings(session.materialised.backend)
             row["recordings"], row["kernels"] = len(recordings), sum(one["kernels"] for one in recordings)
             cuts = [cut for one in session.compilations if (cut := one.partition) is not None]
             row["segments"] = sum(cut.segments for cut in cuts)

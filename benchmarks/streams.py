@@ -44,7 +44,6 @@ from npucompose.streams.planning import NamedPlan, with_names
 from npucompose.streams.problem import Problem, ScheduledPlan
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.targets.compilation import Backend
-from npucompose.targets.optional import TimesStreams
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags
 
@@ -344,9 +343,7 @@ def predictions() -> tuple[Table, bool]:
         decision = compilation.decision
         assert decision is not None
         assert decision.prediction is not None
-        target = live.checked.target
-        assert isinstance(target, TimesStreams)
-        times = target.stream_times(live.materialised.backend)[compilation.id]
+        times = live.checked.target.stream_times(live.materialised.backend)[compilation.id]
         error = decision.prediction.plan_us / times.plan_us - 1
         reached = times.plan_us < LONG_US or abs(error) <= ERROR_GOAL
         met &= reached
