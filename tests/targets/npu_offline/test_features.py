@@ -370,7 +370,7 @@ def test_a_backward_operator_without_a_converter_is_named_with_the_model_s_line(
     status, _, error = run(tmp_path, *chosen)
     assert status == 3
     assert "no GE converter for torch.ops.aten.silu_backward.default" in error
-    assert "at decoders.py:" in error
+    assert "at layers.py:" in error
     status, report, error = run(tmp_path, *chosen, "target.decompose=[aten.silu_backward]")
     assert status == 0, error
     assert report["numerics"]["passed"]
