@@ -74,10 +74,10 @@ def test_all_is_equal_elsewhere_and_each_thing_that_is_changed_is_named(here: Pl
     assert "differ" not in told
     assert elsewhere.recipe("lock", *EXPERIMENT, "seed=1", "--out", "b.yaml")[0] == 0
     assert here.differences("a.yaml", "--against", "b.yaml") == (1, {"configuration.seed"})
-    source = elsewhere.checkout / "src" / "npucompose" / "passes" / "cse.py"
+    source = elsewhere.checkout / "src" / "npucompose" / "passes" / "simplify.py"
     source.write_text(source.read_text() + "\n# another thought\n")
     assert elsewhere.differences("a.yaml") == (0, {"sources.npucompose.passes.simplify"})
-    shutil.copy2(ROOT / "src" / "npucompose" / "passes" / "cse.py", source)
+    shutil.copy2(ROOT / "src" / "npucompose" / "passes" / "simplify.py", source)
     another_version_of_attrs(libraries_of(elsewhere.checkout.parent / "environment"))
     assert elsewhere.differences("a.yaml") == (0, {"versions.attrs"})
 
