@@ -25,7 +25,8 @@ MIB = 2**20
 AT_ONCE = MIB
 """Bytes of one worker that are read before others are asked."""
 LONGEST_LINE = 256 * MIB
-LAST_LINES = 20
+LAST_LINES = 40
+"""Enough for the stack of a worker that hung: its own frames, and the twenty of those who run it below them."""
 LAST_BYTES = 16_384
 GRACE_S = 3.0
 """How long a worker that was told to end, or that has sent its result, may take before it is killed."""

@@ -154,9 +154,9 @@ class Reads:
 def test_the_end_of_a_log_is_what_this_worker_wrote(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_lines(log, 0) == ()
-    log.write_bytes(b"before\n" + b"".join(b"%d\n" % n for n in range(30)))
-    assert last_lines(log, 7) == tuple(str(n) for n in range(10, 30))
-    assert last_lines(log, 7 + 20 + 3 * 18) == ("28", "29")
+    log.write_bytes(b"before\n" + b"".join(b"%d\n" % n for n in range(50)))
+    assert last_lines(log, 7) == tuple(str(n) for n in range(10, 50))
+    assert last_lines(log, 7 + 20 + 3 * 38) == ("48", "49")
     log.write_bytes(b"old\n\x1b[2J\xff new\n")
     assert last_lines(log, 4) == ("\\x1b[2J\ufffd new",)
     log.write_bytes(b"y" * 20_000)
