@@ -29,7 +29,6 @@ from npucompose.results.record import CompileTimes
 from npucompose.schema.experiment import Call, call_text
 from npucompose.targets.base import NO_FOLDERS, CachesGraphs, ExportsGraphs, Folders
 from npucompose.targets.compilation import Backend, Compilation
-from npucompose.targets.compiled_calls import Repeated
 
 GRAPH_ONLY = "only support in max-autotune"
 """What torchair.ops.npu_fused_infer_attention_score says in eager: a compiled graph alone has it. What torch says of a
@@ -226,7 +225,10 @@ class Session:
         compiled = self._compiling(module)
         clone = self.materialised.pre.can.clone_option
         watched = clone is not None and not self.experiment.compiler[clone]
-        backend.repeated = Repeated() if watched else None
+        if watched:
+            from npucompose.targets.compiled_calls import Repeated
+
+            backend.repeated = Repeated()
         begun = perf_counter()
         self.call(compiled, inputs)
         times = _times(backend, begun, perf_counter())
