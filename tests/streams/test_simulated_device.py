@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from npucompose.streams.simulate import Work, _share, simulate
+from npucompose.streams.sharing import Work, _share, rates
+from npucompose.streams.simulate import simulate
 from npucompose.vendor.devices import ATLAS_A2
 
 MODEL = attrs.evolve(ATLAS_A2, cube=4, vector=8, launch_us=0.0, event_us=1.0, stream_us=3.0)
@@ -185,3 +186,15 @@ def test_a_share_is_what_there_is_of_what_is_wanted_and_never_more_than_all(
     there: float, wanted: float, share: float
 ) -> None:
     assert _share(there, wanted) == share
+
+
+def test_a_stream_whose_kernel_ends_with_the_recorder_that_its_next_one_waits_for_goes_on_once() -> None:
+    """Streams 0 and 1 end at 2; stream 1's second kernel waits for stream 0's first, its third for nothing."""
+    model = attrs.evolve(FREE, event_us=1.0)
+    found = simulate([0, 1, 2, 3], [0, 1, 1, 1], [(0, 2)], us(2.0, 2.0, 4.0, 1.0), model)
+    assert (list(found.start), list(found.end)) == ([0.0, 0.0, 3.0, 7.0], [2.0, 2.0, 7.0, 8.0])
+
+
+def test_kernels_of_one_demand_run_at_one_rate() -> None:
+    beside = [Work(us=1.0, cube=24), Work(us=9.0, cube=24), Work(us=1.0, cube=8), Work(us=1.0, vector=1)]
+    assert rates(beside, FREE) == [24 / 56, 24 / 56, 24 / 56, 1.0]
