@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from npucompose.streams import dag
-from npucompose.streams.assignment import fewest_events
+from npucompose.streams.events import fewest_events
 from npucompose.streams.simulate import Work, simulate
 from npucompose.vendor.devices import DeviceModel
 from tests.streams import dags

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npucompose.streams import dag
-from npucompose.streams.assignment import by_urgency, fewest_events, in_runs
+from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import Work, simulate
+from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags, named
 from tests.streams.exhaustive import best_makespan, makespan_of
