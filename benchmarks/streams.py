@@ -42,8 +42,7 @@ from npucompose.streams.emit import emit
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.planning import NamedPlan, with_names
 from npucompose.streams.problem import Problem, ScheduledPlan
-from npucompose.streams.sharing import Work
-from npucompose.streams.simulate import Simulation, simulate
+from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on
 from npucompose.targets.compilation import Backend
 from npucompose.vendor.devices import ATLAS_A2

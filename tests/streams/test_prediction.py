@@ -11,7 +11,7 @@ from npucompose.results.streams import StreamEvent, TrialRequest
 from npucompose.schema.streams import Cores, Streams
 from npucompose.streams.planning import NamedPlan, named, with_names
 from npucompose.streams.problem import Life, Problem, _changes, _living, _peak, lives_of, predicted, schedule
-from npucompose.streams.sharing import Work
+from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2, Calibration
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, traced
 

@@ -12,7 +12,7 @@ import torch
 
 from npucompose.streams import cost
 from npucompose.streams.cost import ResultSizes, hint, roofline
-from npucompose.streams.sharing import Work
+from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel, cpu
 from tests.sample_graphs import node, traced
 

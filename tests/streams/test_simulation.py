@@ -11,8 +11,7 @@ import pytest
 
 from npucompose.streams import assignment, dag
 from npucompose.streams.events import fewest_events, in_runs
-from npucompose.streams.sharing import Work
-from npucompose.streams.simulate import Simulation, simulate
+from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.streams.strategies.chains import Shape, fewest_syncs, laid_on
 from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel

@@ -17,7 +17,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import cost, execute, made_up_inputs
 from npucompose.streams.execute import ExampleInputs, Execution, isolated_run
 from npucompose.streams.problem import Problem
-from npucompose.streams.sharing import Work
+from npucompose.streams.simulate import Work
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, names, node, traced
 
 X = torch.randn(4, 4)

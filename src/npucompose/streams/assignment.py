@@ -12,7 +12,7 @@ from attrs import frozen
 
 from npucompose.schema.streams import Objective
 from npucompose.streams import dag
-from npucompose.streams.sharing import Work
+from npucompose.streams.simulate import Work
 from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
 from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import DeviceModel

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 from npucompose.graphs import Dependence, effects
 from npucompose.schema.capabilities import Clock, Clocked
 from npucompose.streams.execute import ExampleInputs, Execution, hint, isolated_run, made_up_inputs
-from npucompose.streams.sharing import Work
+from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import DeviceModel
 
 _CONTRACTIONS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}

@@ -17,8 +17,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
-from npucompose.streams.sharing import Work
-from npucompose.streams.simulate import Simulation, simulate
+from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]

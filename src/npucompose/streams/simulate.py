@@ -1,20 +1,186 @@
 """A device of streams that work through their kernels in order, as events in time. Knows only numbers; loads no torch.
 
 Kernels that run side by side share cores and memory bandwidth: each slows down by as much as the resource that it needs
-most is overbooked. A gang (a collective) starts when all its cores are free and then keeps them. An event takes
-`event_us` from the end of the recorder, a side stream's first kernel starts no earlier than `stream_us`.
+most is overbooked, so that nothing is gained by sharing. A kernel that is limited to fewer cores leaves the others
+free, and is slower by less than its cores are fewer where cores are not all that it takes time for (`Work.on`). A gang
+(a collective) starts when all its cores are free and then keeps them. An event takes `event_us` from the end of the
+recorder, a side stream's first kernel starts no earlier than `stream_us`.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
-from math import nan
+from math import inf, nan
 
+import attrs
 from attrs import frozen
 
-from npucompose.streams.sharing import SharedDevice, Work
 from npucompose.vendor.devices import DeviceModel
+
+
+@frozen(slots=True)
+class Work:
+    """What a kernel asks of a device that it has to itself: `Work(us=5.0, cube=24)`."""
+
+    us: float
+    """On its stream, beside others."""
+    in_a_row_us: float | None = None
+    """When all kernels run one after the other and this one may take threads of its own; None: the same."""
+    cube: int = 0
+    """Cube cores that it fills; a device without any computes everything on its vector cores. A kernel that fills both
+    kinds is a mixed one: attention, a product of quantised matrices."""
+    vector: int = 0
+    bandwidth: float = 0.0
+    """Share of the device's memory bandwidth that it takes."""
+    gang: bool = False
+    """It starts with all its cores or not at all: a collective."""
+    fixed_us: float = 0.0
+    """Of `us`, what no core makes shorter: the launch, a part that is not parallel."""
+    divided_us: float | None = None
+    """What its cores divide among them; None: all of `us` that is not fixed. Where both are less than `us`, memory is
+    what takes that long, and some cores are to spare."""
+    tiles: int = 0
+    """Equal parts that it comes in; a core takes one at a time. 0: it divides as finely as there are cores."""
+
+    def on(self, cube: int, vector: int) -> Work:
+        """The same kernel on at most so many cores of each kind; a mixed one keeps its proportion of them.
+
+        On c of its n cores `us` becomes max(us, fixed_us + divided_us * n / c), for tiles with the rounds that the
+        cores go (ceil(tiles / c)) instead of n / c: G. Amdahl 1967 and a roofline. A kernel of T µs, half of them
+        fixed, takes 1.5 T on half its cores: `Work(us=10.0, fixed_us=5.0, vector=48).on(24, 24).us` is 15.0.
+        """
+        if self.cube <= cube and self.vector <= vector:
+            return self
+        share = min(there / own for there, own in ((cube, self.cube), (vector, self.vector)) if own)
+        cubes, vectors = (max(1, math.floor(own * share)) if own else 0 for own in (self.cube, self.vector))
+        divided = self.us - self.fixed_us if self.divided_us is None else self.divided_us
+        divided *= self._rounds(cubes, vectors) / self._rounds(self.cube, self.vector)
+        us = max(self.us, self.fixed_us + divided)
+        slower = self.us / us if us else 1.0
+        return attrs.evolve(
+            self, us=us, divided_us=divided, cube=cubes, vector=vectors, bandwidth=self.bandwidth * slower
+        )
+
+    def _rounds(self, cube: int, vector: int) -> float:
+        """How long the divided part takes on so many cores, in any unit."""
+        cores = cube or vector
+        return math.ceil(self.tiles / cores) if self.tiles else 1 / cores
+
+
+class Load:
+    """What the kernels that run at one moment want of a device together, and how fast that lets each of them go."""
+
+    __slots__ = ("bandwidth", "cube", "gang_cube", "gang_vector", "model", "vector")
+
+    def __init__(self, model: DeviceModel) -> None:
+        self.model = model
+        self.cube = self.vector = self.gang_cube = self.gang_vector = 0
+        self.bandwidth = 0.0
+
+    def add(self, work: Work, sign: int = 1) -> None:
+        """A kernel starts, or with -1 ends."""
+        self.cube += sign * work.cube
+        self.vector += sign * work.vector
+        self.bandwidth += sign * work.bandwidth
+        if work.gang:
+            self.gang_cube += sign * work.cube
+            self.gang_vector += sign * work.vector
+
+    @property
+    def overbooked(self) -> bool:
+        return self.cube > self.model.cube or self.vector > self.model.vector or self.bandwidth > 1.0 + _SOON
+
+    def admits(self, work: Work) -> bool:
+        """Whether a kernel may start: a gang needs all its cores, any other one that no gang holds of each kind."""
+        cube = self.cube if work.gang else self.gang_cube
+        vector = self.vector if work.gang else self.gang_vector
+        most = inf if work.gang else 1
+        fits_cube = cube + min(most, work.cube) <= self.model.cube
+        return fits_cube and vector + min(most, work.vector) <= self.model.vector
+
+    def shares(self) -> tuple[float, float, float]:
+        """What there is of cube cores, vector cores and bandwidth for each that is wanted, at most 1."""
+        return (
+            _share(self.model.cube - self.gang_cube, self.cube - self.gang_cube),
+            _share(self.model.vector - self.gang_vector, self.vector - self.gang_vector),
+            _share(1.0, self.bandwidth),
+        )
+
+
+def rate(work: Work, shares: tuple[float, float, float]) -> float:
+    """How fast a kernel goes with these shares, 1.0 as alone: the scarcest of what it needs decides."""
+    cube, vector, memory = shares
+    slowest = memory if work.bandwidth else 1.0
+    if not work.gang:
+        if work.cube and cube < slowest:
+            slowest = cube
+        if work.vector and vector < slowest:
+            slowest = vector
+    return slowest
+
+
+def rates(running: Sequence[Work], model: DeviceModel) -> list[float]:
+    """How fast each of the kernels that run together goes: two that want all cube cores [0.5, 0.5]."""
+    load = Load(model)
+    for work in running:
+        load.add(work)
+    shares = load.shares()
+    return [rate(work, shares) for work in running]
+
+
+_SOON = 1e-9
+"""Microseconds that count as none: kernels that end together up to rounding."""
+
+
+class SharedDevice:
+    """The kernels that run now, at most one on each stream, and when they end.
+
+    Time is `now`: `finish` moves it on, and whoever uses the device may set it forward to any time up to `next_end`.
+    """
+
+    def __init__(self, work: Sequence[Work], model: DeviceModel) -> None:
+        self.work, self.load = work, Load(model)
+        self.now = 0.0
+        # {stream: (kernel, when it ends, its rate)}.
+        self.running: dict[int, tuple[int, float, float]] = {}
+        # Whether some kernel runs slower than with the device to itself.
+        self._shared = False
+
+    @property
+    def next_end(self) -> float:
+        """When the next kernel ends; inf where none runs."""
+        return min([at for _, at, _ in self.running.values()], default=inf)
+
+    def start(self, stream: int, index: int) -> None:
+        """The kernel starts now, on a stream where none runs."""
+        wanted = self.work[index]
+        self.running[stream] = (index, self.now + wanted.us, 1.0)
+        self.load.add(wanted)
+        if self.load.overbooked:
+            self._rebalance()
+
+    def finish(self) -> list[tuple[int, int]]:
+        """[(stream, kernel)] of what ends next; that is `now` from then on."""
+        self.now = self.next_end
+        until = self.now + _SOON
+        done = [(stream, index) for stream, (index, at, _) in self.running.items() if at <= until]
+        for stream, index in done:
+            del self.running[stream]
+            self.load.add(self.work[index], -1)
+        if self._shared:
+            self._rebalance()
+        return done
+
+    def _rebalance(self) -> None:
+        """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""
+        shares, now = self.load.shares(), self.now
+        self._shared = min(shares) < 1.0
+        for stream, (index, at, old) in self.running.items():
+            new = rate(self.work[index], shares)
+            if new != old:
+                self.running[stream] = (index, now + (at - now) * old / new, new)
 
 
 @frozen(kw_only=True)
@@ -107,7 +273,7 @@ class _Device:
 
     def _try(self, stream: int) -> None:
         index = self.queues[stream][-1]
-        if not self.device.has_room(index):
+        if not self.device.load.admits(self.device.work[index]):
             self.blocked.append(stream)
             return
         self.queues[stream].pop()
@@ -125,3 +291,7 @@ class _Device:
             if other != stream and self.queues[other] and self.queues[other][-1] == waiter:
                 woken.append(other)
         return woken
+
+
+def _share(there: float, wanted: float) -> float:
+    return min(1.0, there / wanted) if wanted > 0 else 1.0

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 
 from npucompose.streams import dag
-from npucompose.streams.sharing import Work
+from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import DeviceModel
 
 
