@@ -65,7 +65,7 @@ STEPS = st.lists(
 
 
 def program(steps: Steps, group: str) -> fx.GraphModule:
-    """What a rank runs, on 4 x 4 matrices with two inputs; what was launched is waited for, at the latest at the end."""
+    """What a rank runs, on 4 x 4 matrices with two inputs; what was launched is waited for in the end."""
     made = Program(inputs=2)
     values, flying = list(made.values), list[fx.Node]()
     for what, first, second in steps:

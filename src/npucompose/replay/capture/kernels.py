@@ -163,7 +163,7 @@ class SingleThreadCheck:
     _random: torch.Generator = field(factory=lambda: torch.Generator().manual_seed(0))
 
     def see(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Operators that draw are taken to do so on one thread anyway, as torch's do, and collectives on none of ours."""
+        """Operators that draw are taken to do so on one thread anyway, as torch's do; collectives on none of ours."""
         traits = traits_of(op)
         if self.unlike or traits.draws or traits.communicates:
             return
