@@ -42,7 +42,6 @@ _ATTRIBUTES: Mapping[str, tuple[int, bool, bool]] = {
 }
 """{attribute: (row, the value that counts, whether the node is dynamic then)}."""
 _TILING_DEPENDENT = "_dynamic_tiling_depend_op"
-_FLAGS = frozenset((*_ATTRIBUTES, _TILING_DEPENDENT))
 
 
 @frozen(kw_only=True)
@@ -193,7 +192,7 @@ def _onnx_node(node: Message) -> _Node:
         name=text(node, "name"),
         type=text(node, "op_type").removeprefix("ge:"),
         shapes=tuple(shapes),
-        flags={key: text(a, "i") not in ("", "0") for key, a in given.items() if key in _FLAGS},
+        flags={key: text(a, "i") not in ("", "0") for key, a in given.items()},
     )
 
 

@@ -183,7 +183,7 @@ def _recompiles(lines: list[str]) -> Iterator[Recompile]:
             if waiting and reasons:
                 yield _recompile(*waiting, reasons)
             waiting, reasons = ((found["id"], found["function"]), []) if found else (None, [])
-        elif waiting and (failure := _FAILURE.search(line)):
+        elif failure := _FAILURE.search(line):
             reasons.append(failure["reason"])
 
 

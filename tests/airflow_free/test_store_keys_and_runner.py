@@ -15,7 +15,7 @@ import pytest
 
 from airflow_free import keys
 from airflow_free.errors import InvalidRequest, OrchestratorError
-from airflow_free.keys import KEY_FORMAT, Ingredients, canonical, code_digests, digest, plain
+from airflow_free.keys import Ingredients, canonical, code_digests, digest, plain
 from airflow_free.stage import Event, Runner, Stage, StageFailed
 from airflow_free.store import RECORD_SCHEMA, Record, Store
 
@@ -179,12 +179,13 @@ def ingredients(**values: Any) -> Ingredients:
 
 
 def test_a_key_is_made_of_what_is_read_what_is_needed_and_the_context() -> None:
+    """Its format is 1 since the first version: another one would find no record that was stored before."""
     made = ingredients()
     around = [[("torch", "2")], [], [("a", "x")]]
     found = made.keys([One(), Two()])
-    one = digest([KEY_FORMAT, "one", {"model.size": 2, "seed": 1}, {}, *around])
-    assert found == {"one": one, "two": digest([KEY_FORMAT, "two", {}, {"one": one}, *around])}
-    assert made.key == digest([KEY_FORMAT, {"seed": 1, "model": {"size": 2, "name": "m"}}, *around])
+    one = digest([1, "one", {"model.size": 2, "seed": 1}, {}, *around])
+    assert found == {"one": one, "two": digest([1, "two", {}, {"one": one}, *around])}
+    assert made.key == digest([1, {"seed": 1, "model": {"size": 2, "name": "m"}}, *around])
     assert made.context == {"versions": {"torch": "2"}, "device": {}, "code": {"a": "x"}}
 
 
@@ -268,3 +269,8 @@ def test_a_stage_that_fails_says_which_and_why(
     assert events[-1].text
     assert error.__reduce__() == (StageFailed, ("one", cause))
     assert error.__cause__ is cause
+
+
+def test_what_a_store_says_and_to_whom_is_given_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Store(tmp_path, print)  # type: ignore[misc]

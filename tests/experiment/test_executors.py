@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
+from airflow_free.errors import OrchestratorError
 from airflow_free.executors import ray, slurm
 from airflow_free.executors.local import LocalExecutor
 from airflow_free.executors.ray import RayOptions
@@ -88,3 +92,16 @@ def test_a_node_unlike_the_planning_machine_is_refused_with_five_differences(mon
     ):
         run.remote_work(payload, lambda event: None)
     assert run._short("x" * 40) == "x" * 40
+
+
+def test_where_nothing_listens_ray_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for minutes."""
+    asked: list[str] = []
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=lambda **settings: asked.append(settings["address"])))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ray._connected(address)
+    assert asked == [address]
+    with pytest.raises(OrchestratorError, match=f"executor.address={address}: no Ray cluster answers"):
+        ray._connected(address)
+    assert asked == [address]

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from npucompose.cli import main
+from npucompose.experiment import job
 from npucompose.results.premises import SCHEMA
 
 ON = {"soc": "Ascend910B4", "torch_npu": "2.13.0", "torch": "2.13.0", "cann": "8.5.0"}
@@ -65,3 +66,15 @@ def test_a_file_that_is_no_result_is_refused(locked: Path, tmp_path: Path, capsy
     (tmp_path / "results.json").write_text("{}")
     assert main(["recipe", "verify", str(locked), "--against", str(tmp_path / "results.json")]) == 2
     assert "is no result file" in capsys.readouterr().err
+
+
+def test_devices_are_read_in_the_order_of_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in that of the disk: a message that lists them is the same on every machine."""
+    monkeypatch.setattr(job, "device_folder", lambda device: tmp_path / device)
+    names = [f"device{number}" for number in (7, 3, 9, 0, 5, 1, 8, 2, 6, 4)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        told(tmp_path / name)
+        (tmp_path / name / "results.json").rename(tmp_path / name / "verdicts.json")
+    monkeypatch.setattr(job.premises, "read", lambda file, text: file.parent.name)
+    assert list(job._device_results()) == sorted(names)

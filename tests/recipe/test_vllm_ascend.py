@@ -98,3 +98,11 @@ def test_the_command_prints_json_and_refuses_other_projects(capsys: pytest.Captu
     }
     assert main(["recipe", "export", "--to", "vllm"]) == 2
     assert "unknown project 'vllm'" in capsys.readouterr().err
+
+
+def test_what_it_always_sets_is_no_key_of_another_mode() -> None:
+    """In a mode without npugraph_ex its fixed values say nothing: an option of that package has no key there."""
+    exported = export("mode=reduce-overhead", "strict=off", "compiler.npugraph_ex.force_eager=true")
+    assert "compiler.npugraph_ex.force_eager=true" in [item["option"] for item in exported.without_equivalent]
+    there = export("mode=npugraph_ex", "shapes=auto", *FIXED_AS_THERE)
+    assert there.without_equivalent == ()

@@ -297,3 +297,15 @@ def test_the_least_static_graph_decides_and_mixed_lies_between() -> None:
     assert builds("static", "dynamic", "static") == "dynamic"
     assert builds("static", "static") == "static"
     assert builds() == "unknown"
+
+
+def test_a_reason_without_its_recompilation_is_passed_over(tmp_path: Path) -> None:
+    """A log whose beginning is cut off."""
+    orphan = recompiling("0/1", "forward", "0/0: size mismatch at index 0")[1:]
+    whole = recompiling("1/1", "step", "1/0: tensor 'x' size mismatch at index 0. expected 4, actual 6")
+    path = tmp_path / "torch.log"
+    path.write_text(lines(*orphan, *whole))
+    (found,) = read(path).recompiles
+    assert found.compile_id == "1/1"
+    path.write_text(lines(*orphan, *recompiling("2/1", "forward")))
+    assert read(path).recompiles == ()
