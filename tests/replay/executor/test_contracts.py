@@ -353,6 +353,31 @@ def test_kernels_over_elements_are_held_for_one_floating_dtype_with_elements(
     assert torch.equal(out, x * y)
 
 
+class Counted(TorchDispatchMode):
+    """How many operators were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_kernel_is_tried_once_for_each_form_of_its_arguments(extension: ModuleType) -> None:
+    """Every argument of the form counts: what stands before a text, and the text."""
+    contiguous, strided, out = torch.randn(9137), torch.randn(9137, 2)[:, 0], torch.empty(9137)
+
+    def is_tried(x: torch.Tensor, approximate: str) -> bool:
+        with Counted() as counted:
+            assert added(extension, "gelu.out", [x, approximate, out], True) == "held"
+        return counted.calls > 0
+
+    forms = [(contiguous, "none"), (contiguous, "tanh"), (strided, "none"), (strided, "tanh")]
+    assert [is_tried(*form) for form in (*forms, *forms)] == [True] * 4 + [False] * 4
+
+
 # Quick calls.
 
 
