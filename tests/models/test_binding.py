@@ -128,3 +128,12 @@ def test_objects_are_opened_for_a_comparison() -> None:
     wanted, same, other = ([Cache(torch.full((2,), v)), Pair(torch.ones(1), [1])] for v in (1.0, 1.0, 2.0))
     assert compare(wanted, same).bitwise
     assert not compare(wanted, other).passed
+
+
+def test_what_is_bound_without_a_signature_is_a_mapping_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner may put the inputs of the next step into the one that was given."""
+    monkeypatch.setattr("npucompose.models.inputs.signature_of", lambda function: None)
+    given = {"x": 1}
+    bound = bind(affine, given)
+    given["x"] = 2
+    assert bound == Bound((), {"x": 1})

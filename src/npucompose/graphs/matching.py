@@ -135,7 +135,6 @@ def _near(given: str, present: list[str]) -> str:
 def operator_of(name: str) -> torch._ops.OpOverload | None:
     """`aten.relu.default` -> the overload; None where nobody has defined it."""
     define_installed((name,))
-    define_installed((name,))
     packet, _, overload = name.rpartition(".")
     found = getattr(packet_of(packet), overload, None)
     return found if isinstance(found, torch._ops.OpOverload) else None
