@@ -21,6 +21,7 @@ SHAPES: dict[str, Any] = {
     "s": torch.empty(()),
     "v": torch.empty(4),
     "line": torch.empty(4),
+    "matrix": torch.empty(3, 4),
     "sparse": torch.zeros(2, 3, 4).to_sparse(),
     "size": 3,
 }
@@ -56,6 +57,7 @@ CASES: list[tuple[fx.Node, tuple[bool, bool]]] = [
     (call(aten.add.Tensor, "x", "size"), NEVER),
     (call(aten.div.Tensor_mode, "x", "y", rounding_mode="floor"), RELAXED),
     (call(aten.exp.default, "x"), RELAXED),
+    (call(aten.relu.default, "matrix", val="matrix"), ALWAYS),
     (call(aten.relu.default, "line", val="line"), NEVER),
     (call(aten.relu.default, "sparse", val="sparse"), NEVER),
     (call(aten.add_.Tensor, "x", "y"), NEVER),

@@ -13,8 +13,8 @@ from torch import fx
 
 from npucompose.errors import ConfigError, RejectedError
 from npucompose.graphs import op_counts, printed
-from npucompose.passes.adapt import Adapt
-from npucompose.passes.base import Outcome
+from npucompose.passes.adapt import Adapt, DryAdapt, Written
+from npucompose.passes.base import Outcome, Request
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.structure import structure
@@ -353,3 +353,15 @@ def test_rules_say_where_it_is_written_that_they_are_needed() -> None:
     assert [rule.name for rule in ASCEND if not rule.source] == []
     assert len(set(names(ASCEND))) == len(ASCEND)
     assert aten.relu.default not in {rule.op for rule in PADDLE}
+
+
+def test_a_dry_run_lists_no_operator_that_no_rule_is_about() -> None:
+    x, label = image(2, 4), torch.tensor([0, 1])
+    module = traced(lambda x, label: paddle.nll_loss(x.relu(), label)[0], x, label)
+    before = printed(module.graph)
+    written = Written()
+    dry = DryAdapt(rules=rules_of("paddle"), written=written)
+    assert dry.run(Request(graph_module=module, example_inputs=(x, label), can=CAN)).matches == 1
+    assert [one.op for one in written.adaptations] == ["paddle.nll_loss.default"]
+    assert written.untouched == []
+    assert printed(module.graph) == before
