@@ -358,10 +358,8 @@ def test_rules_say_where_it_is_written_that_they_are_needed() -> None:
 def test_a_dry_run_lists_no_operator_that_no_rule_is_about() -> None:
     x, label = image(2, 4), torch.tensor([0, 1])
     module = traced(lambda x, label: paddle.nll_loss(x.relu(), label)[0], x, label)
-    before = printed(module.graph)
     written = Written()
     dry = DryAdapt(rules=rules_of("paddle"), written=written)
     assert dry.run(Request(graph_module=module, example_inputs=(x, label), can=CAN)).matches == 1
     assert [one.op for one in written.adaptations] == ["paddle.nll_loss.default"]
     assert written.untouched == []
-    assert printed(module.graph) == before
