@@ -163,6 +163,8 @@ def test_a_pass_may_say_what_it_stands_before() -> None:
     assert order_problems([("b", Cse()), ("a", Early())]) == [
         "pass 'b' (stage pre) runs before 'a' (stage pre), but it must stand after it @ passes"
     ]
+    with pytest.raises(ConfigError, match="pass 'b' .* must stand after it"):
+        PassPipeline(passes=(("b", Cse()), ("a", Early())), can=CAN)
 
 
 def test_a_pipeline_takes_its_stage_s_passes_and_no_other() -> None:

@@ -26,3 +26,8 @@ def test_batch_sizes_are_said_where_they_are_given(tmp_path: Path) -> None:
     said = "\n".join(notes(tmp_path, "vllm.yaml", f"additional_config:\n  {text}"))
     assert "graph_batch_sizes=[8, 16]: vLLM pads batches to these sizes" in said
     assert "graph_batch_sizes_init" not in said
+
+
+def test_settings_that_are_not_about_compiling_are_listed(tmp_path: Path) -> None:
+    text = "torchair_graph_config: {enabled: true}\nmax_model_len: 4096\n"
+    assert "not about compiling, and left out: max_model_len=4096" in notes(tmp_path, "rest.yaml", text)

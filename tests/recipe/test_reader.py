@@ -207,3 +207,45 @@ def test_and_and_or_have_the_value_that_python_gives_them(text: str, mode: str) 
     assert eval(text) == mode
     facts = read(ast.parse(f"import torchair\nconfig = torchair.CompilerConfig()\nconfig.mode = {text}\n"))
     assert [config.mode for config in facts.configs] == [mode]
+
+
+def test_a_class_of_the_script_holds_what_its_instance_is_made_with() -> None:
+    facts = read(
+        ast.parse(
+            dedent(
+                """
+                import torchair
+                from dataclasses import dataclass
+                @dataclass
+                class Settings:
+                    mode: str = "max-autotune"
+                settings = Settings(mode="reduce-overhead")
+                config = torchair.CompilerConfig()
+                config.mode = settings.mode
+                """
+            )
+        )
+    )
+    assert [config.mode for config in facts.configs] == ["reduce-overhead"]
+
+
+@pytest.mark.parametrize(
+    ("given", "unset"),
+    [('"MODE", "reduce-overhead"', " (where it is unset: 'reduce-overhead')"), ('"MODE"', ""), ('"MODE", other()', "")],
+)
+def test_a_value_of_the_environment_is_said_with_what_holds_without_it(given: str, unset: str) -> None:
+    facts = read(
+        ast.parse(f"import os, torchair\nconfig = torchair.CompilerConfig()\nconfig.mode = os.getenv({given})\n")
+    )
+    assert [one.why for one in facts.unread] == [
+        f"it is not constant: it comes from the environment variable MODE{unset}"
+    ]
+
+
+def test_a_variable_of_a_comprehension_is_not_the_one_outside() -> None:
+    backend = "backend = torchair.get_npu_backend(compiler_config=config)"
+    made = "made = [torch.compile(m, backend=backend, dynamic=dynamic) for m, dynamic in models]"
+    facts = read(ast.parse(whole(f"…\n{backend}\ndynamic = True\n{made}")))
+    (compiled,) = facts.compiles
+    assert compiled.dynamic is None
+    assert any("dynamic is not a constant: it is in a loop" in str(one) for one in facts.unread)

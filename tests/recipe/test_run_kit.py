@@ -73,3 +73,30 @@ def test_an_untouched_kit_says_that_the_model_is_missing() -> None:
     assert not made.training
     with pytest.raises(NotImplementedError, match="put your model here"):
         made(**inputs)
+
+
+def test_values_of_a_configuration_become_plain_ones() -> None:
+    assert observe._plain({"a": (1, [2.5, None]), 3: {"b": True}, "c": object}) == {
+        "a": [1, [2.5, None]],
+        "3": {"b": True},
+        "c": "an object",
+    }
+
+
+def test_the_model_is_made_from_the_seed_of_the_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an option and without it the weights must be the same."""
+    seeds: list[int] = []
+
+    def make() -> None:
+        seeds.append(torch.initial_seed())
+        raise KeyboardInterrupt
+
+    (tmp_path / "kit.json").write_text('{"seed": 71}')
+    monkeypatch.setattr(observe, "HERE", tmp_path)
+    monkeypatch.setattr(observe, "CallCounter", lambda: SimpleNamespace(begin=lambda: None))
+    monkeypatch.setattr(observe, "_without", lambda *asked: {})
+    for name, module in {"torch_npu": None, "compiled": None, "my_model": SimpleNamespace(make=make)}.items():
+        monkeypatch.setitem(sys.modules, name, module or SimpleNamespace())
+    with torch.random.fork_rng(), pytest.raises(KeyboardInterrupt):
+        observe.observe({"without": None})
+    assert seeds == [71]

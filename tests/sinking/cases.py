@@ -238,6 +238,12 @@ CASES: dict[str, Asked] = {
         ge=(evolve(HANDED_OVER, data={"a": (2, 0)}),),
         through_torchair=True,
     ),
+    "the_first_is_dynamic_and_the_second_is_not_taken": about(
+        graph(READS_N, symbols={"n": "lens[0]"}, inputs=KEY[1:]),
+        graph(READS_N, id="graph_1", failure=evolve(FAILURE, graph="graph_1")),
+        ge=(evolve(HANDED_OVER, data={"a": (-1, 0)}, forced=("Pack",)),),
+        through_torchair=True,
+    ),
     # Several graphs.
     "three_graphs": about(
         graph(READS_N),

@@ -372,3 +372,17 @@ def test_no_warning_comes_out_of_a_plan_that_fits() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan(traced(mm_abs_sub, X).graph, ABS_SUB, CAN)
+
+
+def test_a_plan_that_was_written_wrong_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is proven, not what was meant."""
+    from npucompose.streams import planning
+
+    written = planning.emit
+    monkeypatch.setattr(
+        planning, "emit", lambda graph, plan, *rest: written(graph, attrs.evolve(plan, events=()), *rest)
+    )
+    module = traced(lambda x: x @ x + (x.abs() - x), torch.randn(8, 8))
+    with pytest.raises(PlanError) as caught:
+        apply(module.graph, Streams(min_gain=0), CAN)
+    assert caught.value.code == "race"

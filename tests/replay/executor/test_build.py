@@ -360,3 +360,14 @@ def test_a_kernel_that_torch_lacks_is_left_out(tmp_path: Path) -> None:
     assert "aten::mul.out" in lacking
     assert "aten::add.out" not in lacking
     assert len(HELD) - 1 == len(lacking.split('"')[1].split())
+
+
+def test_every_unit_is_compiled_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(build, "_run", ran.append)
+    made = build._compile("g++", tmp_path)
+    *compiled, linked = ran
+    objects = {command[-1] for command in compiled}
+    assert len(objects) == len(compiled) == len(build.UNITS)
+    assert objects <= set(linked)
+    assert linked[-1] == str(made)

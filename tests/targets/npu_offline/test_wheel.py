@@ -87,6 +87,8 @@ def test_an_installed_distribution_is_found_by_its_record_and_not_imported(
     found = wheel.find()
     assert found is not None
     assert (found.tree, found.version) == (site, "2.13.0")
+    (site / "torch_npu" / "version.py").unlink()
+    assert wheel._installed() is None  # a record whose files are gone
 
 
 def test_a_variable_that_points_at_the_package_itself_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
