@@ -163,7 +163,7 @@ def test_a_pass_may_say_what_it_stands_before() -> None:
     assert order_problems([("b", Cse()), ("a", Early())]) == [
         "pass 'b' (stage pre) runs before 'a' (stage pre), but it must stand after it @ passes"
     ]
-    with pytest.raises(ConfigError, match="pass 'b' .* must stand after it"):
+    with pytest.raises(ConfigError, match=r"pass 'b' .* must stand after it"):
         PassPipeline(passes=(("b", Cse()), ("a", Early())), can=CAN)
 
 
