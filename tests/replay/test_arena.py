@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -340,3 +341,15 @@ def test_the_report_can_tell_what_signatures_take_together():
         cache([block_of(n)])
     slabs = dict(pair for c in cache.captured for pair in c.facts()["slabs"])
     assert sum(slabs.values()) == nbytes(cache.arena.slabs())
+
+
+@pytest.mark.parametrize("use", [lambda arena: arena.joined(None), lambda arena: arena.lay([])])
+def test_who_joins_or_lays_waits_for_who_does(use: Any) -> None:
+    """Graphs of one model may be captured on several threads."""
+    arena, done = Arena(), threading.Event()
+    with arena._lock:
+        user = threading.Thread(target=lambda: (use(arena), done.set()))
+        user.start()
+        assert not done.wait(0.02)
+    user.join()
+    assert done.is_set()

@@ -344,3 +344,27 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
     assert told == [
         ("save", graph, "module"), (("placed x", "placed 1"), {"named": 2}, "cuda:0"), (("x",), {"named": 2}, "cpu"),
     ]  # fmt: skip
+
+
+def test_there_is_one_device_and_it_is_number_0() -> None:
+    answers = compiled.functions(Device())
+    assert answers["_npu_getDeviceCount"]() == 1
+    numbers = ("_npu_getDevice", "_npu_getDeviceWithoutSet", "_npu_maybeExchangeDevice")
+    assert [answers[name]() for name in numbers] == [0, 0, 0]
+
+
+def test_autocast_is_that_of_the_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    for name in ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"):
+        monkeypatch.setattr(torch, name, lambda *args, name=name: asked.append((name, *args)))
+    answers = compiled.functions(Device())
+    answers["is_autocast_enabled"]()
+    answers["set_autocast_enabled"](True)
+    answers["get_autocast_dtype"]()
+    answers["set_autocast_dtype"](torch.float16)
+    assert asked == [
+        ("is_autocast_enabled", "npu"),
+        ("set_autocast_enabled", "npu", True),
+        ("get_autocast_dtype", "npu"),
+        ("set_autocast_dtype", "npu", torch.float16),
+    ]
