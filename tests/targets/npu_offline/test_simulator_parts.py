@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import simulator
-from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, modules, operators
+from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
 from npucompose.targets.npu_offline.simulator.device import Device, Ledger, Recording
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.vendor.devices import device_of
@@ -368,3 +368,11 @@ def test_autocast_is_that_of_the_npu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("get_autocast_dtype", "npu"),
         ("set_autocast_dtype", "npu", torch.float16),
     ]
+
+
+def test_a_part_that_is_left_out_says_why_and_a_name_of_nobody_that_there_is_none() -> None:
+    with pytest.raises(AttributeError) as left_out:
+        compiled._absent("_profiler")
+    with pytest.raises(AttributeError, match="torch_npu._C has no '_nonsense'") as nobody:
+        compiled._absent("_nonsense")
+    assert str(left_out.value) == lacking.sentence("_profiler") != str(nobody.value)
