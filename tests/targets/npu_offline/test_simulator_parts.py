@@ -373,6 +373,6 @@ def test_autocast_is_that_of_the_npu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_that_is_left_out_says_why_and_a_name_of_nobody_that_there_is_none() -> None:
     with pytest.raises(AttributeError) as left_out:
         compiled._absent("_profiler")
-    with pytest.raises(AttributeError, match="torch_npu._C has no '_nonsense'") as nobody:
+    with pytest.raises(AttributeError, match=r"torch_npu._C has no '_nonsense'") as nobody:
         compiled._absent("_nonsense")
     assert str(left_out.value) == lacking.sentence("_profiler") != str(nobody.value)
