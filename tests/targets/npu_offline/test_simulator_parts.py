@@ -376,3 +376,7 @@ def test_a_part_that_is_left_out_says_why_and_a_name_of_nobody_that_there_is_non
     with pytest.raises(AttributeError, match=r"torch_npu._C has no '_nonsense'") as nobody:
         compiled._absent("_nonsense")
     assert str(left_out.value) == lacking.sentence("_profiler") != str(nobody.value)
+
+
+def test_an_event_is_external_only_where_that_is_asked_for(compiled_functions: dict[str, Any]) -> None:
+    assert [classes.EventBase(**asked)._event.external for asked in ({}, {"graph_external": True})] == [False, True]
