@@ -27,18 +27,10 @@ import torch
 from attrs import Factory, define, field, frozen
 
 from npucompose.errors import CaptureError
-from npucompose.replay.memory.placement import (
-    ALIGNMENT,
-    Lifetimes,
-    MemoryBlock,
-    Placement,
-    aligned,
-    groups_of,
-    parted,
-    place,
-)
+from npucompose.replay.memory.placement import Lifetimes, groups_of, parted
 from npucompose.replay.operands import alias_of, over
 from npucompose.replay.plan import Plan, Root, Slot, Threads
+from npucompose.streams.pool import ALIGNMENT, MemoryBlock, Placement, aligned, place
 
 _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 """How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
