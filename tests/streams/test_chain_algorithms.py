@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.streams import assignment, dag
-from npucompose.streams.assignment import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
+from npucompose.streams import dag
+from npucompose.streams.strategies import chains
+from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
 from tests.streams.dags import Dag
 
 ONE = 1.0
@@ -61,8 +62,8 @@ def test_ge_s_matching_takes_each_direct_edge_once() -> None:
 
 
 def test_chains_stand_in_the_order_of_their_first_nodes() -> None:
-    assert assignment._follow([3, assignment.NONE, 1, assignment.NONE]) == [[0, 3], [2, 1]]
-    assert assignment._follow([]) == []
+    assert chains._follow([3, chains.NONE, 1, chains.NONE]) == [[0, 3], [2, 1]]
+    assert chains._follow([]) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_chains_stand_in_the_order_of_their_first_nodes() -> None:
 def test_chains_are_joined_where_the_end_of_one_reaches_the_beginning_of_another(
     parts: Dag, then: Dag, joined: Dag
 ) -> None:
-    assert assignment._merged(parts, shape_of(then)) == joined
+    assert chains._merged(parts, shape_of(then)) == joined
 
 
 def test_as_many_chains_as_streams_keep_a_stream_each() -> None:
@@ -119,8 +120,8 @@ def test_chains_are_laid_heaviest_first(
     assert laid_on(parts, shape_of(then, *weights), streams) == found
 
 
-def lane(*nodes: int, load: float = 0.0) -> assignment._Lane:
-    made = assignment._Lane()
+def lane(*nodes: int, load: float = 0.0) -> chains._Lane:
+    made = chains._Lane()
     if nodes:
         made.take(nodes, load)
     return made
@@ -151,7 +152,7 @@ def test_a_lane_remembers_its_members_their_order_and_their_load() -> None:
 def test_the_score_weighs_conflicts_events_load_and_new_streams(
     members: list[int], chain: list[int], ordered: int, near: int, load: float, share: float, score: float
 ) -> None:
-    assert assignment._score(lane(*members, load=load), chain, ordered, near, share) == score
+    assert chains._score(lane(*members, load=load), chain, ordered, near, share) == score
 
 
 def test_what_is_near_are_the_neighbours_of_every_kernel_of_a_chain_on_both_sides() -> None:

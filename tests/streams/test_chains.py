@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from npucompose.streams import dag
-from npucompose.streams.assignment import (
-    Shape,
-    fewest_events,
-    fewest_streams,
-    fewest_syncs,
-    in_runs,
-    laid_on,
-    paths_as_ge,
-)
 from npucompose.streams.dag import NONE, by_bits, hopcroft_karp
+from npucompose.streams.events import fewest_events, in_runs
+from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs, small_dag
 

@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from npucompose.streams import assignment
-from npucompose.streams.assignment import _place, by_urgency
 from npucompose.streams.simulate import Work
+from npucompose.streams.strategies.list_schedule import _place, by_urgency
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams.dags import Dag
 

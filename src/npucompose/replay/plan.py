@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from npucompose.machine import usable_cores
 from npucompose.replay.operands import Layout, span_of, traits_of
 from npucompose.schema.streams import DEFAULT_STREAM
-from npucompose.streams.assignment import fewest_events
+from npucompose.streams.events import fewest_events
 
 RootKind = Literal["input", "attribute", "constant", "pool", "output", "fresh"]
 

@@ -15,8 +15,8 @@ from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
-from npucompose.streams.assignment import fewest_events, in_runs
 from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
+from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import DeviceModel
 
