@@ -29,11 +29,15 @@ class ResultSizes(dict[fx.Node, tuple[float, float]]):
         elements = nbytes = 0.0
         value = node.meta.get("val")
         for tensor in (value,) if isinstance(value, torch.Tensor) else effects.tensors_in(value):
-            # Not numel(): of a fake tensor it costs as much as all the rest.
-            count = math.prod([hint(size) for size in tensor.shape])
+            count = elements_of(tensor)
             elements += count
             nbytes += count * tensor.dtype.itemsize
         return self.setdefault(node, (elements, nbytes))
+
+
+def elements_of(tensor: torch.Tensor) -> float:
+    """Not numel(): of a fake tensor it costs as much as all the rest."""
+    return math.prod([hint(size) for size in tensor.shape])
 
 
 def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: ResultSizes) -> list[Work]:

@@ -97,9 +97,10 @@ class _Walk:
         apart: bool,
         budgets: Sequence[float],
     ) -> None:
-        """`budgets` of each stream's pool, or one of the pool that all have."""
-        self.order, self.streams, self.apart, self.budgets = order, streams, apart, budgets
+        """`budgets` of each stream's pool, or one that holds for every stream."""
+        self.order, self.streams, self.apart = order, streams, apart
         width = max(streams, default=0) + 1
+        self.budgets = budgets if len(budgets) > 1 else [*budgets] * width
         self.place = {index: position for position, index in enumerate(order)}
         self.needs: dict[int, list[int]] = {}
         for first, then in events:
@@ -145,9 +146,10 @@ class _Walk:
                 self._learn(own, self.place[first])
             makes = self.made.get(index, ())
             size = sum(self.sizes[number] for number in makes)
-            if size and not self._fits(own, position, size):
-                return None
-            self.peaks[own] = max(self.peaks[own], self.alive[own] + size)
+            if size:  # of results that may be alive together one is made last: when that one is made says it all
+                if not self._fits(own, position, size):
+                    return None
+                self.peaks[own] = max(self.peaks[own], self.alive[own] + size)
             for stream in (own,) if self.apart else range(len(self.alive)):
                 self.alive[stream] += size
             for number in makes:
@@ -159,8 +161,7 @@ class _Walk:
 
     def _fits(self, own: int, position: int, size: int) -> bool:
         """Whether `size` more bytes do, once the kernel at `position` waits for what is over before it in the list."""
-        budget = self.budgets[own if self.apart else 0]
-        while self.alive[own] + size > budget:
+        while self.alive[own] + size > self.budgets[own]:
             over = [at for at in map(self._next_over, [own] * len(self.alive), range(len(self.alive))) if at >= 0]
             first = min(over, default=position)
             if first >= position:
@@ -222,7 +223,7 @@ def least_memory(then: dag.Successors, lives: Sequence[Life]) -> list[int]:
     """
     missing = [len(sources) for sources in dag.predecessors(then)]
     growth = [0.0] * len(missing)
-    users = [set((life.made_by, *(life.readers or ()))) for life in lives]
+    users = [{life.made_by, *(life.readers or ())} for life in lives]
     touches: dict[int, list[int]] = {}
     for number, life in enumerate(lives):
         if life.readers is not None:
