@@ -189,6 +189,13 @@ def test_a_share_is_what_there_is_of_what_is_wanted_and_never_more_than_all(
     assert _share(there, wanted) == share
 
 
+def test_a_stream_whose_kernel_ends_with_the_recorder_that_its_next_one_waits_for_goes_on_once() -> None:
+    """Streams 0 and 1 end at 2; stream 1's second kernel waits for stream 0's first, its third for nothing."""
+    model = attrs.evolve(FREE, event_us=1.0)
+    found = simulate([0, 1, 2, 3], [0, 1, 1, 1], [(0, 2)], us(2.0, 2.0, 4.0, 1.0), model)
+    assert (list(found.start), list(found.end)) == ([0.0, 0.0, 3.0, 7.0], [2.0, 2.0, 7.0, 8.0])
+
+
 HALF = Work(us=10.0, fixed_us=5.0, vector=8)
 """Half of its time is divided among its cores: the published kernel that takes 1.5 T on half of them."""
 

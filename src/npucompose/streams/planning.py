@@ -291,7 +291,9 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         best = min(bounded(problem, [written.scheduled], may_move=False), key=lambda one: one.rank)
         return written if best is written.scheduled else _with_schedule(written, best)
     limit = min(wanted.max_streams, can.max_streams)
-    chosen = candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
+    chosen = candidates(
+        wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories, wanted.ge_policy
+    )
     free = [schedule(problem, one.streams, one.ranked) for one in chosen]
     schedules = bounded(problem, free)
     if not wanted.min_gain or _may_be_tried(wanted, can):

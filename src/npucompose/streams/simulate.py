@@ -112,9 +112,13 @@ class Load:
 def rate(work: Work, shares: tuple[float, float, float]) -> float:
     """How fast a kernel goes with these shares, 1.0 as alone: the scarcest of what it needs decides."""
     cube, vector, memory = shares
-    cores = not work.gang
-    needs = ((cube, work.cube and cores), (vector, work.vector and cores), (memory, work.bandwidth))
-    return min((share for share, needed in needs if needed), default=1.0)
+    slowest = memory if work.bandwidth else 1.0
+    if not work.gang:
+        if work.cube and cube < slowest:
+            slowest = cube
+        if work.vector and vector < slowest:
+            slowest = vector
+    return slowest
 
 
 def rates(running: Sequence[Work], model: DeviceModel) -> list[float]:
@@ -128,6 +132,55 @@ def rates(running: Sequence[Work], model: DeviceModel) -> list[float]:
 
 _SOON = 1e-9
 """Microseconds that count as none: kernels that end together up to rounding."""
+
+
+class SharedDevice:
+    """The kernels that run now, at most one on each stream, and when they end.
+
+    Time is `now`: `finish` moves it on, and whoever uses the device may set it forward to any time up to `next_end`.
+    """
+
+    def __init__(self, work: Sequence[Work], model: DeviceModel) -> None:
+        self.work, self.load = work, Load(model)
+        self.now = 0.0
+        # {stream: (kernel, when it ends, its rate)}.
+        self.running: dict[int, tuple[int, float, float]] = {}
+        # Whether some kernel runs slower than with the device to itself.
+        self._shared = False
+
+    @property
+    def next_end(self) -> float:
+        """When the next kernel ends; inf where none runs."""
+        return min([at for _, at, _ in self.running.values()], default=inf)
+
+    def start(self, stream: int, index: int) -> None:
+        """The kernel starts now, on a stream where none runs."""
+        wanted = self.work[index]
+        self.running[stream] = (index, self.now + wanted.us, 1.0)
+        self.load.add(wanted)
+        if self.load.overbooked:
+            self._rebalance()
+
+    def finish(self) -> list[tuple[int, int]]:
+        """[(stream, kernel)] of what ends next; that is `now` from then on."""
+        self.now = self.next_end
+        until = self.now + _SOON
+        done = [(stream, index) for stream, (index, at, _) in self.running.items() if at <= until]
+        for stream, index in done:
+            del self.running[stream]
+            self.load.add(self.work[index], -1)
+        if self._shared:
+            self._rebalance()
+        return done
+
+    def _rebalance(self) -> None:
+        """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""
+        shares, now = self.load.shares(), self.now
+        self._shared = min(shares) < 1.0
+        for stream, (index, at, old) in self.running.items():
+            new = rate(self.work[index], shares)
+            if new != old:
+                self.running[stream] = (index, now + (at - now) * old / new, new)
 
 
 @frozen(kw_only=True)
@@ -156,6 +209,8 @@ def simulate(
 
 
 class _Device:
+    """Streams that take their kernels one after the other, on the one device that they share."""
+
     def __init__(
         self,
         order: Sequence[int],
@@ -164,7 +219,7 @@ class _Device:
         work: Sequence[Work],
         model: DeviceModel,
     ) -> None:
-        self.work, self.model, self.stream_of = work, model, streams
+        self.device, self.model, self.stream_of = SharedDevice(work, model), model, streams
         width = max(streams, default=0) + 1
         # The kernels of each stream, the next one last.
         self.queues: list[list[int]] = [[] for _ in range(width)]
@@ -179,36 +234,28 @@ class _Device:
             self.waiters.setdefault(recorder, []).append(waiter)
         self.start, self.end = [nan] * len(work), [nan] * len(work)
         self.free_at = [0.0, *[model.stream_us] * (width - 1)]
-        self.now = 0.0
-        # {stream: (kernel, when it ends, its rate)}.
-        self.running: dict[int, tuple[int, float, float]] = {}
         # (time, stream) of the kernels that only time keeps from starting; streams whose next kernel waits for cores.
         self.soon: list[tuple[float, int]] = []
         self.blocked: list[int] = []
-        self.load = Load(model)
-        # Whether some kernel runs slower than with the device to itself.
-        self.shared = False
 
     def run(self) -> Simulation:
         for stream in range(len(self.queues)):
             self._ready(stream)
-        while self.running or self.soon:
+        while self.device.running or self.soon:
             self._advance()
         stuck = tuple(sorted(index for queue in self.queues for index in queue))
-        return Simulation(start=self.start, end=self.end, makespan=self.now, stuck=stuck)
+        return Simulation(start=self.start, end=self.end, makespan=self.device.now, stuck=stuck)
 
     def _advance(self) -> None:
-        ends = min([at for _, at, _ in self.running.values()], default=inf)
-        if self.soon and self.soon[0][0] < ends:
-            self.now, stream = heapq.heappop(self.soon)
+        device = self.device
+        if self.soon and self.soon[0][0] < device.next_end:
+            device.now, stream = heapq.heappop(self.soon)
             self._try(stream)
             return
-        self.now = ends
-        done = [stream for stream, (_, at, _) in self.running.items() if at <= ends + _SOON]
-        for stream in done:
-            self._finish(stream)
-        if self.shared:
-            self._rebalance()
+        done = device.finish()
+        woken = [other for stream, index in done for other in self._finish(stream, index)]
+        for stream in dict.fromkeys([*woken, *[stream for stream, _ in done]]):
+            self._ready(stream)
         blocked, self.blocked = self.blocked, []
         for stream in blocked:
             self._try(stream)
@@ -216,46 +263,34 @@ class _Device:
     def _ready(self, stream: int) -> None:
         """The stream's next kernel starts now, soon, or when its last recorder is done."""
         queue = self.queues[stream]
-        if not queue or self.missing[queue[-1]] or stream in self.running:
+        if not queue or self.missing[queue[-1]] or stream in self.device.running:
             return
         at = max(self.free_at[stream], self.earliest[queue[-1]])
-        if at > self.now:
+        if at > self.device.now:
             heapq.heappush(self.soon, (at, stream))
         else:
             self._try(stream)
 
     def _try(self, stream: int) -> None:
         index = self.queues[stream][-1]
-        wanted = self.work[index]
-        if not self.load.admits(wanted):
+        if not self.device.load.admits(self.device.work[index]):
             self.blocked.append(stream)
             return
         self.queues[stream].pop()
-        self.start[index] = self.now
-        self.running[stream] = (index, self.now + wanted.us, 1.0)
-        self.load.add(wanted)
-        if self.load.overbooked:
-            self._rebalance()
+        self.start[index] = self.device.now
+        self.device.start(stream, index)
 
-    def _finish(self, stream: int) -> None:
-        index, at, _ = self.running.pop(stream)
-        self.end[index] = at
-        self.load.add(self.work[index], -1)
+    def _finish(self, stream: int, index: int) -> list[int]:
+        """Other streams whose next kernel has waited for this one."""
+        at = self.end[index] = self.device.now
+        through, woken = at + self.model.event_us, []
         for waiter in self.waiters.get(index, ()):
             self.missing[waiter] -= 1
-            self.earliest[waiter] = max(self.earliest[waiter], at + self.model.event_us)
+            self.earliest[waiter] = max(self.earliest[waiter], through)
             other = self.stream_of[waiter]
             if other != stream and self.queues[other] and self.queues[other][-1] == waiter:
-                self._ready(other)
-        self._ready(stream)
-
-    def _rebalance(self) -> None:
-        """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""
-        shares = self.load.shares()
-        self.shared = min(shares) < 1.0
-        for stream, (index, at, old) in self.running.items():
-            new = rate(self.work[index], shares)
-            self.running[stream] = (index, self.now + (at - self.now) * old / new, new)
+                woken.append(other)
+        return woken
 
 
 def _share(there: float, wanted: float) -> float:
