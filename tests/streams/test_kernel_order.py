@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npucompose.streams import dag
-from npucompose.streams.assignment import fewest_events, in_runs
+from npucompose.streams.events import fewest_events, in_runs
 
 Pairs = list[tuple[int, int]]
 

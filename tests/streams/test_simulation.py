@@ -10,8 +10,10 @@ import attrs
 import pytest
 
 from npucompose.streams import assignment, dag
-from npucompose.streams.assignment import Shape, by_urgency, fewest_events, fewest_syncs, in_runs, laid_on
+from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.streams.strategies.chains import Shape, fewest_syncs, laid_on
+from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs

@@ -97,7 +97,7 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
     if recorded and plan.applied:
         why = "; ".join(dict.fromkeys(r["why_threads"] for r in recorded if r["why_threads"]))
         threads = max(r["threads"] for r in recorded)
-        plan = attrs.evolve(plan, threads=threads, why_threads=why, fallback=_fallback(recorded))
+        plan = attrs.evolve(plan, threads=threads, why_threads=why, fallback=_fallback(recorded), **_pools(recorded))
     times = list(facts.get("benchmark", {}).get("stream_times", {}).values())
     if not times:
         return plan
@@ -116,6 +116,13 @@ def _fallback(recorded: Sequence[Mapping[str, Any]]) -> Fallback | None:
         of_facts(Fallback, r["fallback"], where="benchmark.fallback") for r in recorded if r.get("fallback") is not None
     ]
     return Fallback.together(found) if any(one.falls for one in found) else None
+
+
+def _pools(recorded: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What the recordings take, and would take on one stream, added up; {} where one does not know."""
+    names = ("pool_bytes", "one_stream_pool_bytes")
+    known = all(r.get(name) is not None for r in recorded for name in names)
+    return {name: sum(r[name] for r in recorded) for name in names} if known else {}
 
 
 def _tried(plan: StreamFacts, recorded: Sequence[Mapping[str, Any]]) -> StreamFacts:

@@ -1,16 +1,20 @@
 """A device of streams that work through their kernels in order, as events in time. Knows only numbers; loads no torch.
 
 Kernels that run side by side share cores and memory bandwidth: each slows down by as much as the resource that it needs
-most is overbooked. A gang (a collective) starts when all its cores are free and then keeps them. An event takes
-`event_us` from the end of the recorder, a side stream's first kernel starts no earlier than `stream_us`.
+most is overbooked, so that nothing is gained by sharing. A kernel that is limited to fewer cores leaves the others
+free, and is slower by less than its cores are fewer where cores are not all that it takes time for (`Work.on`). A gang
+(a collective) starts when all its cores are free and then keeps them. An event takes `event_us` from the end of the
+recorder, a side stream's first kernel starts no earlier than `stream_us`.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from math import inf, nan
 
+import attrs
 from attrs import frozen
 
 from npucompose.vendor.devices import DeviceModel
@@ -25,16 +29,158 @@ class Work:
     in_a_row_us: float | None = None
     """When all kernels run one after the other and this one may take threads of its own; None: the same."""
     cube: int = 0
-    """Cube cores that it fills; a device without any computes everything on its vector cores."""
+    """Cube cores that it fills; a device without any computes everything on its vector cores. A kernel that fills both
+    kinds is a mixed one: attention, a product of quantised matrices."""
     vector: int = 0
     bandwidth: float = 0.0
     """Share of the device's memory bandwidth that it takes."""
     gang: bool = False
     """It starts with all its cores or not at all: a collective."""
+    fixed_us: float = 0.0
+    """Of `us`, what no core makes shorter: the launch, a part that is not parallel."""
+    divided_us: float | None = None
+    """What its cores divide among them; None: all of `us` that is not fixed. Where both are less than `us`, memory is
+    what takes that long, and some cores are to spare."""
+    tiles: int = 0
+    """Equal parts that it comes in; a core takes one at a time. 0: it divides as finely as there are cores."""
+
+    def on(self, cube: int, vector: int) -> Work:
+        """The same kernel on at most so many cores of each kind; a mixed one keeps its proportion of them.
+
+        On c of its n cores `us` becomes max(us, fixed_us + divided_us * n / c), for tiles with the rounds that the
+        cores go (ceil(tiles / c)) instead of n / c: G. Amdahl 1967 and a roofline. A kernel of T µs, half of them
+        fixed, takes 1.5 T on half its cores: `Work(us=10.0, fixed_us=5.0, vector=48).on(24, 24).us` is 15.0.
+        """
+        if self.cube <= cube and self.vector <= vector:
+            return self
+        share = min(there / own for there, own in ((cube, self.cube), (vector, self.vector)) if own)
+        cubes, vectors = (max(1, math.floor(own * share)) if own else 0 for own in (self.cube, self.vector))
+        divided = self.us - self.fixed_us if self.divided_us is None else self.divided_us
+        divided *= self._rounds(cubes, vectors) / self._rounds(self.cube, self.vector)
+        us = max(self.us, self.fixed_us + divided)
+        slower = self.us / us if us else 1.0
+        return attrs.evolve(
+            self, us=us, divided_us=divided, cube=cubes, vector=vectors, bandwidth=self.bandwidth * slower
+        )
+
+    def _rounds(self, cube: int, vector: int) -> float:
+        """How long the divided part takes on so many cores, in any unit."""
+        cores = cube or vector
+        return math.ceil(self.tiles / cores) if self.tiles else 1 / cores
+
+
+class Load:
+    """What the kernels that run at one moment want of a device together, and how fast that lets each of them go."""
+
+    __slots__ = ("bandwidth", "cube", "gang_cube", "gang_vector", "model", "vector")
+
+    def __init__(self, model: DeviceModel) -> None:
+        self.model = model
+        self.cube = self.vector = self.gang_cube = self.gang_vector = 0
+        self.bandwidth = 0.0
+
+    def add(self, work: Work, sign: int = 1) -> None:
+        """A kernel starts, or with -1 ends."""
+        self.cube += sign * work.cube
+        self.vector += sign * work.vector
+        self.bandwidth += sign * work.bandwidth
+        if work.gang:
+            self.gang_cube += sign * work.cube
+            self.gang_vector += sign * work.vector
+
+    @property
+    def overbooked(self) -> bool:
+        return self.cube > self.model.cube or self.vector > self.model.vector or self.bandwidth > 1.0 + _SOON
+
+    def admits(self, work: Work) -> bool:
+        """Whether a kernel may start: a gang needs all its cores, any other one that no gang holds of each kind."""
+        cube = self.cube if work.gang else self.gang_cube
+        vector = self.vector if work.gang else self.gang_vector
+        most = inf if work.gang else 1
+        fits_cube = cube + min(most, work.cube) <= self.model.cube
+        return fits_cube and vector + min(most, work.vector) <= self.model.vector
+
+    def shares(self) -> tuple[float, float, float]:
+        """What there is of cube cores, vector cores and bandwidth for each that is wanted, at most 1."""
+        return (
+            _share(self.model.cube - self.gang_cube, self.cube - self.gang_cube),
+            _share(self.model.vector - self.gang_vector, self.vector - self.gang_vector),
+            _share(1.0, self.bandwidth),
+        )
+
+
+def rate(work: Work, shares: tuple[float, float, float]) -> float:
+    """How fast a kernel goes with these shares, 1.0 as alone: the scarcest of what it needs decides."""
+    cube, vector, memory = shares
+    slowest = memory if work.bandwidth else 1.0
+    if not work.gang:
+        if work.cube and cube < slowest:
+            slowest = cube
+        if work.vector and vector < slowest:
+            slowest = vector
+    return slowest
+
+
+def rates(running: Sequence[Work], model: DeviceModel) -> list[float]:
+    """How fast each of the kernels that run together goes: two that want all cube cores [0.5, 0.5]."""
+    load = Load(model)
+    for work in running:
+        load.add(work)
+    shares = load.shares()
+    return [rate(work, shares) for work in running]
 
 
 _SOON = 1e-9
 """Microseconds that count as none: kernels that end together up to rounding."""
+
+
+class SharedDevice:
+    """The kernels that run now, at most one on each stream, and when they end.
+
+    Time is `now`: `finish` moves it on, and whoever uses the device may set it forward to any time up to `next_end`.
+    """
+
+    def __init__(self, work: Sequence[Work], model: DeviceModel) -> None:
+        self.work, self.load = work, Load(model)
+        self.now = 0.0
+        # {stream: (kernel, when it ends, its rate)}.
+        self.running: dict[int, tuple[int, float, float]] = {}
+        # Whether some kernel runs slower than with the device to itself.
+        self._shared = False
+
+    @property
+    def next_end(self) -> float:
+        """When the next kernel ends; inf where none runs."""
+        return min([at for _, at, _ in self.running.values()], default=inf)
+
+    def start(self, stream: int, index: int) -> None:
+        """The kernel starts now, on a stream where none runs."""
+        wanted = self.work[index]
+        self.running[stream] = (index, self.now + wanted.us, 1.0)
+        self.load.add(wanted)
+        if self.load.overbooked:
+            self._rebalance()
+
+    def finish(self) -> list[tuple[int, int]]:
+        """[(stream, kernel)] of what ends next; that is `now` from then on."""
+        self.now = self.next_end
+        until = self.now + _SOON
+        done = [(stream, index) for stream, (index, at, _) in self.running.items() if at <= until]
+        for stream, index in done:
+            del self.running[stream]
+            self.load.add(self.work[index], -1)
+        if self._shared:
+            self._rebalance()
+        return done
+
+    def _rebalance(self) -> None:
+        """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""
+        shares, now = self.load.shares(), self.now
+        self._shared = min(shares) < 1.0
+        for stream, (index, at, old) in self.running.items():
+            new = rate(self.work[index], shares)
+            if new != old:
+                self.running[stream] = (index, now + (at - now) * old / new, new)
 
 
 @frozen(kw_only=True)
@@ -63,6 +209,8 @@ def simulate(
 
 
 class _Device:
+    """Streams that take their kernels one after the other, on the one device that they share."""
+
     def __init__(
         self,
         order: Sequence[int],
@@ -71,7 +219,7 @@ class _Device:
         work: Sequence[Work],
         model: DeviceModel,
     ) -> None:
-        self.work, self.model, self.stream_of = work, model, streams
+        self.device, self.model, self.stream_of = SharedDevice(work, model), model, streams
         width = max(streams, default=0) + 1
         # The kernels of each stream, the next one last.
         self.queues: list[list[int]] = [[] for _ in range(width)]
@@ -86,37 +234,28 @@ class _Device:
             self.waiters.setdefault(recorder, []).append(waiter)
         self.start, self.end = [nan] * len(work), [nan] * len(work)
         self.free_at = [0.0, *[model.stream_us] * (width - 1)]
-        self.now = 0.0
-        # {stream: (kernel, when it ends, its rate)}.
-        self.running: dict[int, tuple[int, float, float]] = {}
         # (time, stream) of the kernels that only time keeps from starting; streams whose next kernel waits for cores.
         self.soon: list[tuple[float, int]] = []
         self.blocked: list[int] = []
-        self.cube = self.vector = self.gang_cube = self.gang_vector = 0
-        self.bandwidth = 0.0
-        # Whether some kernel runs slower than with the device to itself.
-        self.shared = False
 
     def run(self) -> Simulation:
         for stream in range(len(self.queues)):
             self._ready(stream)
-        while self.running or self.soon:
+        while self.device.running or self.soon:
             self._advance()
         stuck = tuple(sorted(index for queue in self.queues for index in queue))
-        return Simulation(start=self.start, end=self.end, makespan=self.now, stuck=stuck)
+        return Simulation(start=self.start, end=self.end, makespan=self.device.now, stuck=stuck)
 
     def _advance(self) -> None:
-        ends = min([at for _, at, _ in self.running.values()], default=inf)
-        if self.soon and self.soon[0][0] < ends:
-            self.now, stream = heapq.heappop(self.soon)
+        device = self.device
+        if self.soon and self.soon[0][0] < device.next_end:
+            device.now, stream = heapq.heappop(self.soon)
             self._try(stream)
             return
-        self.now = ends
-        done = [stream for stream, (_, at, _) in self.running.items() if at <= ends + _SOON]
-        for stream in done:
-            self._finish(stream)
-        if self.shared:
-            self._rebalance()
+        done = device.finish()
+        woken = [other for stream, index in done for other in self._finish(stream, index)]
+        for stream in dict.fromkeys([*woken, *[stream for stream, _ in done]]):
+            self._ready(stream)
         blocked, self.blocked = self.blocked, []
         for stream in blocked:
             self._try(stream)
@@ -124,65 +263,34 @@ class _Device:
     def _ready(self, stream: int) -> None:
         """The stream's next kernel starts now, soon, or when its last recorder is done."""
         queue = self.queues[stream]
-        if not queue or self.missing[queue[-1]] or stream in self.running:
+        if not queue or self.missing[queue[-1]] or stream in self.device.running:
             return
         at = max(self.free_at[stream], self.earliest[queue[-1]])
-        if at > self.now:
+        if at > self.device.now:
             heapq.heappush(self.soon, (at, stream))
         else:
             self._try(stream)
 
     def _try(self, stream: int) -> None:
         index = self.queues[stream][-1]
-        wanted = self.work[index]
-        if not self._has_room(wanted):
+        if not self.device.load.admits(self.device.work[index]):
             self.blocked.append(stream)
             return
         self.queues[stream].pop()
-        self.start[index] = self.now
-        self.running[stream] = (index, self.now + wanted.us, 1.0)
-        self._book(wanted, 1)
-        if self.cube > self.model.cube or self.vector > self.model.vector or self.bandwidth > 1.0 + _SOON:
-            self._rebalance()
+        self.start[index] = self.device.now
+        self.device.start(stream, index)
 
-    def _has_room(self, wanted: Work) -> bool:
-        cube = self.cube if wanted.gang else self.gang_cube
-        vector = self.vector if wanted.gang else self.gang_vector
-        most = inf if wanted.gang else 1
-        fits_cube = cube + min(most, wanted.cube) <= self.model.cube
-        return fits_cube and vector + min(most, wanted.vector) <= self.model.vector
-
-    def _finish(self, stream: int) -> None:
-        index, at, _ = self.running.pop(stream)
-        self.end[index] = at
-        self._book(self.work[index], -1)
+    def _finish(self, stream: int, index: int) -> list[int]:
+        """Other streams whose next kernel has waited for this one."""
+        at = self.end[index] = self.device.now
+        through, woken = at + self.model.event_us, []
         for waiter in self.waiters.get(index, ()):
             self.missing[waiter] -= 1
-            self.earliest[waiter] = max(self.earliest[waiter], at + self.model.event_us)
+            self.earliest[waiter] = max(self.earliest[waiter], through)
             other = self.stream_of[waiter]
             if other != stream and self.queues[other] and self.queues[other][-1] == waiter:
-                self._ready(other)
-        self._ready(stream)
-
-    def _book(self, wanted: Work, sign: int) -> None:
-        self.cube += sign * wanted.cube
-        self.vector += sign * wanted.vector
-        self.bandwidth += sign * wanted.bandwidth
-        if wanted.gang:
-            self.gang_cube += sign * wanted.cube
-            self.gang_vector += sign * wanted.vector
-
-    def _rebalance(self) -> None:
-        """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""
-        cube = _share(self.model.cube - self.gang_cube, self.cube - self.gang_cube)
-        vector = _share(self.model.vector - self.gang_vector, self.vector - self.gang_vector)
-        memory = _share(1.0, self.bandwidth)
-        self.shared = min(cube, vector, memory) < 1.0
-        for stream, (index, at, rate) in self.running.items():
-            wanted = self.work[index]
-            needs = ((cube, wanted.cube and not wanted.gang), (vector, wanted.vector and not wanted.gang))
-            new = min((share for share, needed in (*needs, (memory, wanted.bandwidth)) if needed), default=1.0)
-            self.running[stream] = (index, self.now + (at - self.now) * rate / new, new)
+                woken.append(other)
+        return woken
 
 
 def _share(there: float, wanted: float) -> float:
