@@ -229,7 +229,7 @@ def _why(found: NamedPlan) -> str:
 def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
     """What the capture is to find out of this plan; None where the plan is followed, or judged here."""
     scheduled, wanted = found.scheduled, found.scheduled.problem.wanted
-    if not found.aside or not _may_be_tried(wanted, can):
+    if not found.aside or not _may_be_tried(scheduled.problem, can):
         return None
     predicts = wanted.cost != "none"
     return TrialRequest(
@@ -240,16 +240,21 @@ def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
     )
 
 
-def _may_be_tried(wanted: Streams, can: Capabilities) -> bool:
-    """A plan that a person wrote, or wants whatever it costs (`min_gain: 0`), is not."""
+def _may_be_tried(problem: Problem, can: Capabilities) -> bool:
+    """A plan that a person wrote, or wants whatever it costs (`min_gain: 0`), is not; nor one that all ranks run."""
+    wanted = problem.wanted
+    if problem.communicates:
+        return False
     return can.tries_plans and wanted.trial_ms > 0 and wanted.min_gain > 0 and not wanted.plan and wanted.kind == "auto"
 
 
 def _not_worth_it(found: NamedPlan, can: Capabilities, trial: TrialRequest | None) -> str:
     """Why a plan stays out; '' for one that goes in. What a person wrote, or asked for by `edges`, always goes in."""
     wanted = found.scheduled.problem.wanted
-    if not found.aside:
-        return "" if wanted.edges and found.moved else "nothing runs beside anything else"
+    if not found.aside and wanted.edges and found.moved:
+        return ""
+    if not found.aside and not (found.moved and found.scheduled.problem.communicates):
+        return "nothing runs beside anything else"
     if wanted.kind == "explicit" or wanted.plan:
         return ""
     if can.max_events is not None and len(found.plan.events) > can.max_events:
@@ -273,15 +278,20 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         limits = explicit.cores(wanted, problem.model) if can.core_limits else {}
         return named(problem, labels, explicit.priorities(wanted), limits)
     limit = min(wanted.max_streams, can.max_streams)
-    chosen = candidates(
-        wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories, wanted.ge_policy
-    )
-    schedules = [schedule(problem, one.streams, one.ranked) for one in chosen]
-    if not wanted.min_gain or _may_be_tried(wanted, can):
+    schedules = _schedules(problem, limit)
+    if problem.communicates and wanted.objective == "makespan":
+        schedules += _schedules(problem, 1)  # the link works beside one stream, too
+    if not wanted.min_gain or _may_be_tried(problem, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
         schedules = [one for one in schedules if any(one.streams)] or schedules
     best = min(schedules, key=lambda one: one.rank)
     return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
+
+
+def _schedules(problem: Problem, limit: int) -> list[ScheduledPlan]:
+    wanted, work = problem.wanted, problem.work if limit > 1 else problem.work_in_a_row
+    chosen = candidates(wanted.objective, problem.then, work, limit, problem.model, problem.factories, wanted.ge_policy)
+    return [schedule(problem, one.streams, one.ranked) for one in chosen]
 
 
 def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:

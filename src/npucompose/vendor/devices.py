@@ -45,6 +45,12 @@ class DeviceModel:
     fork_us: float | None = None
     """What it costs to spread one kernel over the threads that torch gives it when no streams are in use; None where a
     kernel takes all the cores that it can by itself."""
+    link_us: float = 20.0
+    """What a collective takes however few bytes it has."""
+    link_gbytes_s: float = 100.0
+    """Between one rank and all others together, in one direction."""
+    collective_cores: int = 0
+    """Vector cores that a collective takes while it runs, all at once; 0: the link works by itself."""
 
     def lacks(self, aicore: int, vectorcore: int) -> str | None:
         """`Atlas A2, nominal has 24 cube and 48 vector cores` where that many are not there."""
@@ -64,6 +70,7 @@ ATLAS_A2 = DeviceModel(
     cube_gflops=13_000.0,
     vector_gflops=200.0,
     gbytes_s=1600.0,
+    collective_cores=48,
 )
 """Cores as TorchAir's document on core limits has them (24 cube, 48 vector); rates and latencies are round assumptions
 of the right order and no measurement: calibrate them before a prediction is believed."""
@@ -88,6 +95,8 @@ def cpu(cores: int) -> DeviceModel:
         vector_gflops=4.0,
         gbytes_s=20.0,
         fork_us=5.0,
+        link_us=150.0,
+        link_gbytes_s=2.0,
     )
 
 
@@ -103,6 +112,13 @@ class Calibration:
     cube_gflops: float | None = option(None, "of one core, in matrix products", gt=0, optional=True)
     vector_gflops: float | None = option(None, "of one core, in everything else", gt=0, optional=True)
     gbytes_s: float | None = option(None, "memory bandwidth of the device", gt=0, optional=True)
+    link_us: float | None = option(None, "what a collective takes however few bytes it has", ge=0, optional=True)
+    link_gbytes_s: float | None = option(
+        None, "bandwidth between one rank and all others together, in one direction", gt=0, optional=True
+    )
+    collective_cores: int | None = option(
+        None, "vector cores that a collective takes while it runs, all at once; 0: none", ge=0, optional=True
+    )
 
     def onto(self, model: DeviceModel) -> DeviceModel:
         """`model` with the figures that are given."""
