@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -59,7 +60,8 @@ def _ranks(collective: fx.Node, read: float, made: float) -> float:
     if read != made and read and made:
         return max(read, made) / min(read, made)
     group = next((given for given in reversed(collective.args) if isinstance(given, str)), None)
+    groups: Any = torch.distributed.distributed_c10d
     try:
-        return float(torch.distributed.distributed_c10d._resolve_process_group(group).size()) if group else math.inf
+        return float(groups._resolve_process_group(group).size()) if group else math.inf
     except (AttributeError, RuntimeError):  # torch without distributed, or a group of another process
         return math.inf
