@@ -60,8 +60,8 @@ def _ranks(collective: fx.Node, read: float, made: float) -> float:
     if read != made and read and made:
         return max(read, made) / min(read, made)
     group = next((given for given in reversed(collective.args) if isinstance(given, str)), None)
-    groups: Any = torch.distributed.distributed_c10d
     try:
+        groups: Any = torch.distributed.distributed_c10d
         return float(groups._resolve_process_group(group).size()) if group else math.inf
     except (AttributeError, RuntimeError):  # torch without distributed, or a group of another process
         return math.inf
