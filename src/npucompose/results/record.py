@@ -24,7 +24,7 @@ from npucompose.results.measured import (
     TimeSamples,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import TrialVerdict
+from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
@@ -99,13 +99,21 @@ class StreamFacts:
     busy: Mapping[str, float] = field(factory=dict[str, float])
     """{stream: share of predicted_us in which it works}."""
     peak_bytes: int | None = None
+    """Predicted: the most bytes of intermediate results that may be alive at once, however long each kernel takes."""
     serial_peak_bytes: int | None = None
+    """The same on one stream."""
+    pool_bytes: int | None = None
+    """What the recordings of the plan do take for them; None where nobody places memory."""
+    one_stream_pool_bytes: int | None = None
+    """What the same recordings would take on one stream."""
     trials: tuple[TrialVerdict, ...] = ()
     """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
     threads: int | None = None
     """Threads on which the streams were executed, the calling one included; None where the target does not say."""
     why_threads: str = ""
     """Why there was but one."""
+    fallback: Fallback | None = None
+    """Where streams took longer than one stream and were left for it; None where that did not happen."""
     measured_us: float | None = None
     """Of a replay on these threads, on a clock that looks at every kernel; several graphs' are added."""
     measured_serial_us: float | None = None

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 
+import attrs
 from attrs import field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence, Edge, allocations
+from npucompose.graphs import Allocation, Dependence, Edge, allocations
+from npucompose.graphs.dependence import storage_of
+from npucompose.graphs.effects import is_collective, tensors_in
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
-from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
+from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
+from npucompose.streams.link import on_link
+from npucompose.streams.memory import Footprint, Life, footprint
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import DeviceModel
 
@@ -32,6 +38,8 @@ class Problem:
     wanted: Streams
     model: DeviceModel
     profiles: bool
+    pools_apart: bool = False
+    """Each stream has a pool of its own: Note [Whose memory may be used again]."""
     needed: Dependence
     """With the edges that were asked for; `kernels` in a legal order."""
     clocked: Clocked | None = None
@@ -46,13 +54,15 @@ class Problem:
         """
         found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
-        times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
+        asks_clock = wanted.cost == "measured" and not any(map(is_collective, found.kernels))
+        times = clocked(graph, can.clock) if asks_clock and can.clock is not None else None
         return cls(
             graph=graph,
             wanted=wanted,
             model=wanted.device.onto(can.device_model if times is None else times.onto(can.device_model)),
             clocked=times,
             profiles=can.profiles,
+            pools_apart=can.frees_early,
             needed=_with_asked(found, asked) if asked else found,
         )
 
@@ -88,11 +98,30 @@ class Problem:
 
     @cached_property
     def work(self) -> list[Work]:
-        """By shapes, as measured, or a microsecond each where nothing is to be known."""
+        """By shapes, as measured, or a microsecond each where nothing is to be known; collectives on the link."""
+        return on_link(self._alone, self.needed, self.model, self.sizes)
+
+    @cached_property
+    def work_in_a_row(self) -> list[Work]:
+        """The same on one stream, where a kernel may take all threads."""
+        return [item if item.in_a_row_us is None else attrs.evolve(item, us=item.in_a_row_us) for item in self.work]
+
+    @property
+    def communicates(self) -> bool:
+        return any(map(is_collective, self.kernels))
+
+    @property
+    def _alone(self) -> list[Work]:
         if self.wanted.cost == "roofline":
             return roofline(self.kernels, self.model, self.sizes)
         if self.wanted.cost == "none":
             return [Work(us=1.0)] * len(self.kernels)
+        if self.communicates:
+            raise PlanError(
+                "no_profile",
+                "streams.cost=measured would run the graph on this rank as often as it likes, and its collectives need "
+                "all ranks at once; choices: roofline, none.",
+            )
         if not self.profiles:
             raise PlanError(
                 "no_profile",
@@ -100,6 +129,17 @@ class Problem:
                 "choices: roofline, none. target=cpu can.",
             )
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
+
+    @cached_property
+    def lives(self) -> list[Life]:
+        """What its kernels make; read off the graph as it is now."""
+        return lives_of(self)
+
+    @cached_property
+    def one_stream(self) -> Footprint:
+        """What the intermediate results need when one kernel follows the other."""
+        count = len(self.kernels)
+        return footprint(range(count), [0] * count, (), self.lives, apart=self.pools_apart)
 
     @cached_property
     def serial_us(self) -> float:
@@ -127,7 +167,7 @@ def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:
 Pairs = Sequence[tuple[int, int]]
 
 
-@frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False, slots=False)
 class ScheduledPlan:
     """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
 
@@ -142,30 +182,33 @@ class ScheduledPlan:
         """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
         return self.simulation.makespan, len(self.events), len(set(self.streams))
 
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What the intermediate results need, however long each kernel takes."""
+        problem = self.problem
+        return footprint(self.order, self.streams, self.events, problem.lives, apart=problem.pools_apart)
 
-def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int]) -> ScheduledPlan:
-    """Kernels on `streams`, on each in the order of `ranked`."""
+
+def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int], added: Pairs = ()) -> ScheduledPlan:
+    """Kernels on `streams`, on each in the order of `ranked`; `added` is order that no data asks for, in that order."""
     order = in_runs(streams, problem.then, ranked)
-    events = fewest_events(order, streams, problem.edges)
-    simulation = simulate(order, streams, events, problem.work, problem.model)
+    events = fewest_events(order, streams, [*problem.edges, *added])
+    work = problem.work if any(streams) or not problem.communicates else problem.work_in_a_row
+    simulation = simulate(order, streams, events, work, problem.model)
     return ScheduledPlan(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
 
 
-def predicted(plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life]) -> tuple[Prediction, Timeline]:
+def predicted(plan: ScheduledPlan, stream_names: Sequence[str]) -> tuple[Prediction, Timeline]:
     """What the simulation says, in a few figures and as a drawing."""
-    living = _living(lives, plan.simulation.start, plan.simulation.end)
-    return _prediction(plan, stream_names, lives, living), _timeline(plan, stream_names, living)
+    return _prediction(plan, stream_names), _timeline(plan, stream_names)
 
 
-def _prediction(
-    plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life], living: Sequence[tuple[float, float]]
-) -> Prediction:
+def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:
     problem, simulation = plan.problem, plan.simulation
     times = [item.us for item in problem.work]
     busy = dict.fromkeys(stream_names, 0.0)
-    for index, stream in enumerate(plan.streams):
-        busy[stream_names[stream]] += simulation.end[index] - simulation.start[index]
-    in_a_row = list(accumulate(times))
+    for index, name in enumerate(_tracks(plan, stream_names)):
+        busy[name] = busy.get(name, 0.0) + simulation.end[index] - simulation.start[index]
     return Prediction(
         device=problem.model.name,
         cost=problem.wanted.cost,
@@ -173,15 +216,16 @@ def _prediction(
         serial_us=problem.serial_us,
         critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
         busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
-        peak_bytes=_peak(living),
-        serial_peak_bytes=_peak(_living(lives, [end - us for end, us in zip(in_a_row, times, strict=True)], in_a_row)),
+        peak_bytes=plan.footprint.nbytes,
+        serial_peak_bytes=problem.one_stream.nbytes,
     )
 
 
-def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence[tuple[float, float]]) -> Timeline:
+def _timeline(plan: ScheduledPlan, stream_names: Sequence[str]) -> Timeline:
     problem, simulation = plan.problem, plan.simulation
     names, start, end = problem.names, simulation.start, simulation.end
-    counters = {"bytes alive": tuple(living)}
+    tracks = _tracks(plan, stream_names)
+    counters = {"bytes alive": tuple(_living(problem.lives, start, end))}
     for kind, used in (
         ("cube cores", [item.cube for item in problem.work]),
         ("vector cores", [item.vector for item in problem.work]),
@@ -191,7 +235,7 @@ def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence
     return Timeline(
         source="predicted",
         nodes=tuple(names[index] for index in plan.order),
-        streams=tuple(stream_names[plan.streams[index]] for index in plan.order),
+        streams=tuple(tracks[index] for index in plan.order),
         start_us=tuple(start[index] for index in plan.order),
         end_us=tuple(end[index] for index in plan.order),
         events=tuple((names[first], names[then]) for first, then in plan.events),
@@ -199,30 +243,34 @@ def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence
     )
 
 
-@frozen(slots=True)
-class Life:
-    """A kernel's results: how many bytes, and the kernels that read them; None for what the graph returns."""
+ON_THE_LINK = "link"
+"""Where collectives are drawn: they take no time of the stream that issues them."""
 
-    made_by: int
-    nbytes: float
-    readers: Sequence[int] | None
+
+def _tracks(plan: ScheduledPlan, stream_names: Sequence[str]) -> list[str]:
+    """Of each kernel: its stream, or the link."""
+    pairs = zip(plan.streams, plan.problem.work, strict=True)
+    return [ON_THE_LINK if item.link else stream_names[stream] for stream, item in pairs]
 
 
 def lives_of(problem: Problem) -> list[Life]:
-    """Of every kernel that makes memory of its own; whoever uses it under another name (in place, a view) counts."""
-    number = problem.number
-    users: dict[int, dict[int, None] | None] = {}
-    for memory in allocations(problem.graph, problem.needed):
-        maker = number[memory.maker]
-        known = users.setdefault(maker, {})
-        if memory.returned:
-            users[maker] = None
-        elif known is not None:
-            known.update(dict.fromkeys(number[user] for user in memory.touched_by))
+    """Of every piece of memory that a kernel makes; whoever uses it under another name (in place, a view) counts."""
+    number, pieces = problem.number, allocations(problem.graph, problem.needed)
+    together = Counter(memory.maker for memory in pieces)
     return [
-        Life(maker, problem.sizes[problem.kernels[maker]][1], None if found is None else list(found))
-        for maker, found in sorted(users.items())
+        Life(
+            number[memory.maker],
+            problem.sizes[memory.maker][1] if together[memory.maker] == 1 else _nbytes(memory),
+            None if memory.returned else list(dict.fromkeys(number[user] for user in memory.touched_by)),
+        )
+        for memory in sorted(pieces, key=lambda memory: number[memory.maker])
     ]
+
+
+def _nbytes(memory: Allocation) -> float:
+    """Of one of several results of a kernel."""
+    parts = tensors_in(memory.maker.meta["val"])
+    return max(elements_of(part) * part.dtype.itemsize for part in parts if storage_of(part) == memory.storage)
 
 
 def _living(lives: Sequence[Life], start: Sequence[float], end: Sequence[float]) -> list[tuple[float, float]]:
@@ -242,7 +290,3 @@ def _changes(spans: Sequence[tuple[float, float, float]]) -> list[tuple[float, f
         steps[stop] = steps.get(stop, 0.0) - amount
     times = sorted(steps)
     return list(zip(times, accumulate(steps[time] for time in times), strict=True))
-
-
-def _peak(changes: Sequence[tuple[float, float]]) -> int:
-    return int(max((amount for _, amount in changes), default=0.0))
