@@ -86,11 +86,12 @@ class DualBatchOverlap(Pass):
                     why=f"{count} kernels could be halved{why}: the gain of {gain:.1%} is below streams.min_gain "
                     f"{self.streams.min_gain:.1%}",
                 )
+        exact = region.keeps_bits(graph)
         split(graph, region)
         sizes = f"{(region.items + 1) // 2} and {region.items // 2}"
         return Outcome(
             matches=count,
-            exact=region.keeps_bits,
+            exact=exact,
             why=f"{count} kernels for {sizes} of {region.items} rows{why}{_ends(region)}",
         )
 

@@ -14,7 +14,7 @@ import torch
 from attrs import field, frozen
 from torch import fx
 
-from npucompose.graphs.effects import op_facts
+from npucompose.graphs.effects import is_getitem, op_facts
 from npucompose.graphs.matching import arguments_of
 
 
@@ -98,12 +98,10 @@ def per_row(node: fx.Node, known: Mapping[fx.Node, Found], items: int) -> PerRow
         raise MixesRows("it is no operator")
     if found.writes is None or found.writes:
         raise MixesRows("it writes memory")
-    if found.random:
-        raise MixesRows("its halves would draw other random numbers")
     call = Call(node, known)
-    if call.name.startswith(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")) and not (
-        call.name == "_native_batch_norm_legit_no_training"
-    ):
+    if found.random and call.arguments.get("dropout_p") != 0.0:
+        raise MixesRows("its halves would draw other random numbers")
+    if "batch_norm" in call.name and call.arguments.get("training", "no_training" not in call.name):
         raise MixesRows("its statistics are those of the whole batch")
     if torch.Tag.pointwise in node.target.tags or call.name in _POINTWISE:
         return _pointwise(call)
@@ -278,7 +276,7 @@ def _images(call: Call, _: int) -> PerRow:
     call.only(name)
     if batch.dim or call.arguments[name].meta["val"].dim() < 3 + ("2d" in call.name or call.name == "convolution"):
         raise MixesRows("its batch is not the first of its dimensions")
-    if call.name == "_native_batch_norm_legit_no_training":
+    if "batch_norm" in call.name:  # statistics that nobody has taken
         return call.done((batch, None, None))
     return call.done((batch,) * len(value) if isinstance(value, (list, tuple)) else batch)
 
@@ -326,7 +324,7 @@ _RULES: Mapping[str, Rule] = {
     "embedding": _embedding,
     **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), _normed),
     **dict.fromkeys(
-        ("convolution", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d",
+        ("convolution", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "native_batch_norm",
          "_native_batch_norm_legit_no_training"), _images),
     **dict.fromkeys(
         ("_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention",
@@ -351,7 +349,9 @@ may go another way through a vector where there are fewer rows, products may tak
 
 def keeps_bits(node: fx.Node) -> bool:
     """Whether fewer rows at a time certainly give the same bits."""
+    if is_getitem(node):
+        return True
     if not isinstance(node.target, torch._ops.OpOverload):
-        return True  # a getitem
+        return False
     fused = arguments_of(node).get("alpha", 1) != 1  # of a multiple that is added, one rounding or two
     return str(node.target._opname) in _EXACT and not fused

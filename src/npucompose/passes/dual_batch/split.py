@@ -37,9 +37,17 @@ class Region:
     def kernels(self, needed: Dependence) -> list[fx.Node]:
         return [node for node in needed.kernels if node in self.calls]
 
-    @property
-    def keeps_bits(self) -> bool:
-        return all(map(keeps_bits, self.calls))
+    def keeps_bits(self, graph: fx.Graph) -> bool:
+        """Whether every result certainly has the bits that it had, however the inputs lie in memory.
+
+        What reads both halves put together reads another layout than before where the inputs had one of their own, so
+        that a sum may go another way: it counts too.
+        """
+        reached = set(self.calls)
+        for node in graph.nodes:
+            if node.op != "output" and not reached.isdisjoint(node.all_input_nodes):
+                reached.add(node)
+        return all(map(keeps_bits, reached))
 
 
 def region_of(graph: fx.Graph, seeds: Mapping[fx.Node, Batch], aliases: Aliases, banned: frozenset[fx.Node]) -> Region:
@@ -66,7 +74,7 @@ def _call(
     node: fx.Node, known: Mapping[fx.Node, Found], items: int, aliases: Aliases, banned: frozenset[fx.Node]
 ) -> PerRow:
     if node in banned:
-        raise MixesRows("its halves lie otherwise in memory than the whole")
+        raise MixesRows("halves of it do not fit together as the whole lies in memory")
     if any(not isinstance(size, int) for tensor in tensors_in([node.meta.get("val")]) for size in tensor.shape):
         raise MixesRows("its sizes are symbols")
     if is_getitem(node):
@@ -101,12 +109,16 @@ class _Writer:
 
     def write(self) -> None:
         """`Misplaced` where halves do not fit together as the whole lies; the graph is then not to be used."""
+        for node in self.region.calls:
+            for unread in [user for user in node.users if is_getitem(user) and not user.users]:
+                if unread not in self.region.calls:
+                    self.graph.erase_node(unread)
         for node, call in self.region.calls.items():
             pair = tuple(self._half(node, call, which) for which in (0, 1))
             self.halves[node] = (pair[0], pair[1])
-        for node in reversed(self.region.calls):
-            if node.users and not self._is_replayed(node):
-                self._join(node)
+        for node, call in reversed(self.region.calls.items()):
+            if node.users and isinstance(call.result, Batch) and not self._is_replayed(node):
+                self._join(node, call.result)
             if not node.users:
                 self.graph.erase_node(node)
 
@@ -127,7 +139,10 @@ class _Writer:
         target: Any = node.target
         if call.sizes is not None and isinstance(call.result, Batch):
             args, kwargs = self._sized(node, call.result, call.sizes, args, kwargs, which)
-        made = call_before(node, target, args, kwargs, origin=node)
+        try:
+            made = call_before(node, target, args, kwargs, origin=node)
+        except Exception as error:  # noqa: BLE001  an operator may refuse half of the rows with any exception
+            raise Misplaced(node) from error
         self._check(node, made, call.result, which)
         return made
 
@@ -161,10 +176,8 @@ class _Writer:
             if list(other.shape) != expected or other.dtype != one.dtype:
                 raise Misplaced(node)
 
-    def _join(self, node: fx.Node) -> None:
+    def _join(self, node: fx.Node, batch: Batch) -> None:
         """Both halves in one, which lies in memory as the whole did."""
-        batch = self.region.calls[node].result
-        assert isinstance(batch, Batch), "of several results the getitems are joined"
         value = node.meta["val"]
         order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
         pair: Sequence[fx.Node] = self.halves[node]
@@ -182,7 +195,7 @@ class _Writer:
 
 
 class Misplaced(Exception):
-    """Halves of `node` do not fit together as the whole lies in memory."""
+    """`node` is not done for half of the rows, or its halves do not fit together as the whole lies in memory."""
 
     def __init__(self, node: fx.Node) -> None:
         super().__init__(node.name)
