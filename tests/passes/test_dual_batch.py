@@ -124,9 +124,9 @@ MIXED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "a product over the batch": (lambda x: torch.ones(2, 7) @ x.relu().neg().view(7, 24), "it sums over the batch"),
     "a view that folds it": (lambda x: x.relu().neg().transpose(0, 1).reshape(28, 6), "folds the batch into another"),
     "random numbers": (lambda x: torch.bernoulli(x.relu().neg().abs().clamp(0, 1)), "would draw other random numbers"),
-    "batch norm in training": (lambda x: F.batch_norm(x.relu().neg(), None, None, training=True), "the whole batch"),
+    "batch norm in training": (lambda x: F.batch_norm(x.relu().neg(), None, None, None, None, True), "of the whole"),
     "normalised over the batch": (lambda x: F.layer_norm(x.relu().neg(), (7, 4, 6)), "it normalises over the batch"),
-    "an operator without a rule": (lambda x: torch.linalg.inv(x.relu().neg()[:, :, :4] + torch.eye(4)), "nothing is known"),
+    "an operator without a rule": (lambda x: torch.linalg.inv(x.relu().neg()[:, :, :4]), "nothing is known"),
     "rows of others": (lambda x: x.relu().neg().gather(0, torch.zeros(7, 4, 6, dtype=torch.long)), "other rows"),
 }  # fmt: skip
 
@@ -280,20 +280,20 @@ def layer_graph(batch: int, tokens: int, hidden: int, ffn: int, group: str) -> f
 def test_a_tensor_parallel_decoder_layer_is_predicted_to_be_faster_in_two_halves() -> None:
     can = attrs.evolve(CAN, device_model=ATLAS_A2)
     module = layer_graph(16, 128, 4096, 11008, "tp")
-    a_pass = DualBatchOverlap(input=names(module.graph)[0], streams=Streams(max_streams=4))
+    a_pass = DualBatchOverlap(input=names(module.graph)[0], streams=Streams())
     (record,) = PassPipeline(passes=(("it", a_pass),), can=can)(module)
     assert record.matches > 10, record.why
     assert "whole again" not in record.why
     halves = [n for n in module.graph.nodes if is_collective(n) and "all_reduce" in n.name]
     assert len(halves) == 4
-    apply(module.graph, Streams(max_streams=4), can)
+    apply(module.graph, Streams(), can)
     validate(module.graph, can=can)
 
 
 def test_what_would_not_be_faster_is_left_as_it_was() -> None:
     module = layer_graph(2, 4, 256, 512, "tp")
     before = names(module.graph)
-    a_pass = DualBatchOverlap(input=before[0], streams=Streams(max_streams=4))
+    a_pass = DualBatchOverlap(input=before[0], streams=Streams())
     (record,) = PassPipeline(passes=(("it", a_pass),), can=attrs.evolve(CAN, device_model=ATLAS_A2))(module)
     assert record.matches == 0
     assert "is below streams.min_gain" in record.why

@@ -23,6 +23,7 @@ from npucompose.table.options import option
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.graphs import Aliases
     from npucompose.passes.dual_batch.rows import Batch
     from npucompose.passes.dual_batch.split import Region
 
@@ -97,10 +98,11 @@ class DualBatchOverlap(Pass):
 
     def _largest(self, graph: fx.Graph, constants: Constants) -> tuple[Region, fx.Graph] | str:
         """The region with the most kernels, with a copy of the graph in which it is halved; or why there is none."""
-        from npucompose.graphs import Aliases, Dependence
+        from npucompose.graphs import Dependence
+        from npucompose.passes.dual_batch.split import aliases_of
 
         best: tuple[int, Region, fx.Graph] | None = None
-        aliases, needed = Aliases.from_graph(graph), Dependence.from_graph(graph)
+        aliases, needed = aliases_of(graph), Dependence.from_graph(graph)
         refusals: list[str] = []
         for seeds in self._seeds(graph, constants, refusals):
             region, halved = _fitting(graph, seeds, aliases)
@@ -153,13 +155,12 @@ class DualBatchOverlap(Pass):
         return predicted_us(whole, wanted, can), predicted_us(halved, wanted, can)
 
 
-def _fitting(graph: fx.Graph, seeds: Mapping[fx.Node, Batch], aliases: object) -> tuple[Region, fx.Graph]:
+def _fitting(graph: fx.Graph, seeds: Mapping[fx.Node, Batch], aliases: Aliases) -> tuple[Region, fx.Graph]:
     """The region that can be put together again, and a copy of the graph in which it is halved.
 
     Where the halves of a call would lie otherwise in memory than the whole, that call is left whole.
     """
-    from npucompose.graphs import Aliases
-    from npucompose.passes.dual_batch.split import Misplaced, region_of, split
+    from npucompose.passes.dual_batch.split import Misplaced, aliases_of, region_of, split
     from npucompose.passes.proof import copied
 
     left: frozenset[str] = frozenset()
@@ -168,12 +169,11 @@ def _fitting(graph: fx.Graph, seeds: Mapping[fx.Node, Batch], aliases: object) -
         named = {node.name: node for node in copy.nodes}
         own = {named[node.name]: batch for node, batch in seeds.items()}
         try:
-            split(copy, region_of(copy, own, Aliases.from_graph(copy), frozenset(named[name] for name in left)))
+            split(copy, region_of(copy, own, aliases_of(copy), frozenset(named[name] for name in left)))
         except Misplaced as found:
             left |= {found.node.name}
             continue
         banned = frozenset(node for node in graph.nodes if node.name in left)
-        assert isinstance(aliases, Aliases)
         return region_of(graph, seeds, aliases, banned), copy
 
 

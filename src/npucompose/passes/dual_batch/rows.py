@@ -96,7 +96,7 @@ def per_row(node: fx.Node, known: Mapping[fx.Node, Found], items: int) -> PerRow
     found = op_facts(node)
     if not isinstance(node.target, torch._ops.OpOverload):
         raise MixesRows("it is no operator")
-    if found.writes is None or found.writes:
+    if found.writes is None or (found.writes and not found.waits):
         raise MixesRows("it writes memory")
     call = Call(node, known)
     if found.random and call.arguments.get("dropout_p") != 0.0:

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import Aliases, Dependence
-from npucompose.graphs.effects import is_getitem, tensors_in
+from npucompose.graphs.effects import is_collective, is_getitem, op_facts, tensors_in
 from npucompose.graphs.matching import with_arguments
 from npucompose.passes.dual_batch.rows import Batch, Found, MixesRows, PerRow, keeps_bits, per_row
 from npucompose.passes.metadata import call_before
@@ -141,7 +141,7 @@ class _Writer:
             args, kwargs = self._sized(node, call.result, call.sizes, args, kwargs, which)
         try:
             made = call_before(node, target, args, kwargs, origin=node)
-        except Exception as error:  # noqa: BLE001  an operator may refuse half of the rows with any exception
+        except Exception as error:
             raise Misplaced(node) from error
         self._check(node, made, call.result, which)
         return made
@@ -178,6 +178,8 @@ class _Writer:
 
     def _join(self, node: fx.Node, batch: Batch) -> None:
         """Both halves in one, which lies in memory as the whole did."""
+        if is_collective(node):  # nobody has waited for the halves
+            raise Misplaced(node)
         value = node.meta["val"]
         order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
         pair: Sequence[fx.Node] = self.halves[node]
@@ -202,7 +204,12 @@ class Misplaced(Exception):
         self.node = node
 
 
+def aliases_of(graph: fx.Graph) -> Aliases:
+    """A wait for a collective fills what the collective returned: each half has its own wait, so that is no write."""
+    return Aliases.from_graph(graph, copies=lambda node: op_facts(node).waits)
+
+
 def split(graph: fx.Graph, region: Region) -> None:
     """Write the region twice, in place; raises Misplaced, and the graph is then not to be used."""
-    _Writer(graph=graph, region=region, aliases=Aliases.from_graph(graph)).write()
+    _Writer(graph=graph, region=region, aliases=aliases_of(graph)).write()
     graph.lint()
