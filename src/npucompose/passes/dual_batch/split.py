@@ -63,7 +63,8 @@ def region_of(graph: fx.Graph, seeds: Mapping[fx.Node, Batch], aliases: Aliases,
         try:
             found = _call(node, known, items, aliases, banned)
         except MixesRows as why:
-            ends.append(f"{node.name} ({why})")
+            if node.users or not is_getitem(node):  # what nobody reads ends nothing
+                ends.append(f"{node.name} ({why})")
             continue
         calls[node] = found
         known[node] = found.result
