@@ -48,6 +48,8 @@ class Outcome(Promise):
     """Of the pass `fold_parameters`."""
     moves: MoveFacts | None = None
     """Of the pass `cancel_moves`: what was taken out."""
+    why: str = ""
+    """Of the pass `dual_batch_overlap`: what was split, or why nothing was."""
 
     @classmethod
     def from_rules(cls, rules: Sequence[RuleFacts], *, exact: bool, checks_ranges: bool = False) -> Outcome:

@@ -146,6 +146,7 @@ class PassPipeline:
             rules=outcome.rules,
             moves=outcome.moves,
             folds=outcome.folds,
+            why=outcome.why,
             max_abs_err=None if before is None else _proven(label, a_pass, before, graph, outcome, request.constants),
         )
 

@@ -154,6 +154,8 @@ class PassFacts:
     rules: tuple[RuleFacts, ...] = ()
     moves: MoveFacts | None = None
     folds: FoldFacts | None = None
+    why: str = ""
+    """What it did, or why it left the graph as it was, where there is more to say than numbers."""
     max_abs_err: float | None = None
     """The largest difference that check=per_pass saw; None where nothing was checked."""
     graph: str | None = None
