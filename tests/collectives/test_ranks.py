@@ -74,7 +74,7 @@ def test_both_orders_are_named_from_the_last_that_agrees() -> None:
     order = order_of(THREE, 1)
     found = refused({0: order, 3: swapped(order, 1, 2)})
     first = "all_reduce_default = all_reduce sum float32 (1 of the program)"
-    second = "all_gather_into_tensor_default = all_gather_into_tensor float32 (2 of the program)"
+    second = "all_gather_into_tensor_default = all_gather_into_tensor 2 float32 (2 of the program)"
     third = "all_reduce_default_1 = all_reduce sum float32 (3 of the program)"
     assert found == (
         "Ranks 0 and 3 do not issue the same collectives in the same order to process group 'tp': the wrong ones would "

@@ -17,7 +17,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
-from npucompose.graphs.effects import is_collective, leaves_in, tensors_in
+from npucompose.graphs.effects import is_collective, tensors_in
 from npucompose.schema.capabilities import Ranks
 from npucompose.streams import dag
 from npucompose.streams.timing import issued_before
@@ -101,8 +101,8 @@ def _numbers(program: Sequence[fx.Node]) -> dict[fx.Node, int]:
 
 
 def _what(collective: fx.Node, number: Mapping[fx.Node, int]) -> str:
-    """No shapes: those of an exchange may differ from rank to rank."""
-    constants = [str(leaf) for leaf in leaves_in(collective.args[1:-1]) if isinstance(leaf, str)]
+    """No shapes and no splits: those of an exchange may differ from rank to rank."""
+    constants = [str(given) for given in collective.args[1:-1] if isinstance(given, (str, int))]
     dtypes = dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors_in((collective.meta.get("val"),)))
     name = str(collective.target).removeprefix("_c10d_functional.").removesuffix(".default")
     return f"{' '.join([name, *constants, *dtypes])} ({number[collective]} of the program)"
