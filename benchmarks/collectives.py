@@ -29,7 +29,7 @@ from npucompose.api import materialize
 from npucompose.errors import CompileError, PlanError
 
 RANKS, TOKENS, WIDTH, HEADS = 2, 32, 64, 4
-PATIENCE = timedelta(seconds=60)
+PATIENCE = timedelta(minutes=10)
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 

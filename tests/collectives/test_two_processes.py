@@ -30,7 +30,7 @@ def test_three_plans_are_executed_a_thousand_times_with_the_bits_of_one_stream_a
 def dies(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/ranks", 2)
-    dist.init_process_group("gloo", rank=rank, world_size=2, store=store, timeout=timedelta(seconds=20))
+    dist.init_process_group("gloo", rank=rank, world_size=2, store=store, timeout=timedelta(seconds=120))
     with torch.no_grad():
         call, _ = collectives.compiled(collectives.tensor_parallel_mlp(rank), collectives.PLANNED)
         x = torch.randn(collectives.TOKENS, collectives.WIDTH)
@@ -46,4 +46,4 @@ def dies(rank: int, folder: str) -> None:
 
 def test_a_rank_whose_partner_dies_ends_in_an_error_within_the_group_s_time(tmp_path: Path) -> None:
     multiprocessing.spawn(dies, args=(str(tmp_path),), nprocs=2)
-    assert float((tmp_path / "seconds").read_text()) < 40
+    assert float((tmp_path / "seconds").read_text()) < 150
