@@ -196,7 +196,9 @@ def main() -> None:
             table.add_row(name, str(rank), *map(str, cells))
     console.print(table)
     for rank, of_rank in enumerate(found):
-        console.print(f"Ranks that disagree, rank {rank}: {of_rank['refused'] or 'NOT REFUSED'}", highlight=False)
+        console.print(
+            f"Ranks that disagree, rank {rank}: {of_rank['refused'] or 'NOT REFUSED'}", markup=False, highlight=False
+        )
 
 
 if __name__ == "__main__":
