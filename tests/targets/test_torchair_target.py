@@ -113,6 +113,10 @@ def test_several_processes_and_patches_in_a_captured_mode_are_refused(monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"WORLD_SIZE=2: target=npu compiles for one process"):
         check(target(), GE)
+    for mode in (ACLGRAPH, NPUGRAPH_EX):
+        check(target(), mode)
+        with pytest.raises(ConfigError, match=r"target=npu_offline compiles for one process.*no link to other ranks"):
+            check(NpuOfflineTarget(), mode)
     monkeypatch.delenv("WORLD_SIZE")
     check(target(patch_for_hcom=True), GE)
     for mode in (ACLGRAPH, NPUGRAPH_EX):

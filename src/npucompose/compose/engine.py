@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 from attrs import frozen
 
 from npucompose.compose.check import Checked
@@ -20,6 +21,7 @@ from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiled, VendorCompiler
 from npucompose.targets.compilation import Backend
+from npucompose.targets.process_groups import exchange
 from npucompose.vendor.compiler import CompilerOptions
 
 
@@ -51,7 +53,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
     ops.define()
     ops.define_installed(rule.op for rule in experiment.adapt.rules)
-    can = checked.target.capabilities(mode)
+    can = attrs.evolve(checked.target.capabilities(mode), ranks=exchange)
     proving = experiment.check == "per_pass"
     pre, post = (PassPipeline.for_stage(checked.passes, stage, can, check=proving) for stage in STAGES)
     backend = Backend(

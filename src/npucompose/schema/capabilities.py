@@ -34,6 +34,10 @@ Clock = Callable[[Any, Sequence[Any]], Clocked | None]
 """(graph module, inputs) -> how long its kernels take; None for a graph that cannot be replayed."""
 
 
+Ranks = Callable[[str, Sequence[str]], Mapping[int, str]]
+"""(what this rank says, names of process groups) -> {rank: what it says} of all ranks of these groups."""
+
+
 @frozen(kw_only=True)
 class Capabilities:
     target: str
@@ -78,3 +82,5 @@ class Capabilities:
     """The kernels of a graph can be run and timed where passes run (`streams.cost=measured`)."""
     clock: Clock | None = attrs.field(default=None, eq=False, repr=False)
     """Times kernels as the replay will run them; without it they are called one by one from Python."""
+    ranks: Ranks | None = attrs.field(default=None, eq=False, repr=False)
+    """The other ranks that compile the graph now, whose order of collectives must be this one's; None: nobody asks."""

@@ -14,7 +14,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
-from npucompose.graphs.effects import priorities, stream_labels
+from npucompose.graphs.effects import is_collective, priorities, stream_labels
 from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.sizes import as_bytes
@@ -26,6 +26,7 @@ from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
 from npucompose.streams.lifetime import keep_alive
 from npucompose.streams.problem import Problem, ScheduledPlan, predicted, schedule
+from npucompose.streams.ranks import agree
 from npucompose.streams.timing import issued_before
 from npucompose.streams.validation import check_streams, validate
 
@@ -194,9 +195,13 @@ def apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> int:
 
     A graph with scopes of its own, or planned before, is left as it is or repaired (see `keep`) unless
     `wanted.override`. An automatic plan that does not pay is not applied: 0, and the Decision in `owning_module.meta`
-    says why. A plan that cannot be made safe is a PlanError.
+    says why. A plan that cannot be made safe is a PlanError, and so is one whose collectives do not meet those of the
+    other ranks.
     """
+    program = [node for node in graph.nodes if is_collective(node)]
     changed, decision = _apply(graph, wanted, can)
+    if program and can.ranks is not None:
+        agree(graph, program, can.ranks)
     if graph.owning_module is not None:
         graph.owning_module.meta[DECISION] = decision
     return changed

@@ -28,6 +28,7 @@ class NpuTarget(TorchairTarget):
     name: ClassVar[str] = "npu"
     without_device: ClassVar[str | None] = "npu_offline"
     device_variable: ClassVar[str | None] = "ASCEND_RT_VISIBLE_DEVICES"
+    communicates: ClassVar[bool] = True
 
     index: int = option(0, "which NPU", ge=0)
 

@@ -49,6 +49,8 @@ class TorchairTarget(Target):
     modes: ClassVar[Mapping[str, TorchairMode]] = MODES
     detaches: ClassVar[bool] = False
     modes_share_a_process: ClassVar[bool] = False
+    communicates: ClassVar[bool] = False
+    """It has links to the other ranks of a job."""
 
     decompose: tuple[str, ...] = option(
         factory=tuple, doc="operators that torch takes apart before TorchAir sees them: aten.addmm, aten.gelu.default"
@@ -114,10 +116,13 @@ class TorchairTarget(Target):
     def check(self, mode: str) -> None:
         super().check(mode)
         world = os.environ.get("WORLD_SIZE", "1")
-        if world not in ("", "0", "1"):
+        mine = self.support(mode)
+        if world not in ("", "0", "1") and mine.compiles and not (self.communicates and mine.captures):
+            why = "GE orders collectives by itself" if self.communicates else "it has no link to other ranks"
             raise ConfigError(
-                f"WORLD_SIZE={world}: target={self.name} compiles for one process so far. Unset WORLD_SIZE, or run "
-                "each rank's graph by itself with WORLD_SIZE=1."
+                f"WORLD_SIZE={world}: target={self.name} compiles for one process in mode={mode}, where {why}. "
+                "Captured graphs of target=npu keep the program's order (mode=reduce-overhead, npugraph_ex, with "
+                "target.index=$LOCAL_RANK). Or unset WORLD_SIZE, or run each rank's graph by itself with WORLD_SIZE=1."
             )
         if self.patch_for_hcom and self.support(mode).captures:
             raise ConfigError(
