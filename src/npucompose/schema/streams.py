@@ -144,6 +144,11 @@ class Streams:
         le=1e9,
     )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
+    split_cores: bool = option(
+        False,
+        "an automatic plan may divide the device's cores between streams whose kernels fill it, where the mode limits "
+        "cores",
+    )
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")
     edges: tuple[ExtraEdge, ...] = option(factory=tuple, doc="extra order between nodes")
     on_no_match: Literal["error", "warn"] = option("error", "when an entry finds no node")

@@ -13,12 +13,13 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
-from npucompose.graphs.effects import priorities, stream_labels
+from npucompose.graphs.effects import has_only_limits, priorities, stream_labels
 from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
 from npucompose.streams.assignment import candidates
+from npucompose.streams.contention import settled
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
 from npucompose.streams.lifetime import keep_alive
@@ -69,19 +70,18 @@ class NamedPlan:
 def named(
     problem: Problem, labels: Sequence[str], priorities: Mapping[str, int], cores: Mapping[str, Cores] | None = None
 ) -> NamedPlan:
-    """The plan that puts each kernel on the stream of its label, in the graph's own order where it can be kept."""
+    """The plan that puts each kernel on the stream of its label, in the graph's own order where it can be kept.
+
+    `priorities` and `cores` are those of streams.
+    """
     stream_names = tuple(dict.fromkeys((DEFAULT_STREAM, *labels)))
     number = {label: index for index, label in enumerate(stream_names)}
-    scheduled = schedule(problem, [number[label] for label in labels], range(len(labels)))
-    return with_names(scheduled, stream_names, priorities, cores)
+    limits = {index: cores[label] for index, label in enumerate(labels) if cores and label in cores}
+    scheduled = schedule(problem, [number[label] for label in labels], range(len(labels)), limits)
+    return with_names(scheduled, stream_names, priorities)
 
 
-def with_names(
-    scheduled: ScheduledPlan,
-    stream_names: Sequence[str],
-    priorities: Mapping[str, int],
-    cores: Mapping[str, Cores] | None = None,
-) -> NamedPlan:
+def with_names(scheduled: ScheduledPlan, stream_names: Sequence[str], priorities: Mapping[str, int]) -> NamedPlan:
     names = scheduled.problem.names
     nodes = {names[index]: stream_names[scheduled.streams[index]] for index in scheduled.order}
     used = set(nodes.values())
@@ -89,18 +89,20 @@ def with_names(
         nodes=nodes,
         events=tuple(StreamEvent(recorder=names[first], waiter=names[then]) for first, then in scheduled.events),
         priorities={stream: priority for stream, priority in priorities.items() if stream in used},
-        cores={stream: limit for stream, limit in (cores or {}).items() if stream in used},
+        cores={names[index]: limit for index in scheduled.order if (limit := scheduled.limit(index)) is not None},
     )
     return NamedPlan(plan=plan, scheduled=scheduled, stream_names=stream_names)
 
 
 def write(graph: fx.Graph, found: NamedPlan, can: Capabilities) -> None:
     """The plan into the graph, with what the device needs beside it, proven afterwards (PlanError)."""
-    needed = found.scheduled.problem.needed
+    problem = found.scheduled.problem
+    needed = problem.needed
+    strip(graph)
     emit(graph, found.plan, needed, can)
     if can.frees_early:
         keep_alive(graph, needed)
-    validate(graph, needed, can)
+    validate(graph, needed, problem.on_its_model(can))
 
 
 REPAIRABLE = frozenset(("race", "scope_nested", "scope_label", "record_nothing", "lifetime"))
@@ -123,7 +125,7 @@ def keep(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int, Dec
         why = "streams of the graph itself; the mode syncs their data"
         return 0, there.decision(applied=True, why=why, validated=False)
     try:
-        validate(graph, problem.needed, can)
+        validate(graph, problem.needed, problem.on_its_model(can))
     except PlanError as error:
         if wanted.unsafe == "error" or error.code not in REPAIRABLE:
             raise
@@ -151,7 +153,7 @@ def _repaired(graph: fx.Graph, problem: Problem, there: StreamAssignment, can: C
         if there.nodes[first.name] != there.nodes[kernel.name]
     ]
     strip(graph)
-    again = Problem.from_graph(graph, problem.wanted, can, asked)
+    again = Problem.from_graph(graph, problem.wanted, can, asked, problem.limits)
     found = named(again, [there.nodes[kernel.name] for kernel in again.kernels], there.priorities)
     write(graph, found, can)
     return found.aside, found.decision(applied=True, why="streams of the graph itself, with the events they lacked")
@@ -205,7 +207,7 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
         return 0, Decision(applied=False, why="streams.kind is none")
     stripped = strip(graph) if wanted.override else 0
     problem = Problem.from_graph(graph, wanted, can)
-    if is_planned(graph):
+    if is_planned(graph) and not has_only_limits(graph):
         return keep(graph, problem, can)
     found = _choose(problem, can)
     trial = _trial(found, can)
@@ -280,8 +282,24 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
     if not wanted.min_gain or _may_be_tried(wanted, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
         schedules = [one for one in schedules if any(one.streams)] or schedules
+    schedules += _improved(schedules, wanted, can)
     best = min(schedules, key=lambda one: one.rank)
     return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
+
+
+BEST = 2
+"""So many of the plans found are improved where their kernels want the same cores."""
+
+
+def _improved(schedules: Sequence[ScheduledPlan], wanted: Streams, can: Capabilities) -> list[ScheduledPlan]:
+    """The best plans of several streams, with cores divided or kernels that wait for each other.
+
+    Order is added where only time counts: the other objectives keep apart what nothing orders.
+    """
+    several = sorted((one for one in schedules if any(one.streams)), key=lambda one: one.rank)
+    order = wanted.objective == "makespan"
+    divide = wanted.split_cores and can.core_limits and wanted.objective != "ge"
+    return [settled(one, order=order, divide=divide, max_events=can.max_events) for one in several[:BEST]]
 
 
 def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
+import attrs
 from attrs import field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence, Edge, allocations
+from npucompose.graphs.effects import core_limits
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
-from npucompose.schema.streams import Streams
+from npucompose.schema.streams import Cores, Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
@@ -37,10 +39,19 @@ class Problem:
     clocked: Clocked | None = None
     """The kernels' measured times, where they were asked for and the device has a clock."""
     sizes: ResultSizes = field(factory=ResultSizes)
+    limits: Mapping[fx.Node, Cores] = field(factory=dict[fx.Node, Cores])
+    """On how many cores kernels run at most, as the graph's own scopes say."""
 
     @classmethod
-    def from_graph(cls, graph: fx.Graph, wanted: Streams, can: Capabilities, asked: Sequence[Pair] = ()) -> Problem:
-        """`asked` is order beside that of `wanted.edges`.
+    def from_graph(
+        cls,
+        graph: fx.Graph,
+        wanted: Streams,
+        can: Capabilities,
+        asked: Sequence[Pair] = (),
+        limits: Mapping[fx.Node, Cores] | None = None,
+    ) -> Problem:
+        """`asked` is order beside that of `wanted.edges`, `limits` are those of scopes that the graph has no more.
 
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
@@ -54,7 +65,12 @@ class Problem:
             clocked=times,
             profiles=can.profiles,
             needed=_with_asked(found, asked) if asked else found,
+            limits=limits if limits is not None else core_limits(graph) if can.core_limits else {},
         )
+
+    def on_its_model(self, can: Capabilities) -> Capabilities:
+        """The same abilities on the device that the configuration's figures say."""
+        return attrs.evolve(can, device_model=self.model)
 
     @property
     def kernels(self) -> tuple[fx.Node, ...]:
@@ -88,6 +104,11 @@ class Problem:
 
     @cached_property
     def work(self) -> list[Work]:
+        """Of each kernel on the cores that the graph's own limits leave it."""
+        limits = {self.number[kernel]: cores for kernel, cores in self.limits.items() if kernel in self.number}
+        return limited(self._unlimited(), limits)
+
+    def _unlimited(self) -> list[Work]:
         """By shapes, as measured, or a microsecond each where nothing is to be known."""
         if self.wanted.cost == "roofline":
             return roofline(self.kernels, self.model, self.sizes)
@@ -124,10 +145,20 @@ def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:
     )
 
 
+def limited(work: list[Work], limits: Mapping[int, Cores]) -> list[Work]:
+    """The same kernels, those of `limits` on no more cores than these."""
+    if not limits:
+        return work
+    return [
+        item.on(limits[index].aicore, limits[index].vectorcore) if index in limits else item
+        for index, item in enumerate(work)
+    ]
+
+
 Pairs = Sequence[tuple[int, int]]
 
 
-@frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False, slots=False)
 class ScheduledPlan:
     """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
 
@@ -136,6 +167,23 @@ class ScheduledPlan:
     order: Sequence[int]
     events: Pairs
     simulation: Simulation
+    limits: Mapping[int, Cores] = field(factory=dict[int, Cores])
+    """Of the kernels that the plan gives a part of the cores."""
+    turns: Pairs = ()
+    """(first, then) of kernels that no data orders: one waits so that both do not want the same cores."""
+
+    @cached_property
+    def work(self) -> list[Work]:
+        """Of each kernel on the cores that it has."""
+        return limited(self.problem.work, self.limits)
+
+    def limit(self, index: int) -> Cores | None:
+        """On how many cores the kernel runs at most: what the graph says and what the plan says hold both."""
+        given = (self.problem.limits.get(self.problem.kernels[index]), self.limits.get(index))
+        found = [cores for cores in given if cores is not None]
+        if not found:
+            return None
+        return Cores(aicore=min(cores.aicore for cores in found), vectorcore=min(cores.vectorcore for cores in found))
 
     @property
     def rank(self) -> tuple[float, int, int]:
@@ -143,12 +191,22 @@ class ScheduledPlan:
         return self.simulation.makespan, len(self.events), len(set(self.streams))
 
 
-def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int]) -> ScheduledPlan:
-    """Kernels on `streams`, on each in the order of `ranked`."""
-    order = in_runs(streams, problem.then, ranked)
-    events = fewest_events(order, streams, problem.edges)
-    simulation = simulate(order, streams, events, problem.work, problem.model)
-    return ScheduledPlan(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
+def schedule(
+    problem: Problem,
+    streams: Sequence[int],
+    ranked: Sequence[int],
+    limits: Mapping[int, Cores] | None = None,
+    turns: Pairs = (),
+) -> ScheduledPlan:
+    """Kernels on `streams`, on each in the order of `ranked`, with limits of cores and order that no data asks for."""
+    limits = limits or {}
+    then = problem.then if not turns else dag.successors(len(problem.kernels), [*problem.edges, *turns])
+    order = in_runs(streams, then, ranked)
+    events = fewest_events(order, streams, [*problem.edges, *turns] if turns else problem.edges)
+    simulation = simulate(order, streams, events, limited(problem.work, limits), problem.model)
+    return ScheduledPlan(
+        problem=problem, streams=streams, order=order, events=events, simulation=simulation, limits=limits, turns=turns
+    )
 
 
 def predicted(plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life]) -> tuple[Prediction, Timeline]:
@@ -183,8 +241,8 @@ def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence
     names, start, end = problem.names, simulation.start, simulation.end
     counters = {"bytes alive": tuple(living)}
     for kind, used in (
-        ("cube cores", [item.cube for item in problem.work]),
-        ("vector cores", [item.vector for item in problem.work]),
+        ("cube cores", [item.cube for item in plan.work]),
+        ("vector cores", [item.vector for item in plan.work]),
     ):
         if any(used):
             counters[kind] = tuple(_changes([(start[i], end[i], count) for i, count in enumerate(used) if count]))
