@@ -225,7 +225,9 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
 def _why(found: NamedPlan) -> str:
     wanted = found.scheduled.problem.wanted
     by = "as written" if wanted.kind == "explicit" or wanted.plan else f"objective {wanted.objective}"
-    return by if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}"
+    divided = len(found.scheduled.limits) if wanted.kind == "auto" else 0
+    cores = f", cores divided among {divided} kernels" if divided else ""
+    return f"{by}{cores}" if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}{cores}"
 
 
 def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
