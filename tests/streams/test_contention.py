@@ -57,7 +57,7 @@ def test_cube_and_vector_beside_each_other_are_found_the_order_of_the_faster_of_
     found = planning._choose(problem, ON).scheduled
     assert found.simulation.makespan == pytest.approx(100.0)
     assert problem.serial_us == 150.0
-    as_it_comes = schedule(problem, [0, 0, 0, 1, 1, 1, 0], range(7), turns=((3, 0), (4, 1)))
+    as_it_comes = schedule(problem, [0, 0, 0, 1, 1, 1, 0], range(7), ((3, 0), (4, 1)))
     assert as_it_comes.simulation.makespan == pytest.approx(110.0)
     better = settled(as_it_comes, order=True, divide=False)
     assert better.simulation.makespan <= 110.0
@@ -138,7 +138,7 @@ def test_to_a_large_plan_no_order_is_added_and_its_cores_are_divided_everywhere_
     monkeypatch.setattr("npucompose.streams.contention.ORDERED", 7 * 20 - 1)
     assert settled(busy, order=True, divide=False) is busy
     monkeypatch.setattr("npucompose.streams.contention.ORDERED", 7 * 20)
-    assert settled(busy, order=True, divide=False).turns
+    assert settled(busy, order=True, divide=False).added
     monkeypatch.setattr("npucompose.streams.contention.DIVIDED", 0)
     both = schedule(problem_of(pair, [HALF, HALF, Work(us=0.0)]), [0, 1, 0], range(3))
     assert len(settled(both, order=True, divide=True).limits) == 2

@@ -168,7 +168,7 @@ def test_of_two_limits_the_smaller_one_holds() -> None:
     module = limited_source(Cores(aicore=12, vectorcore=40), "mm")
     problem = Problem.from_graph(module.graph, Streams(), LIMITED)
     both = {problem.names.index("mm"): Cores(aicore=18, vectorcore=24)}
-    found = schedule(problem, [0, 1, 0], range(3), both)
+    found = schedule(problem, [0, 1, 0], range(3), limits=both)
     assert found.limit(problem.names.index("mm")) == Cores(aicore=12, vectorcore=24)
     assert found.limit(problem.names.index("mm_1")) is None
 

@@ -33,7 +33,7 @@ class _Change:
     """What one attempt adds to a plan."""
 
     limits: Mapping[int, Cores]
-    turns: Pairs
+    added: Pairs
 
 
 def settled(plan: ScheduledPlan, *, order: bool, divide: bool, max_events: int | None = None) -> ScheduledPlan:
@@ -67,8 +67,8 @@ def _best(plan: ScheduledPlan, changes: Sequence[_Change], max_events: int | Non
     """The plan after the best of the changes; the plan itself where none is worth it."""
     found = plan
     for change in changes:
-        turns = (*plan.turns, *change.turns)
-        other = schedule(plan.problem, plan.streams, plan.order, {**plan.limits, **change.limits}, turns)
+        added = (*plan.added, *change.added)
+        other = schedule(plan.problem, plan.streams, plan.order, added, {**plan.limits, **change.limits})
         fits = max_events is None or len(other.events) <= max_events
         least = plan.simulation.makespan * (1 - WORTH)
         if fits and other.simulation.makespan < least and other.rank < found.rank:
