@@ -195,7 +195,7 @@ def briefly() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("briefly")
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.booleans())
 def test_what_is_changed_is_never_slower_keeps_every_order_and_asks_for_no_core_that_is_not_there(
     seed: int, divide: bool
