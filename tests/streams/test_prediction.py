@@ -177,7 +177,7 @@ def test_a_plan_is_written_by_names_in_its_order() -> None:
     found = named(problem, ["z", "s", "s", "z"], {"s": 3, "gone": 1, "z": 2}, {"s": limit, "gone": limit})
     assert found.plan.nodes == {"mm": "z", "abs_1": "s", "sub": "s", "add": "z"}
     assert found.plan.events == (StreamEvent(recorder="sub", waiter="add"),)
-    assert (found.plan.priorities, found.plan.cores) == ({"s": 3, "z": 2}, {"s": limit})
+    assert (found.plan.priorities, found.plan.cores) == ({"s": 3, "z": 2}, {"abs_1": limit, "sub": limit})
     assert list(found.stream_names) == ["default", "z", "s"]
     assert list(found.scheduled.streams) == [1, 2, 2, 1]
 

@@ -227,7 +227,11 @@ CORES = Acts(can="core_limits", words="limits of cores")
 
 
 def _core_limits(asked: LegalityCase) -> Iterator[Objection]:
-    """Limits of a plan's streams on a device that has none."""
+    """Limits of a plan's streams, and cores divided between streams, on a device that has no limits."""
+    if asked.mode.compiles and asked.experiment.streams.split_cores:
+        why, refused_by = why_idle(CORES, "streams.split_cores", asked)
+        if why:
+            yield idle("streams.split_cores", True, why, refused_by, effective=False)
     for at, entry in enumerate(asked.experiment.streams.plan if asked.mode.compiles else ()):
         option = f"streams.plan[{at}].cores"
         why, refused_by = why_idle(CORES, option, asked)

@@ -145,6 +145,13 @@ def core_limits(graph: fx.Graph) -> dict[fx.Node, Cores]:
     return _innermost(graph, lambda scope: scope.cores)
 
 
+def has_only_limits(graph: fx.Graph) -> bool:
+    """Whether what stands in the graph of scopes says on how many cores kernels run, and nothing else."""
+    kinds = {node: kind for node in graph.nodes if (kind := control(node)) is not None}
+    scopes = [Scope.from_node(node) for node, kind in kinds.items() if kind == "scope_enter"]
+    return set(kinds.values()) <= {"scope_enter", "scope_exit"} and all(scope.keys == CORES for scope in scopes)
+
+
 def priorities(graph: fx.Graph) -> dict[str, int]:
     """{stream: priority} of the scopes that name one other than 0; the last one counts."""
     scopes = (Scope.from_node(node) for node in graph.nodes if control(node) == "scope_enter")

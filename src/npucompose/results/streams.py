@@ -28,7 +28,7 @@ class StreamAssignment:
     priorities: Mapping[str, int] = field(factory=dict[str, int])
     """{stream: priority} of the streams that have one other than 0."""
     cores: Mapping[str, Cores] = field(factory=dict[str, Cores])
-    """{stream: limit} of the streams that have one."""
+    """{node: limit} of the nodes that have one."""
 
     @property
     def streams(self) -> tuple[str, ...]:

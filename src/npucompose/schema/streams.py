@@ -145,6 +145,11 @@ class Streams:
         le=1e9,
     )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
+    split_cores: bool = option(
+        False,
+        "an automatic plan may divide the device's cores between streams whose kernels fill it, where the mode limits "
+        "cores",
+    )
     max_memory: str | None = option(
         None,
         "at most so much memory for the intermediate results of a graph, and time is traded for it: a size (512MiB) or "

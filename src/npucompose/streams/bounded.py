@@ -65,7 +65,7 @@ def _forms(plan: ScheduledPlan, budget: int) -> Iterator[ScheduledPlan]:
         return
     problem = plan.problem
     for ranked in (plan.order, *_orders(problem)):
-        fitting = _repaired(schedule(problem, plan.streams, ranked), ranked, budget)
+        fitting = _repaired(schedule(problem, plan.streams, ranked, limits=plan.limits), ranked, budget)
         if fitting is not None:
             yield fitting
 
@@ -88,7 +88,7 @@ def _repaired(plan: ScheduledPlan, ranked: Sequence[int], budget: int) -> Schedu
         )
         if found is None:
             return None
-        tried = schedule(problem, plan.streams, ranked, found.added)
+        tried = schedule(problem, plan.streams, ranked, found.added, plan.limits)
         over = _pool(tried) - budget
         if over <= 0:
             return tried

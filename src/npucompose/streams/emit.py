@@ -14,7 +14,7 @@ from npucompose.graphs import Dependence
 from npucompose.graphs.effects import LABEL, PRIORITY, control, core_scope, tensors_in
 from npucompose.results.streams import StreamAssignment
 from npucompose.schema.capabilities import Capabilities
-from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.schema.streams import DEFAULT_STREAM, Cores
 from npucompose.streams.execute import missing_first
 
 
@@ -28,10 +28,10 @@ def emit(graph: fx.Graph, plan: StreamAssignment, dependence: Dependence, can: C
                                          wait([record]);  add = add(mm, sub)
 
     Source of the rules (TorchAir, `_scope.py`, `_record_wait.py`, its two lowerings): scopes are flat, the label is
-    the first key, the default stream has no scope, a limit of cores has a scope of its own inside, a record stands
-    behind a real kernel of its stream and a wait directly before the kernel that needs it. Views and getitem follow
-    the kernel they are made of; what is made of inputs alone stands before its first reader. Joining the side streams
-    before the outputs is the target's duty (TorchAir's capture closure does it).
+    the first key, the default stream has no scope, a limit of cores has a scope of its own around its kernels, inside
+    that of their stream; a record stands behind a real kernel of its stream and a wait directly before the kernel that
+    needs it. Views and getitem follow the kernel they are made of; what is made of inputs alone stands before its first
+    reader. Joining the side streams before the outputs is the target's duty (TorchAir's capture closure does it).
     """
     _PlanWriter(graph, plan, dependence, can).write()
 
@@ -66,6 +66,7 @@ class _PlanWriter:
         self.records: dict[str, fx.Node] = {}
         self.empty = _empty(graph)
         self.stream = DEFAULT_STREAM
+        self.limit: Cores | None = None
         self.limits = plan.cores if can.core_limits else {}
 
     def write(self) -> None:
@@ -80,6 +81,7 @@ class _PlanWriter:
             for source in kernel.all_input_nodes:
                 self._demand(source)
             self._enter(stream)
+            self._restrict(self.limits.get(name))
             if name in waits:
                 self._new("wait", ([self.records[recorder] for recorder in waits[name]],), None)
             self._place(kernel)
@@ -99,12 +101,19 @@ class _PlanWriter:
             keys.append(PRIORITY)
             values.append(str(self.plan.priorities[stream]))
         self._new("scope_enter", (keys, values), None)
-        if stream in self.limits:
-            self._new("scope_enter", core_scope(self.limits[stream]), None)
+
+    def _restrict(self, limit: Cores | None) -> None:
+        """From here on the stream's kernels have so many cores."""
+        if limit == self.limit:
+            return
+        if self.limit is not None:
+            self._new("scope_exit", (), None)
+        if limit is not None:
+            self._new("scope_enter", core_scope(limit), None)
+        self.limit = limit
 
     def _leave(self) -> None:
-        if self.stream in self.limits:
-            self._new("scope_exit", (), None)
+        self._restrict(None)
         if self.stream != DEFAULT_STREAM:
             self._new("scope_exit", (), None)
         self.stream = DEFAULT_STREAM

@@ -14,7 +14,7 @@ from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
-from npucompose.graphs.effects import is_collective, priorities, stream_labels
+from npucompose.graphs.effects import has_only_limits, is_collective, priorities, stream_labels
 from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.sizes import as_bytes
@@ -22,6 +22,7 @@ from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
 from npucompose.streams.assignment import candidates
 from npucompose.streams.bounded import bounded, check_bound, is_over
+from npucompose.streams.contention import settled
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
 from npucompose.streams.lifetime import keep_alive
@@ -76,19 +77,18 @@ class NamedPlan:
 def named(
     problem: Problem, labels: Sequence[str], priorities: Mapping[str, int], cores: Mapping[str, Cores] | None = None
 ) -> NamedPlan:
-    """The plan that puts each kernel on the stream of its label, in the graph's own order where it can be kept."""
+    """The plan that puts each kernel on the stream of its label, in the graph's own order where it can be kept.
+
+    `priorities` and `cores` are those of streams.
+    """
     stream_names = tuple(dict.fromkeys((DEFAULT_STREAM, *labels)))
     number = {label: index for index, label in enumerate(stream_names)}
-    scheduled = schedule(problem, [number[label] for label in labels], range(len(labels)))
-    return with_names(scheduled, stream_names, priorities, cores)
+    limits = {index: cores[label] for index, label in enumerate(labels) if cores and label in cores}
+    scheduled = schedule(problem, [number[label] for label in labels], range(len(labels)), limits=limits)
+    return with_names(scheduled, stream_names, priorities)
 
 
-def with_names(
-    scheduled: ScheduledPlan,
-    stream_names: Sequence[str],
-    priorities: Mapping[str, int],
-    cores: Mapping[str, Cores] | None = None,
-) -> NamedPlan:
+def with_names(scheduled: ScheduledPlan, stream_names: Sequence[str], priorities: Mapping[str, int]) -> NamedPlan:
     names = scheduled.problem.names
     nodes = {names[index]: stream_names[scheduled.streams[index]] for index in scheduled.order}
     used = set(nodes.values())
@@ -96,18 +96,20 @@ def with_names(
         nodes=nodes,
         events=tuple(StreamEvent(recorder=names[first], waiter=names[then]) for first, then in scheduled.events),
         priorities={stream: priority for stream, priority in priorities.items() if stream in used},
-        cores={stream: limit for stream, limit in (cores or {}).items() if stream in used},
+        cores={names[index]: limit for index in scheduled.order if (limit := scheduled.limit(index)) is not None},
     )
     return NamedPlan(plan=plan, scheduled=scheduled, stream_names=stream_names)
 
 
 def write(graph: fx.Graph, found: NamedPlan, can: Capabilities) -> None:
     """The plan into the graph, with what the device needs beside it, proven afterwards (PlanError)."""
-    needed = found.scheduled.problem.needed
+    problem = found.scheduled.problem
+    needed = problem.needed
+    strip(graph)
     emit(graph, found.plan, needed, can)
     if can.frees_early:
         keep_alive(graph, needed)
-    validate(graph, needed, can)
+    validate(graph, needed, problem.on_its_model(can))
 
 
 REPAIRABLE = frozenset(("race", "scope_nested", "scope_label", "record_nothing", "lifetime"))
@@ -131,7 +133,7 @@ def keep(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int, Dec
         why = "streams of the graph itself; the mode syncs their data"
         return 0, there.decision(applied=True, why=why, validated=False)
     try:
-        validate(graph, problem.needed, can)
+        validate(graph, problem.needed, problem.on_its_model(can))
     except PlanError as error:
         if wanted.unsafe == "error" or error.code not in REPAIRABLE:
             raise
@@ -159,7 +161,7 @@ def _repaired(graph: fx.Graph, problem: Problem, there: StreamAssignment, can: C
         if there.nodes[first.name] != there.nodes[kernel.name]
     ]
     strip(graph)
-    again = Problem.from_graph(graph, problem.wanted, can, asked)
+    again = Problem.from_graph(graph, problem.wanted, can, asked, problem.limits)
     found = named(again, [there.nodes[kernel.name] for kernel in again.kernels], there.priorities)
     write(graph, found, can)
     return found.aside, found.decision(applied=True, why="streams of the graph itself, with the events they lacked")
@@ -226,7 +228,7 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
         return 0, Decision(applied=False, why="streams.kind is none")
     stripped = strip(graph) if wanted.override else 0
     problem = Problem.from_graph(graph, wanted, can)
-    if is_planned(graph):
+    if is_planned(graph) and not has_only_limits(graph):
         return keep(graph, problem, can)
     found = _choose(problem, can)
     trial = _trial(found, can)
@@ -246,6 +248,8 @@ def _why(found: NamedPlan) -> str:
     by = "as written" if wanted.kind == "explicit" or wanted.plan else f"objective {wanted.objective}"
     if wanted.cost != "none":
         by += f", predicted gain {found.gain:.1%}"
+    if wanted.kind == "auto" and not wanted.plan and found.scheduled.limits:
+        by += f", cores divided among {len(found.scheduled.limits)} kernels"
     if wanted.max_memory is None:
         return by
     needed, alone = found.scheduled.footprint.nbytes, found.scheduled.problem.one_stream.nbytes
@@ -313,6 +317,7 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
     free = _schedules(problem, limit)
     if problem.communicates and wanted.objective == "makespan":
         free += _schedules(problem, 1)  # the link works beside one stream, too
+    free += _improved(free, wanted, can)
     schedules = bounded(problem, free)
     if not wanted.min_gain or _may_be_tried(problem, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
@@ -324,7 +329,7 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
 
 def _with_schedule(written: NamedPlan, best: ScheduledPlan) -> NamedPlan:
     """The streams that a person wrote, with order beside that of the data."""
-    plan = with_names(best, written.stream_names, written.plan.priorities, written.plan.cores)
+    plan = with_names(best, written.stream_names, written.plan.priorities)
     return attrs.evolve(plan, costs_us=best.simulation.makespan - written.scheduled.simulation.makespan)
 
 
@@ -332,6 +337,22 @@ def _schedules(problem: Problem, limit: int) -> list[ScheduledPlan]:
     wanted, work = problem.wanted, problem.work if limit > 1 else problem.work_in_a_row
     chosen = candidates(wanted.objective, problem.then, work, limit, problem.model, problem.factories, wanted.ge_policy)
     return [schedule(problem, one.streams, one.ranked) for one in chosen]
+
+
+BEST = 2
+"""So many of the plans found are improved where their kernels want the same cores."""
+
+
+def _improved(schedules: Sequence[ScheduledPlan], wanted: Streams, can: Capabilities) -> list[ScheduledPlan]:
+    """The best plans of several streams, with cores divided or kernels that wait for each other.
+
+    Order is added where only time counts: the other objectives keep apart what nothing orders.
+    """
+    several = sorted((one for one in schedules if any(one.streams)), key=lambda one: one.rank)
+    order = wanted.objective == "makespan"
+    divide = wanted.split_cores and can.core_limits and wanted.objective != "ge"
+    tried = [(one, settled(one, order=order, divide=divide, max_events=can.max_events)) for one in several[:BEST]]
+    return [found for one, found in tried if found is not one]
 
 
 def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
@@ -14,10 +14,10 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, Edge, allocations
 from npucompose.graphs.dependence import storage_of
-from npucompose.graphs.effects import is_collective, tensors_in
+from npucompose.graphs.effects import core_limits, is_collective, tensors_in
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
-from npucompose.schema.streams import Streams
+from npucompose.schema.streams import Cores, Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
@@ -45,10 +45,19 @@ class Problem:
     clocked: Clocked | None = None
     """The kernels' measured times, where they were asked for and the device has a clock."""
     sizes: ResultSizes = field(factory=ResultSizes)
+    limits: Mapping[fx.Node, Cores] = field(factory=dict[fx.Node, Cores])
+    """On how many cores kernels run at most, as the graph's own scopes say."""
 
     @classmethod
-    def from_graph(cls, graph: fx.Graph, wanted: Streams, can: Capabilities, asked: Sequence[Pair] = ()) -> Problem:
-        """`asked` is order beside that of `wanted.edges`.
+    def from_graph(
+        cls,
+        graph: fx.Graph,
+        wanted: Streams,
+        can: Capabilities,
+        asked: Sequence[Pair] = (),
+        limits: Mapping[fx.Node, Cores] | None = None,
+    ) -> Problem:
+        """`asked` is order beside that of `wanted.edges`, `limits` are those of scopes that the graph has no more.
 
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
@@ -64,7 +73,12 @@ class Problem:
             profiles=can.profiles,
             pools_apart=can.frees_early,
             needed=_with_asked(found, asked) if asked else found,
+            limits=limits if limits is not None else core_limits(graph) if can.core_limits else {},
         )
+
+    def on_its_model(self, can: Capabilities) -> Capabilities:
+        """The same abilities on the device that the configuration's figures say."""
+        return attrs.evolve(can, device_model=self.model)
 
     @property
     def kernels(self) -> tuple[fx.Node, ...]:
@@ -98,8 +112,12 @@ class Problem:
 
     @cached_property
     def work(self) -> list[Work]:
-        """By shapes, as measured, or a microsecond each where nothing is to be known; collectives on the link."""
-        return on_link(self._alone, self.needed, self.model, self.sizes)
+        """By shapes, as measured, or a microsecond each where nothing is to be known; collectives on the link.
+
+        Each on the cores that the graph's own limits leave it.
+        """
+        limits = {self.number[kernel]: cores for kernel, cores in self.limits.items() if kernel in self.number}
+        return limited(on_link(self._alone, self.needed, self.model, self.sizes), limits)
 
     @cached_property
     def work_in_a_row(self) -> list[Work]:
@@ -164,6 +182,16 @@ def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:
     )
 
 
+def limited(work: list[Work], limits: Mapping[int, Cores]) -> list[Work]:
+    """The same kernels, those of `limits` on no more cores than these."""
+    if not limits:
+        return work
+    return [
+        item.on(limits[index].aicore, limits[index].vectorcore) if index in limits else item
+        for index, item in enumerate(work)
+    ]
+
+
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -176,6 +204,23 @@ class ScheduledPlan:
     order: Sequence[int]
     events: Pairs
     simulation: Simulation
+    limits: Mapping[int, Cores] = field(factory=dict[int, Cores])
+    """Of the kernels that the plan gives a part of the cores."""
+    added: Pairs = ()
+    """(first, then) of kernels that no data orders: one waits for cores or for memory."""
+
+    @cached_property
+    def work(self) -> list[Work]:
+        """Of each kernel on the cores that it has."""
+        return limited(self.problem.work, self.limits)
+
+    def limit(self, index: int) -> Cores | None:
+        """On how many cores the kernel runs at most: what the graph says and what the plan says hold both."""
+        given = (self.problem.limits.get(self.problem.kernels[index]), self.limits.get(index))
+        found = [cores for cores in given if cores is not None]
+        if not found:
+            return None
+        return Cores(aicore=min(cores.aicore for cores in found), vectorcore=min(cores.vectorcore for cores in found))
 
     @property
     def rank(self) -> tuple[float, int, int]:
@@ -189,13 +234,29 @@ class ScheduledPlan:
         return footprint(self.order, self.streams, self.events, problem.lives, apart=problem.pools_apart)
 
 
-def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int], added: Pairs = ()) -> ScheduledPlan:
-    """Kernels on `streams`, on each in the order of `ranked`; `added` is order that no data asks for, in that order."""
+def schedule(
+    problem: Problem,
+    streams: Sequence[int],
+    ranked: Sequence[int],
+    added: Pairs = (),
+    limits: Mapping[int, Cores] | None = None,
+) -> ScheduledPlan:
+    """Kernels on `streams`, on each in the order of `ranked`; `added` is order that no data asks for.
+
+    `limits` are the cores of those kernels that get a part of them.
+    """
+    limits = limits or {}
     order = in_runs(streams, problem.then, ranked)
-    events = fewest_events(order, streams, [*problem.edges, *added])
+    edges = [*problem.edges, *added]
+    place = {index: position for position, index in enumerate(order)}
+    if any(place[first] > place[then] for first, then in added):
+        order = in_runs(streams, dag.successors(len(order), edges), ranked)
+    events = fewest_events(order, streams, edges)
     work = problem.work if any(streams) or not problem.communicates else problem.work_in_a_row
-    simulation = simulate(order, streams, events, work, problem.model)
-    return ScheduledPlan(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
+    simulation = simulate(order, streams, events, limited(work, limits), problem.model)
+    return ScheduledPlan(
+        problem=problem, streams=streams, order=order, events=events, simulation=simulation, limits=limits, added=added
+    )
 
 
 def predicted(plan: ScheduledPlan, stream_names: Sequence[str]) -> tuple[Prediction, Timeline]:
@@ -227,8 +288,8 @@ def _timeline(plan: ScheduledPlan, stream_names: Sequence[str]) -> Timeline:
     tracks = _tracks(plan, stream_names)
     counters = {"bytes alive": tuple(_living(problem.lives, start, end))}
     for kind, used in (
-        ("cube cores", [item.cube for item in problem.work]),
-        ("vector cores", [item.vector for item in problem.work]),
+        ("cube cores", [item.cube for item in plan.work]),
+        ("vector cores", [item.vector for item in plan.work]),
     ):
         if any(used):
             counters[kind] = tuple(_changes([(start[i], end[i], count) for i, count in enumerate(used) if count]))

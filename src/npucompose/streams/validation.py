@@ -67,6 +67,16 @@ def check_budget(timing: Timing, can: Capabilities) -> None:
         )
 
 
+def check_cores(graph: fx.Graph, can: Capabilities) -> None:
+    """No limit asks for cores that are not there, whoever wrote it."""
+    for node, limit in core_limits(graph).items():
+        if lacking := can.device_model.lacks(limit.aicore, limit.vectorcore):
+            raise PlanError(
+                "cores",
+                f"'{node.name}' is limited to {limit.aicore} cube and {limit.vectorcore} vector cores; {lacking}.",
+            )
+
+
 def check_gangs(graph: fx.Graph, timing: Timing, needed: Dependence, can: Capabilities) -> None:
     """Kernels that start with all their cores or not at all must not be free to run at once beyond what there is.
 
@@ -126,6 +136,7 @@ def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> StreamAssi
             if streams[first] != streams[kernel]
         ),
         priorities=priorities(graph),
+        cores={kernel.name: limit for kernel, limit in core_limits(graph).items() if kernel in streams},
     )
 
 
@@ -136,9 +147,9 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
     kernel before it on its stream), `deadlock` (a wait for what is recorded only after it; the circle is printed),
     `race`, `collective_order`, `random_order`, `effect_order`, `order` (an edge of `dependence` that neither stream
     order nor events keep; `dependence` is that of the graph before it was planned, by default of the graph itself).
-    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `gang`
-    (kernels that take all their cores at once, any number of them together more than there are) and `lifetime` (memory
-    that a stream may reuse while another one still reads it).
+    With `can` also `mode` (operators that the mode does not know), `too_many_streams`, `too_many_events`, `cores` (a
+    limit beyond the device's cores), `gang` (kernels that take all their cores at once, any number of them together
+    more than there are) and `lifetime` (memory that a stream may reuse while another one still reads it).
     """
     needed = dependence or Dependence.from_graph(graph)
     if can is not None:
@@ -154,6 +165,8 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
             )
     if can is not None:
         check_budget(timing, can)
+        if can.core_limits:
+            check_cores(graph, can)
         check_gangs(graph, timing, needed, can)
         if can.frees_early:
             check_lifetimes(graph, timing, needed)
