@@ -43,7 +43,8 @@ def test_the_bare_name_depends_on_the_version_of_ge() -> None:
     ("value", "does"),
     [
         (None, "is not set, so that GE uses no automatic streams"),
-        ("'LoadBalance:4'", "covers the graph with paths and merges them"),
+        ("'LoadBalance:4'", "gives each a stream, so that all have as many kernels, on at most 4 streams"),
+        ("'MainStream:2'", "on at most 2 streams: the plan is what LoadBalance:8 would do"),
         ("'WeightedLoadBalance:4'", "from a profile, on at most 4 streams"),
         ("cv", "vector kernels beside cube kernels"),
     ],
@@ -51,8 +52,28 @@ def test_the_bare_name_depends_on_the_version_of_ge() -> None:
 def test_objective_ge_says_what_ge_does_with_the_option(value: str | None, does: str) -> None:
     given = [] if value is None else [f"{OPTION}={value}"]
     (found,) = effective("streams.objective=ge", "passes=stream_plan", *given)
-    assert found.option == "streams.objective"
+    assert (found.option, found.effective) == ("streams.objective", "LoadBalance:8")
     assert does in found.why
+
+
+@pytest.mark.parametrize("policy", ["cv", "LoadBalance:4", "MainStream:64"])
+def test_where_the_plan_is_what_ge_does_nothing_is_to_be_said(policy: str) -> None:
+    assert effective("streams.objective=ge", f"streams.ge_policy='{policy}'", f"{OPTION}='{policy}'") == []
+
+
+@pytest.mark.parametrize(
+    "policy", ["WeightedLoadBalance:4", "LoadBalance", "MainStream:0", "LoadBalance:65", "cv:2", ""]
+)
+def test_a_policy_that_is_none_is_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match="must be cv, LoadBalance:N or MainStream:N with N from 1 to 64"):
+        effective("streams.objective=ge", f"streams.ge_policy='{policy}'")
+
+
+def test_a_policy_without_its_objective_is_refused_and_listed_where_nothing_is() -> None:
+    with pytest.raises(ConfigError, match=r"streams\.ge_policy: it acts with streams\.objective=ge only"):
+        effective("streams.ge_policy='MainStream:4'")
+    (found,) = effective("streams.ge_policy='MainStream:4'", "strict=off")
+    assert (found.option, found.why) == ("streams.ge_policy", "it acts with streams.objective=ge only")
 
 
 def test_in_a_mode_without_ge_nothing_is_said_of_it() -> None:

@@ -49,6 +49,7 @@ FACTS: dict[str, OpFacts] = {
     "aten.sym_size.int": evolve(OTHER, host=True),
     "profiler._record_function_enter_new.default": evolve(OTHER, effect=True),
     "_c10d_functional.all_reduce.default": evolve(OTHER, effect=True, collective=True),
+    "_c10d_functional.wait_tensor.default": evolve(OTHER, writes=((0, "tensor"),), in_place=True, waits=True),
     "air.record.default": evolve(OTHER, effect=True),
     "air.scope_enter.default": evolve(OTHER, effect=True),
 }

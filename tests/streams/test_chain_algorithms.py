@@ -6,7 +6,7 @@ import pytest
 
 from npucompose.streams import dag
 from npucompose.streams.strategies import chains
-from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
+from npucompose.streams.strategies.chains import Shape, fewest_paths, fewest_streams, fewest_syncs, laid_on
 from tests.streams.dags import Dag
 
 ONE = 1.0
@@ -38,27 +38,26 @@ WIDE: Dag = [[2], [2], [3, 4], [], []]
 
 
 @pytest.mark.parametrize(
-    ("then", "syncs", "streams", "ge"),
+    ("then", "syncs", "streams", "paths"),
     [
         ([], [], [], []),
         ([[]], [[0]], [[0]], [[0]]),
         ([[], []], [[0], [1]], [[0], [1]], [[0], [1]]),
         (IMPLIED, [[0, 1, 2], [3]], [[0, 1, 2], [3]], [[0, 2], [1, 3]]),
         (WIDE, [[0, 2, 3], [1, 4]], [[0, 2, 3], [1, 4]], [[0, 2, 3], [1], [4]]),
-        # the branch with more behind it goes on in the chain; GE takes the first
+        # the branch with more behind it goes on in the chain; without reduction the first one
         ([[1], [2, 3], [], [4], []], [[0, 1, 3, 4], [2]], [[0, 1, 3, 4], [2]], [[0, 1, 2], [3, 4]]),
     ],
 )
-def test_what_each_algorithm_cuts_a_graph_into(then: Dag, syncs: Dag, streams: Dag, ge: Dag) -> None:
+def test_what_each_algorithm_cuts_a_graph_into(then: Dag, syncs: Dag, streams: Dag, paths: Dag) -> None:
     shape = shape_of(then)
     assert fewest_syncs(shape) == syncs
     assert fewest_streams(shape) == streams
-    assert paths_as_ge(shape) == ge
+    assert fewest_paths(then) == paths
 
 
-def test_ge_s_matching_takes_each_direct_edge_once() -> None:
-    shape = shape_of([[1, 1], []])
-    assert paths_as_ge(shape) == [[0, 1]]
+def test_a_path_takes_each_direct_edge_once() -> None:
+    assert fewest_paths([[1, 1], []]) == [[0, 1]]
 
 
 def test_chains_stand_in_the_order_of_their_first_nodes() -> None:

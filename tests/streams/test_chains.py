@@ -7,7 +7,7 @@ import pytest
 from npucompose.streams import dag
 from npucompose.streams.dag import NONE, by_bits, hopcroft_karp
 from npucompose.streams.events import fewest_events, in_runs
-from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
+from npucompose.streams.strategies.chains import Shape, fewest_paths, fewest_streams, fewest_syncs, laid_on
 from tests.streams import dags
 from tests.streams.dags import Dag, pairs, small_dag
 
@@ -143,17 +143,17 @@ def test_a_chain_goes_where_it_keeps_nobody_from_overlapping() -> None:
 def test_a_cap_is_kept_and_every_kernel_has_a_stream(streams: int) -> None:
     for seed in range(50):
         then = dags.random_dag(40, 60, seed)
-        for chains in (fewest_syncs, fewest_streams, paths_as_ge):
-            shape = shape_of(then)
-            found = laid_on(chains(shape), shape, streams)
+        shape = shape_of(then)
+        for chains in (fewest_syncs(shape), fewest_streams(shape), fewest_paths(then)):
+            found = laid_on(chains, shape, streams)
             assert set(found) <= set(range(streams))
             assert len(found) == 40
 
 
-def test_ge_s_way_needs_more_events_where_an_edge_is_implied() -> None:
+def test_paths_need_more_events_where_an_edge_is_implied() -> None:
     then = dags.of("a b c d", "a c", "a e d", "b d")
     shape = shape_of(then)
-    assert syncs(then, laid_on(paths_as_ge(shape), shape, 9)) >= syncs(then, laid_on(fewest_syncs(shape), shape, 9))
+    assert syncs(then, laid_on(fewest_paths(then), shape, 9)) >= syncs(then, laid_on(fewest_syncs(shape), shape, 9))
 
 
 def test_a_circle_is_printed_from_its_lowest_node() -> None:

@@ -24,6 +24,7 @@ from npucompose.passes.base import Pass
 from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
+from npucompose.schema.streams import DEFAULT_GE_POLICY
 from npucompose.table.modes import MODES, ModeSpec, modes_that
 from npucompose.table.options import Acts
 from npucompose.targets.base import Target, VendorCompiled
@@ -246,8 +247,16 @@ def _ge_streams(asked: LegalityCase) -> Iterator[Objection]:
             f"{BARE_STRATEGY}:N, N from 1 to 64"
         )
         yield idle(option, value, why, STRICTEST, sentence=f"{option}={value}: {why}.")
-    if asked.experiment.streams.objective == "ge":
-        yield idle("streams.objective", "ge", beside_ge(value), NEVER, effective="paths, merged by score")
+    streams = asked.experiment.streams
+    why = beside_ge(value, streams.ge_policy) if streams.objective == "ge" else ""
+    if why:
+        yield idle("streams.objective", "ge", why, NEVER, effective=streams.ge_policy)
+
+
+def _ge_policy(asked: LegalityCase) -> Iterator[Objection]:
+    streams = asked.experiment.streams
+    if streams.objective != "ge" and streams.ge_policy != DEFAULT_GE_POLICY:
+        yield idle("streams.ge_policy", streams.ge_policy, "it acts with streams.objective=ge only", STRICT)
 
 
 # What the device that `target.soc` names has not. Asks no driver.
@@ -386,6 +395,6 @@ def _nothing_runs(asked: LegalityCase) -> Iterator[Objection]:
 COMPILE_RULES: tuple[Rule, ...] = (partial(_at_odds, CONFLICTS), _nothing_runs, partial(_acting, "compile"))
 GEAR_RULES: tuple[Rule, ...] = (_gears, partial(_at_odds, GEAR_CONFLICTS), partial(_acting, "shapes"))
 RULES: tuple[Rule, ...] = (
-    _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, *COMPILE_RULES,
-    _inductor, _installed,
+    _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, _ge_policy,
+    *COMPILE_RULES, _inductor, _installed,
 )  # fmt: skip

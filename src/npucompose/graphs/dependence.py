@@ -129,6 +129,8 @@ class Dependence:
     origins: Mapping[fx.Node, tuple[fx.Node, ...]]
     """The kernels that a node's result needs to be there: itself for a kernel, none for an input."""
     aliases: Aliases
+    awaited: Mapping[fx.Node, tuple[fx.Node, ...]] = field(factory=dict)
+    """{kernel that waits: the collectives whose results it waits for}."""
 
     @classmethod
     def from_graph(cls, graph: fx.Graph) -> Dependence:
@@ -154,6 +156,7 @@ class _Reader:
         self.readers: dict[int, list[fx.Node]] = {}
         self.last: dict[Why, fx.Node] = {}
         """Who drew random numbers, and who had an effect, last."""
+        self.awaited: dict[fx.Node, list[fx.Node]] = {}
 
     def read(self, graph: fx.Graph) -> Dependence:
         for node in graph.nodes:
@@ -172,8 +175,13 @@ class _Reader:
             self._memory(node)
             self._ordered(node, "random order", found.random)
             self._ordered(node, "effect order", found.effect)
+            for wait in effects.waits_for(node) if found.collective else ():
+                self.awaited.setdefault(wait, []).append(node)
+        awaited = {wait: tuple(collectives) for wait, collectives in self.awaited.items()}
         edges = tuple(Edge(first, then, why) for (first, then), why in self.edges.items())
-        return Dependence(kernels=tuple(self.kernels), edges=edges, origins=self.origins, aliases=self.aliases)
+        return Dependence(
+            kernels=tuple(self.kernels), edges=edges, origins=self.origins, aliases=self.aliases, awaited=awaited
+        )
 
     def _edge(self, first: fx.Node, then: fx.Node, why: Why) -> None:
         if first is not then:
@@ -183,7 +191,10 @@ class _Reader:
         if not self.aliases.written:
             return
         writes = self.aliases.of_all(effects.written_by(node))
-        reads = self.aliases.of_all(node.all_input_nodes)  # what it writes among them
+        sources = dict.fromkeys(node.all_input_nodes)  # what it writes among them
+        for collective in self.awaited.get(node, ()):
+            sources.update(dict.fromkeys(collective.all_input_nodes))
+        reads = self.aliases.of_all(sources)
         for key in reads:
             if key in self.writer:
                 self._edge(self.writer[key], node, "write after write" if key in writes else "read after write")
@@ -236,6 +247,7 @@ def allocations(graph: fx.Graph, needed: Dependence) -> list[Allocation]:
 class _Walk:
     def __init__(self, needed: Dependence) -> None:
         self.aliases, self.kernels = needed.aliases, frozenset(needed.kernels)
+        self.awaited = needed.awaited
         self.pieces: list[Allocation] = []
         self.held: dict[fx.Node, Pieces] = {}
         self.maybe: dict[fx.Node, Pieces] = {}
@@ -248,7 +260,7 @@ class _Walk:
                 self.pieces[number].mentioned = node
                 self.pieces[number].returned |= node.op == "output"
         if node in self.kernels:
-            for number in self._given(sources):
+            for number in self._given([*sources, *self._read_until(node)]):
                 self.pieces[number].touched_by.append(node)
             held, maybe = self._of_kernel(node)
         elif self.aliases.is_view(node):
@@ -258,6 +270,10 @@ class _Walk:
         self.held[node], self.maybe[node] = held, maybe
         for number in held:
             self.pieces[number].holders.append(node)
+
+    def _read_until(self, wait: fx.Node) -> list[fx.Node]:
+        """What collectives read for as long as nobody has waited for them."""
+        return [source for collective in self.awaited.get(wait, ()) for source in collective.all_input_nodes]
 
     def _of_view(self, node: fx.Node) -> tuple[Pieces, Pieces]:
         given = self._given(node.all_input_nodes)

@@ -161,6 +161,8 @@ MAYBE_COPIES = frozenset(("reshape", "reshape_as", "contiguous", "flatten", "rav
 
 COLLECTIVES = frozenset(("_c10d_functional", "c10d_functional", "c10d"))
 """Namespaces of communication: all ranks must issue it in the same order."""
+WAIT = "wait_tensor"
+"""Of the same namespaces: done when the collective that fills its argument is done."""
 
 _CONTROL_SPACES = tuple(f"{space}::" for space in NAMESPACES)
 _HOST_MODULES = frozenset((operator.__name__, "_operator", math.__name__, "builtins", "torch"))
@@ -186,6 +188,10 @@ class OpFacts:
     changes_metadata: bool = False
     """In place on shape or strides (`t_`, `resize_`): an identity view is no identity beside it."""
     collective: bool = False
+    """It is done only when all ranks of a process group have issued it; `waits` is where that is certain. Until then it
+    reads its arguments and writes its result on its own (torch/_inductor/ir.py, `_WaitKernel`, has the same rule)."""
+    waits: bool = False
+    """It is done when the collective that fills its argument is, and returns the argument."""
     makes_only: bool = False
     """It starts a kernel that reads its inputs, makes new memory, and does nothing else."""
 
@@ -198,28 +204,30 @@ OPAQUE = OpFacts(writes=None, random=True, effect=True)
 @cache
 def facts(op: torch._ops.OpOverload) -> OpFacts:
     schema = op._schema
+    name = schema.name.partition("::")[2]
+    waits = op.namespace in COLLECTIVES and name == WAIT
     written = tuple(
         (index, argument.name)
         for index, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if waits or (argument.alias_info is not None and argument.alias_info.is_write)
     )
-    name = schema.name.partition("::")[2]
     aliases = [r.alias_info for r in schema.returns if r.alias_info is not None]
     view = not written and (any(not info.is_write for info in aliases) or name == "_unsafe_view")
     random = torch.Tag.nondeterministic_seeded in op.tags
-    collective = op.namespace in COLLECTIVES
-    effect = (not schema.returns and not written) or op in _side_effectful_functions or collective
+    collective = op.namespace in COLLECTIVES and not waits
+    effect = (not schema.returns and not written) or (op in _side_effectful_functions and not waits) or collective
     host = name.startswith("sym_") or name in HOST_CHECKS
     return OpFacts(
         view=view,
         may_copy=name in MAYBE_COPIES,
         writes=written,
-        in_place=[r.alias_info is not None and r.alias_info.is_write for r in schema.returns] == [True],
+        in_place=waits or [r.alias_info is not None and r.alias_info.is_write for r in schema.returns] == [True],
         random=random,
         effect=effect,
         host=host,
         changes_metadata=torch.Tag.inplace_view in op.tags,
         collective=collective,
+        waits=waits,
         makes_only=not (view or written or random or effect or host or schema.name.startswith(_CONTROL_SPACES)),
     )
 
@@ -303,3 +311,16 @@ def is_removable(node: fx.Node) -> bool:
 
 def is_collective(node: fx.Node) -> bool:
     return op_facts(node).collective
+
+
+def waits_for(collective: fx.Node) -> tuple[fx.Node, ...]:
+    """The nodes that wait for what a collective makes or writes: until the last of them it reads its arguments."""
+    found: dict[fx.Node, None] = {}
+    todo = [collective, *written_by(collective)]
+    while todo:
+        for user in todo.pop().users:
+            if op_facts(user).waits:
+                found[user] = None
+            elif is_getitem(user):
+                todo.append(user)
+    return tuple(found)

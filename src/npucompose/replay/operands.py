@@ -13,6 +13,7 @@ import torch
 from attrs import frozen
 from torch._ops import OpOverload
 
+from npucompose.graphs.effects import facts
 from npucompose.graphs.recordable import RESIZING, is_unsafe
 
 aten = torch.ops.aten
@@ -28,6 +29,11 @@ class Traits:
     """One of torch's own, whose tags can be believed. Operators of others may count, read clocks or talk."""
     may_be_tried: bool
     """A second call, to compare two ways of computing, does no harm: of torch's operators and of our references."""
+    may_keep: bool
+    """It may keep what it is given. A collective does, but only until it is waited for: see `communicates`."""
+    communicates: bool
+    """A collective, or a wait for one: torch knows the one by the storage of the other's result, so that both must see
+    the tensors that the recording has, and no copies."""
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     tensors: tuple[int, ...]
@@ -70,6 +76,9 @@ def traits_of(op: OpOverload) -> Traits:
     name = schema.name.split("::")[1]
     tags = op.tags
     of_torch, mutable = op.namespace in ("aten", "prims"), schema.is_mutable
+    found = facts(op)
+    communicates = found.collective or found.waits
+    may_be_tried = of_torch or op.namespace in ("npu", "air")
     draws = torch.Tag.nondeterministic_seeded in tags
     uninitialised = op.namespace == "aten" and name in _UNINITIALISED
     takes_generator = any("Generator" in str(a.type) for a in declared)
@@ -82,11 +91,13 @@ def traits_of(op: OpOverload) -> Traits:
     return Traits(
         op=op,
         of_torch=of_torch,
-        may_be_tried=of_torch or op.namespace in ("npu", "air"),
+        may_be_tried=may_be_tried,
+        may_keep=not (may_be_tried or communicates),
+        communicates=communicates,
         names=tuple(a.name for a in declared),
         defaults=tuple(a.default_value for a in declared),
         tensors=tuple(i for i, a in enumerate(declared) if str(a.type) == "Tensor"),
-        written=tuple(i for i, a in enumerate(declared) if a.alias_info is not None and a.alias_info.is_write),
+        written=tuple(index for index, _ in found.writes or ()),
         mutable=mutable,
         resizes=mutable and name in RESIZING,
         draws=draws,
@@ -95,7 +106,7 @@ def traits_of(op: OpOverload) -> Traits:
         is_as_strided=schema.name.startswith("aten::as_strided"),
         marks=op.namespace == "air" and name in _MARKERS,
         may_be_constant=of_torch and not (mutable or draws or uninitialised),
-        is_plain=not (mutable or takes_generator or may_depend_on_data),
+        is_plain=not (mutable or communicates or takes_generator or may_depend_on_data),
         may_depend_on_data=may_depend_on_data,
         out=_pointwise_out(op),
     )

@@ -78,10 +78,12 @@ class Step:
     stream: str = DEFAULT_STREAM
     after: tuple[Step, ...] = ()
     """Steps that the graph wants done before, beside those whose memory this one touches."""
+    reads: tuple[Slot | Register, ...] = ()
+    """Beside `args`, of a step that waits for a collective: what that one reads until then."""
     operands: tuple[Slot | Register, ...] = field(
-        init=False, default=Factory(lambda step: tuple(leaves(step.args)), takes_self=True)
+        init=False, default=Factory(lambda step: (*leaves(step.args), *step.reads), takes_self=True)
     )
-    """What `args` touch."""
+    """What `args` and `reads` touch."""
     made: tuple[Slot | Register, ...] = field(
         init=False, default=Factory(lambda step: tuple(leaves(step.results)) if step.results else (), takes_self=True)
     )
@@ -92,6 +94,7 @@ class Step:
         written = traits_of(self.op).written
         for position, value in enumerate(self.args):
             yield from ((leaf, position in written) for leaf in leaves((value,)))
+        yield from ((leaf, False) for leaf in self.reads)
         yield from ((leaf, True) for leaf in self.made)
 
 
@@ -225,7 +228,7 @@ def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
     written: set[int] = set()
     for step in steps:
         given = {operand.root.index for operand in step.operands if _is_input(operand)}
-        lent.append(frozenset() if traits_of(step.op).may_be_tried else frozenset(given - written))
+        lent.append(frozenset(given - written) if traits_of(step.op).may_keep else frozenset())
         written |= {operand.root.index for operand, writes in step.touched() if writes and _is_input(operand)}
     return lent
 

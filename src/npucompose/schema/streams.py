@@ -100,6 +100,9 @@ class ExtraEdge:
 
 Objective = Literal["makespan", "events", "streams", "ge"]
 
+GE_POLICY = re.compile(r"cv|(LoadBalance|MainStream):([1-9]|[1-5]\d|6[0-4])")
+DEFAULT_GE_POLICY = "LoadBalance:8"
+
 Cost = Literal["none", "roofline", "measured"]
 
 
@@ -117,6 +120,11 @@ class Streams:
         "makespan",
         "what an automatic plan minimises: predicted time, events at full concurrency, streams at full concurrency; "
         "ge: as GE's own allocator would, to compare with",
+    )
+    ge_policy: str = option(
+        DEFAULT_GE_POLICY,
+        "with objective=ge: GE's policy as ge.autoMultistreamParallelMode has it, cv, LoadBalance:N or MainStream:N; "
+        "N, from 1 to 64, and max_streams both bound the streams",
     )
     cost: Cost = option(
         "roofline",
@@ -147,6 +155,10 @@ class Streams:
     device: Calibration = option(factory=Calibration, doc="figures that replace those of the target's device model")
 
     def __attrs_post_init__(self) -> None:
+        if not GE_POLICY.fullmatch(self.ge_policy):
+            raise ValueError(
+                f"'ge_policy' must be cv, LoadBalance:N or MainStream:N with N from 1 to 64: {self.ge_policy!r}"
+            )
         if self.kind == "none" and (self.plan or self.edges):
             raise ValueError("'kind: none' follows no plan: remove 'plan' and 'edges', or say 'kind: explicit'")
         if self.kind == "explicit" and not (self.plan or self.edges):

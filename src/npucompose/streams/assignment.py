@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.schema.streams import Objective
+from npucompose.schema.streams import DEFAULT_GE_POLICY, Objective
 from npucompose.streams import dag
 from npucompose.streams.simulate import Work
-from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on, paths_as_ge
+from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on
+from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
 from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import DeviceModel
 
@@ -33,12 +34,15 @@ def candidates(
     limit: int,
     model: DeviceModel,
     factories: Sequence[int] = (),
+    ge_policy: str = DEFAULT_GE_POLICY,
 ) -> list[Assignment]:
     """The plans that may answer the objective; edges go forward, at most `limit` streams.
 
     For `makespan` both the list schedule and the plan with the fewest events: the simulation decides. `factories` are
     kernels that read nothing (`zeros`, `arange`): each goes where its first reader is, so that it needs no event.
     """
+    if objective == "ge":
+        return [_tidy(_as_ge(ge_policy, then, work, limit), range(len(work)), then, work, factories)]
     shape = Shape.from_work(then, [item.us for item in work])
     streams = laid_on(_CHAINS[objective](shape), shape, limit)
     found = [by_urgency(work, then, limit, model)] if objective == "makespan" else []
@@ -49,8 +53,15 @@ _CHAINS: Mapping[Objective, Callable[[Shape], Chains]] = {
     "makespan": fewest_syncs,
     "events": fewest_syncs,
     "streams": fewest_streams,
-    "ge": paths_as_ge,
 }
+
+
+def _as_ge(policy: str, then: dag.Successors, work: Sequence[Work], limit: int) -> list[int]:
+    """What GE's policy of that name (`Streams.ge_policy`) does with at most `limit` streams."""
+    strategy, _, streams = policy.partition(":")
+    if strategy == "cv":
+        return cube_and_vector(then, work) if limit > 1 else [0] * len(work)
+    return (load_balance if strategy == "LoadBalance" else main_stream)(then, min(limit, int(streams)))
 
 
 def _tidy(

@@ -273,7 +273,9 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         limits = explicit.cores(wanted, problem.model) if can.core_limits else {}
         return named(problem, labels, explicit.priorities(wanted), limits)
     limit = min(wanted.max_streams, can.max_streams)
-    chosen = candidates(wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories)
+    chosen = candidates(
+        wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories, wanted.ge_policy
+    )
     schedules = [schedule(problem, one.streams, one.ranked) for one in chosen]
     if not wanted.min_gain or _may_be_tried(wanted, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.

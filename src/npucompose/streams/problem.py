@@ -120,6 +120,7 @@ def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:
         edges=(*found.edges, *(Edge(first, then, "asked for") for first, then in asked)),
         origins=found.origins,
         aliases=found.aliases,
+        awaited=found.awaited,
     )
 
 

@@ -261,24 +261,22 @@ BARE_STRATEGY = "LoadBalance"
 
 _GE_DOES = {
     "cv": "puts vector kernels beside cube kernels, on two streams",
-    "LoadBalance": "covers the graph with paths and merges them, window by window with the times simulated anew",
-    "MainStream": "keeps the longest path on one stream and lays what can run beside it on others",
+    "LoadBalance": "covers the graph with paths and gives each a stream, so that all have as many kernels",
+    "MainStream": "keeps what nothing can run beside on one stream and lays what can overlap on others",
     "WeightedLoadBalance": "does as LoadBalance, with the blocks and microseconds of each kernel from a profile",
 }
-"""{strategy of ge.autoMultistreamParallelMode: what GE does with it}, by GE's sample `multi_stream_autotune`
-(2026-08-20) and CANN 9.1's page of the option."""
+"""{strategy of ge.autoMultistreamParallelMode: what GE does with it}, by CANN 9.1's page of the option, GE's sample
+`multi_stream_autotune` (2026-08-20) and its sources (hicann/ge, compiler/graph/build/dag)."""
 
 
-def beside_ge(value: str | None) -> str:
-    """How far the plan of `streams.objective=ge` is what GE itself would do with this value of its option."""
+def beside_ge(value: str | None, policy: str) -> str:
+    """How far the plan of `streams.objective=ge` with `policy` is what GE does with its option; '' for the same."""
+    if value == policy:
+        return ""
     if value is None:
-        return (
-            f"compiler.{GE_STREAMS} is not set, so that GE uses no automatic streams: the plan is what its allocator "
-            "of before 2026-07 would do"
-        )
-    strategy, _, most = value.partition(":")
-    streams = f", on at most {most} streams" if most else ""
-    return (
-        f"with compiler.{GE_STREAMS}={value} GE {_GE_DOES[strategy]}{streams}: the plan is that of GE's allocator of "
-        "before 2026-07, to compare with, and not this one's"
-    )
+        does = f"compiler.{GE_STREAMS} is not set, so that GE uses no automatic streams"
+    else:
+        strategy, _, most = value.partition(":")
+        streams = f", on at most {most} streams" if most else ""
+        does = f"with compiler.{GE_STREAMS}={value} GE {_GE_DOES[strategy]}{streams}"
+    return f"{does}: the plan is what {policy} would do"

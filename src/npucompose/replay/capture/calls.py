@@ -27,7 +27,7 @@ from npucompose.replay.capture.kernels import SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.gate import under
 from npucompose.replay.operands import Traits, bytes_of, flat, layout_of, mapped, storage_of, traits_of
-from npucompose.replay.plan import Root, Step
+from npucompose.replay.plan import Register, Root, Slot, Step
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
@@ -103,6 +103,8 @@ class Calls:
     pinned: set[int] = field(factory=set)
     from_zero: set[int] = field(factory=set)
     views: int = 0
+    flying: dict[int, tuple[fx.Node, Step]] = field(factory=dict)
+    """Collectives that nothing has waited for yet, by id(root) of what they fill."""
     _tried: dict[Any, kernels.OutCall | None] = field(factory=dict)
     """By operator and form of its arguments and results: the call into buffers that gives the same bytes."""
 
@@ -307,7 +309,8 @@ class Calls:
     def _fresh(self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any) -> Any:
         args = self._operands(traits, ordered)
         held = mapped(self.ledger.into_register, result)
-        self._add(Step(op=traits.op, args=args, results=registers_of(held), name=node.name))
+        step = self._add(Step(op=traits.op, args=args, results=registers_of(held), name=node.name))
+        self._launched(node, traits, step, flat(held))
         return held
 
     def _mutation(
@@ -321,11 +324,24 @@ class Calls:
             raise gate.refused(node, "an operator that writes its arguments and returns a list.")
         # What lies in a known place needs no register; the executor drops it.
         results = tuple(None if not isinstance(r, Held) or id(r) in known else r.register for r in returned)
-        self._add(Step(op=traits.op, args=args, results=results, name=node.name))
+        reads = self._landed(written) if facts(traits.op).waits else ()
+        step = self._add(Step(op=traits.op, args=args, results=results, name=node.name, reads=reads))
+        self._launched(node, traits, step, written)
         return placed
 
-    def _add(self, step: Step) -> None:
-        self.steps.append(self.issue.step(step))
+    def _launched(self, node: fx.Node, traits: Traits, step: Step, filled: Sequence[Any]) -> None:
+        """A collective fills its result, and reads its operands, on its own until something waits for it."""
+        if facts(traits.op).collective:
+            self.flying.update({id(held.root): (node, step) for held in filled if isinstance(held, Held)})
+
+    def _landed(self, awaited: Sequence[Held]) -> tuple[Slot | Register, ...]:
+        """What the collectives read that are now waited for."""
+        landed = [self.flying.pop(id(held.root)) for held in awaited if id(held.root) in self.flying]
+        return tuple(dict.fromkeys(operand for _, step in landed for operand in step.operands))
+
+    def _add(self, step: Step) -> Step:
+        self.steps.append(issued := self.issue.step(step))
+        return issued
 
 
 def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:

@@ -163,14 +163,17 @@ class SingleThreadCheck:
     _random: torch.Generator = field(factory=lambda: torch.Generator().manual_seed(0))
 
     def see(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Operators that draw are taken to do so on one thread anyway, as torch's do."""
-        if self.unlike or traits_of(op).draws or not any(isinstance(a, torch.Tensor) for a in flat((args, kwargs))):
+        """Operators that draw are taken to do so on one thread anyway, as torch's do; collectives on none of ours."""
+        traits = traits_of(op)
+        if self.unlike or traits.draws or traits.communicates:
+            return
+        if not any(isinstance(a, torch.Tensor) for a in flat((args, kwargs))):
             return
         form = repr((op, mapped(_form, args), mapped(_form, kwargs)))
         if form in self._tried:
             return
         self._tried.add(form)
-        if not traits_of(op).may_be_tried:
+        if not traits.may_be_tried:
             self.unlike = (
                 f"{op} is not torch's own and is not called a second time, to compare its bits on one thread with "
                 f"those on {torch.get_num_threads()}"

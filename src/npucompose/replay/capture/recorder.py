@@ -205,6 +205,9 @@ class GraphRecorder:
         returned = self._known(node.args[0])
         listed = self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         calls = self.calls
+        if calls.flying:
+            collective, _ = next(iter(calls.flying.values()))
+            raise gate.refused(collective, "nothing in the graph waits for its result, which a recording reads.")
         ending = OutputPlanner(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
         outputs = ending.describe(node, listed)
         inserted = ending.written_constants()

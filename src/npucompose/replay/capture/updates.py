@@ -13,7 +13,7 @@ copy. A graph that says so itself, `clone(x)` and `op`, can be recorded; where n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch._higher_order_ops import auto_functionalize
 from torch._ops import HigherOrderOperator, OpOverload
 
 from npucompose.graphs import Aliases
-from npucompose.graphs.effects import is_getitem, nodes_in
+from npucompose.graphs.effects import is_collective, is_getitem, nodes_in, waits_for
 
 aten = torch.ops.aten
 
@@ -80,6 +80,14 @@ def find(graph: fx.Graph, sharing: frozenset[int]) -> Reinplaced:
     return Reinplaced(in_place=in_place, dropped=frozenset(dropped))
 
 
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    """Its users, and where a collective among them is done with it."""
+    for user in node.users:
+        yield user
+        if is_collective(user):
+            yield from waits_for(user)
+
+
 def _only_write(source: fx.Node) -> fx.Node | None:
     """The one node that writes `source`, when it is `copy_(source, value)` and nobody uses what it returns."""
     writes = {user for alias in _aliases(source) for user in alias.users if _writes(user)}
@@ -101,7 +109,7 @@ def _is_safe(source: fx.Node, update: fx.Node, copy: fx.Node, order: dict[fx.Nod
         or any(node in old for node in nodes_in((update.args[1:], update.kwargs)))
     ):
         return False
-    reads_old = (user for alias in old for user in alias.users if user is not update and user is not copy)
+    reads_old = (user for alias in old for user in _readers(alias) if user is not update and user is not copy)
     if any(order[user] > order[update] for user in reads_old if user.op != "output"):
         return False
     return not any(
@@ -227,11 +235,15 @@ class _Call:
         if any(aliases.keys[other] & mine for other in others) or self.bases.count(base) > 1:
             return False
         new = self._new_value(base)
+        readers = (n for n in self.graph.nodes if is_collective(n) and aliases.of_all(n.all_input_nodes) & mine)
+        waits = {wait for collective in readers for wait in waits_for(collective)}
         written_back = False
         after = False
         for node in self.graph.nodes:
             if node is self.node:
                 after = True
+            elif after and node in waits:
+                return False
             elif after and (touching := [n for n in node.all_input_nodes if aliases.keys[n] & mine]):
                 if node.target is not aten.copy_.default or node.args != (base, new) or touching != [base]:
                     return False

@@ -109,7 +109,7 @@ class StraightLine:
 
     def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
         self.lent = Lent()
-        self.lends = not all(traits_of(step.op).may_be_tried for step in steps)
+        self.lends = any(traits_of(step.op).may_keep for step in steps)
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
         dying, _ = dying_registers(steps)
@@ -123,8 +123,8 @@ class StraightLine:
         self._names[f"s{index}"] = tensor
 
     def _lines(self, index: int, step: Step, dying: Sequence[int], lent: frozenset[int]) -> list[str]:
-        keeps_nothing = traits_of(step.op).may_be_tried
-        function = _BINDINGS.get(step.op, step.op) if keeps_nothing else lending(step.op, self.lent, lent)
+        may_keep = traits_of(step.op).may_keep
+        function = lending(step.op, self.lent, lent) if may_keep else _BINDINGS.get(step.op, step.op)
         self._names[f"f{index}"] = function
         parts: list[str] = []
         for position, (declared, value) in enumerate(zip(step.op._schema.arguments, step.args, strict=True)):

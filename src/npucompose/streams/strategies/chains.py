@@ -2,8 +2,8 @@
 
 W. Kwon et al., "Nimble", NeurIPS 2020 (matching on the minimum equivalent graph gives the fewest synchronisations among
 all plans that keep every two independent kernels apart); R. Dilworth 1950 by matching on the closure (the fewest
-streams among those plans); and GE's own allocator as it is documented (matching on the edges as they are, a greedy
-merge by score), to compare with. Knows only numbers; loads no torch.
+streams among those plans); L. Ford, D. Fulkerson 1962 by matching on the edges as they are. Knows only numbers; loads
+no torch.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def fewest_streams(shape: Shape) -> Chains:
     return _follow(by_bits(closure, hopcroft_karp(shape.needed)))
 
 
-def paths_as_ge(shape: Shape) -> Chains:
-    """GE's chains: a matching on the direct edges, without reduction and without closure."""
-    return _follow(hopcroft_karp([list(dict.fromkeys(targets)) for targets in shape.then]))
+def fewest_paths(then: dag.Successors) -> Chains:
+    """As few chains along edges as there can be: a matching on the edges as they are, without reduction or closure."""
+    return _follow(hopcroft_karp([list(dict.fromkeys(targets)) for targets in then]))
 
 
 def _follow(partner: Sequence[int]) -> Chains:

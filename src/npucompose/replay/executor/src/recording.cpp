@@ -9,10 +9,11 @@
 namespace npucompose {
 namespace {
 
-// Torch's own, and the references that npucompose brings, keep nothing of what they are given.
+// Torch's own, and the references that npucompose brings, keep nothing of what they are given. A collective keeps it until
+// it is waited for, and who waits names it by the storage of its result: both are given what the recording has.
 bool is_of_others(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
-  for (const char* own : {"aten::", "prims::", "npu::", "air::"})
+  for (const char* own : {"aten::", "prims::", "npu::", "air::", "_c10d_functional::"})
     if (name.rfind(own, 0) == 0) return false;
   return true;
 }
