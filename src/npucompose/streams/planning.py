@@ -18,7 +18,7 @@ from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, 
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
-from npucompose.streams.assignment import candidates
+from npucompose.streams.assignment import plans
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
 from npucompose.streams.lifetime import keep_alive
@@ -273,14 +273,11 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         limits = explicit.cores(wanted, problem.model) if can.core_limits else {}
         return named(problem, labels, explicit.priorities(wanted), limits)
     limit = min(wanted.max_streams, can.max_streams)
-    chosen = candidates(
-        wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories, wanted.ge_policy
-    )
-    schedules = [schedule(problem, one.streams, one.ranked) for one in chosen]
+    found = plans(wanted.objective, problem.instance(limit), wanted.ge_policy)
     if not wanted.min_gain or _may_be_tried(wanted, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
-        schedules = [one for one in schedules if any(one.streams)] or schedules
-    best = min(schedules, key=lambda one: one.rank)
+        found = [one for one in found if any(one.streams)] or found
+    best = ScheduledPlan.from_timed(problem, min(found, key=lambda one: one.rank))
     return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
 
 

@@ -18,6 +18,7 @@ from npucompose.streams import dag, explicit
 from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.streams.strategies.instance import Instance, TimedPlan
 from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
@@ -101,6 +102,12 @@ class Problem:
             )
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
+    def instance(self, streams: int) -> Instance:
+        """In numbers alone, for plans on at most so many streams."""
+        return Instance(
+            then=self.then, work=self.work, streams=streams, model=self.model, factories=tuple(self.factories)
+        )
+
     @cached_property
     def serial_us(self) -> float:
         """All kernels one after the other."""
@@ -137,10 +144,11 @@ class ScheduledPlan:
     events: Pairs
     simulation: Simulation
 
-    @property
-    def rank(self) -> tuple[float, int, int]:
-        """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
-        return self.simulation.makespan, len(self.events), len(set(self.streams))
+    @classmethod
+    def from_timed(cls, problem: Problem, plan: TimedPlan) -> ScheduledPlan:
+        return cls(
+            problem=problem, streams=plan.streams, order=plan.order, events=plan.events, simulation=plan.simulation
+        )
 
 
 def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int]) -> ScheduledPlan:

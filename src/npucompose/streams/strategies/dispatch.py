@@ -1,7 +1,7 @@
 """Dispatch in simulated time: a stream that is free takes, of all kernels that may start now, the one that pays most.
 
-List scheduling (R. Graham, "Bounds on multiprocessing timing anomalies", 1969) in the time of the simulated device: what
-runs beside a kernel slows it down, and a kernel that would overbook the device loses urgency by the time that this
+List scheduling (R. Graham, "Bounds on multiprocessing timing anomalies", 1969) in the time of the simulated device:
+what runs beside a kernel slows it down, and a kernel that would overbook the device loses urgency by the time that this
 costs, so that kernels run side by side which want different things. The same idea on GPUs: the launch order by demand
 of A. Chen et al., "Opara: Exploiting Operator Parallelism for Expediting DNN Inference on GPUs", 2023.
 """
@@ -30,8 +30,8 @@ class Policy:
     most_booked: float = inf
     """A kernel that would book a resource more often than so waits, unless nothing runs."""
     feeding: float = 0.0
-    """Price of each microsecond until the kernel asks for the scarcest resource, as far as that lies idle: the short way
-    to the machine that has most to do comes first, as in S. Johnson's rule for two machines, 1954."""
+    """Price of each microsecond until the kernel asks for the scarcest resource, as far as that lies idle: the short
+    way to the machine that has most to do comes first, as in S. Johnson's rule for two machines, 1954."""
     event: float = 0.0
     """Price of each predecessor on another stream, in times of the device's event."""
 
@@ -56,8 +56,8 @@ def dispatch(
 def backward_and_forward(instance: Instance, policy: Policy) -> Dispatched:
     """Dispatched from the end first; how long before the end a kernel starts there is its urgency.
 
-    K. Li, R. Willis, "An iterative scheduling technique for resource-constrained project scheduling", 1992. The heaviest
-    path knows no queue for streams or cores; a schedule from the end does.
+    K. Li, R. Willis, "An iterative scheduling technique for resource-constrained project scheduling", 1992. The
+    heaviest path knows no queue for streams or cores; a schedule from the end does.
     """
     return dispatch(instance, policy, urgency=dispatch(instance.mirrored, policy).end[::-1])
 
@@ -81,9 +81,7 @@ class _Ready:
 
 
 class _Dispatch:
-    def __init__(
-        self, instance: Instance, policy: Policy, on: Sequence[int] | None, urgency: Sequence[float]
-    ) -> None:
+    def __init__(self, instance: Instance, policy: Policy, on: Sequence[int] | None, urgency: Sequence[float]) -> None:
         count, model = len(instance.work), instance.model
         self.instance, self.policy, self.on, self.urgency = instance, policy, on, urgency
         self.device, self.event_us = SharedDevice(instance.work, model), model.event_us

@@ -1,4 +1,4 @@
-"""What every strategy is given, what it answers with, and how an answer is judged. Knows only numbers; loads no torch."""
+"""What every strategy is given, what it answers with, and how an answer is judged. Knows only numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.streams import dag
-from npucompose.streams.events import fewest_events, in_runs
+from npucompose.streams.events import fewest_events, in_runs, merged_events
 from npucompose.streams.simulate import Resource, Simulation, Work, simulate
 from npucompose.vendor.devices import DeviceModel
 
@@ -121,6 +121,18 @@ class Instance:
         events = fewest_events(order, tidied.streams, self.edges)
         simulation = simulate(order, tidied.streams, events, self.work, self.model)
         return TimedPlan(streams=tidied.streams, order=order, events=events, simulation=simulation)
+
+    def with_fewer_events(self, plan: TimedPlan) -> TimedPlan:
+        """The same plan with events merged where that moves no kernel in time; itself where none can be."""
+        simulation = plan.simulation
+        times = simulation.start, simulation.end
+        merged = merged_events(plan.order, plan.streams, plan.events, times, self.model.event_us)
+        then = dag.successors(len(self.work), [*self.edges, *merged])
+        order = in_runs(plan.streams, then, plan.order)
+        events = fewest_events(order, plan.streams, merged)
+        again = simulate(order, plan.streams, events, self.work, self.model)
+        other = TimedPlan(streams=plan.streams, order=order, events=events, simulation=again)
+        return min(plan, other, key=lambda one: one.rank)
 
 
 def tidy(found: Assignment, instance: Instance) -> Assignment:
