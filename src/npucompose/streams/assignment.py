@@ -57,6 +57,8 @@ MATCHED = 4_000
 its chains lose to a dispatch (50,000 kernels: 11 of 13 seconds for twice the time)."""
 CLOSE = 1.002
 """A plan so near to what no plan beats is good enough."""
+KEPT = 4
+"""So many plans are handed on beside the best one, for whoever has wishes beside time."""
 MORE_EVENTS = 1.1
 """`makespan` may take so many times the events of the best plan that looks at no cores; `time` as many as it likes."""
 
@@ -92,7 +94,7 @@ def _improved(known: Sequence[TimedPlan], instance: Instance, any_events: bool) 
     best = min(found, key=lambda plan: plan.rank)
     if best.simulation.makespan > CLOSE * instance.least:
         best = relocated(instance, found, most)
-    return [instance.with_fewer_events(best), *found]
+    return [instance.with_fewer_events(best), *sorted(found, key=lambda plan: plan.rank)[:KEPT]]
 
 
 def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> list[TimedPlan]:

@@ -40,11 +40,15 @@ class ResultSizes(dict[fx.Node, tuple[float, float]]):
     def __missing__(self, node: fx.Node) -> tuple[float, float]:
         elements = nbytes = 0.0
         for tensor in _tensors(node):
-            # Not numel(): of a fake tensor it costs as much as all the rest.
-            count = math.prod([hint(size) for size in tensor.shape])
+            count = elements_of(tensor)
             elements += count
             nbytes += count * tensor.dtype.itemsize
         return self.setdefault(node, (elements, nbytes))
+
+
+def elements_of(tensor: torch.Tensor) -> float:
+    """Not numel(): of a fake tensor it costs as much as all the rest."""
+    return math.prod([hint(size) for size in tensor.shape])
 
 
 def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: ResultSizes) -> list[Work]:
