@@ -92,7 +92,7 @@ def _improved(known: Sequence[TimedPlan], instance: Instance, any_events: bool) 
     found = [plan for plan in known if len(plan.events) <= most]
     found += [plan for plan in _tried(known, basic, instance) if len(plan.events) <= most]
     best = min(found, key=lambda plan: plan.rank)
-    if best.simulation.makespan > CLOSE * instance.least:
+    if best.simulation.makespan > CLOSE * instance.least and not instance.communicates:
         best = relocated(instance, found, most)
     return [instance.with_fewer_events(best), *sorted(found, key=lambda plan: plan.rank)[:KEPT]]
 

@@ -14,7 +14,7 @@ from math import inf
 
 from attrs import define, field, frozen
 
-from npucompose.streams.simulate import SharedDevice
+from npucompose.streams.simulate import LINK, SharedDevice
 from npucompose.streams.strategies.instance import Assignment, Instance
 
 LOOKED_AT = 24
@@ -85,7 +85,14 @@ class _Dispatch:
         count, model = len(instance.work), instance.model
         self.instance, self.policy, self.on, self.urgency = instance, policy, on, urgency
         self.device, self.event_us = SharedDevice(instance.work, model), model.event_us
-        self.missing = [len(sources) for sources in instance.before]
+        self.missing = [
+            len(sources) + len(item.awaits) for sources, item in zip(instance.before, instance.work, strict=True)
+        ]
+        # {kernel on the link: those that await its end}.
+        self.awaiting: dict[int, list[int]] = {}
+        for index, item in enumerate(instance.work):
+            for sent in item.awaits:
+                self.awaiting.setdefault(sent, []).append(index)
         # One for all streams, or one for each where kernels have their streams.
         self.ready = [_Ready() for _ in range(instance.streams if on else 1)]
         self.free = list(range(instance.streams))
@@ -150,7 +157,8 @@ class _Dispatch:
             score = urgency[index] - policy.overbooking * wanted.us * (booked - 1.0)
             if feeding:
                 score -= feeding * self.instance.until_scarcest[index]
-            if score <= least or (booked > policy.most_booked and self.device.running) or not load.admits(wanted):
+            held = booked > policy.most_booked and self.device.running
+            if score <= least or held or not (wanted.link or load.admits(wanted)):
                 continue
             placed = self._place(index, streams)
             if placed is None:
@@ -183,21 +191,32 @@ class _Dispatch:
         self.free.remove(stream)
         self.stream_of[index], self.tail[stream] = stream, index
         self.order.append(index)
-        self.device.start(stream, index)
+        if not self.device.start(stream, index):
+            self._ended(stream, index)  # issued to the link, which leaves the stream free
 
     def _wait(self) -> None:
         """Until something ends, or can start."""
         if self.soonest < self.device.next_end:
             self.device.now = self.soonest
             return
-        released: list[int] = []
         for stream, index in self.device.finish():
-            self.end[index] = self.device.now
-            insort(self.free, stream)
-            for target in self.instance.then[index]:
-                self.missing[target] -= 1
-                if not self.missing[target]:
-                    released.append(target)
+            if stream == LINK:
+                self._reach(self.awaiting.get(index, ()))
+            else:
+                self._ended(stream, index)
+
+    def _ended(self, stream: int, index: int) -> None:
+        self.end[index] = self.device.now
+        insort(self.free, stream)
+        self._reach(self.instance.then[index])
+
+    def _reach(self, targets: Iterable[int]) -> None:
+        """One thing less that these kernels wait for."""
+        released: list[int] = []
+        for target in targets:
+            self.missing[target] -= 1
+            if not self.missing[target]:
+                released.append(target)
         self._release(released)
 
 

@@ -98,8 +98,15 @@ class Instance:
         return until
 
     @cached_property
+    def communicates(self) -> bool:
+        return any(item.link for item in self.work)
+
+    @cached_property
     def least(self) -> float:
-        """A time that no plan beats: the heaviest path, the streams' even share, the scarcest resource."""
+        """A time that no plan beats: the heaviest path, the streams' even share, the scarcest resource; 0 for a graph
+        that communicates, whose link takes no time of a stream."""
+        if self.communicates:
+            return 0.0
         path = max(self.urgency, default=0.0)
         return max(path, sum(self.us) / self.streams, *self._taken.values())
 
@@ -109,7 +116,11 @@ class Instance:
         last = len(self.work) - 1
         return Instance(
             then=[[last - source for source in sources] for sources in reversed(self.before)],
-            work=self.work[::-1],
+            # From the end on nothing is awaited beside what the edges say.
+            work=[
+                attrs.evolve(item, link=False, awaits=()) if item.link or item.awaits else item
+                for item in self.work[::-1]
+            ],
             streams=self.streams,
             model=attrs.evolve(self.model, stream_us=0.0),
         )
@@ -123,7 +134,12 @@ class Instance:
         return TimedPlan(streams=tidied.streams, order=order, events=events, simulation=simulation)
 
     def with_fewer_events(self, plan: TimedPlan) -> TimedPlan:
-        """The same plan with events merged where that moves no kernel in time; itself where none can be."""
+        """The same plan with events merged where that moves no kernel in time; itself where none can be.
+
+        A graph that communicates keeps its own: its collectives start when the link is free, not when they are issued.
+        """
+        if self.communicates:
+            return plan
         simulation = plan.simulation
         times = simulation.start, simulation.end
         merged = merged_events(plan.order, plan.streams, plan.events, times, self.model.event_us)
@@ -133,6 +149,11 @@ class Instance:
         again = simulate(order, plan.streams, events, self.work, self.model)
         other = TimedPlan(streams=plan.streams, order=order, events=events, simulation=again)
         return min(plan, other, key=lambda one: one.rank)
+
+
+def _without_link(item: Work) -> Work:
+    """From the end on a collective comes after who awaits it, so it takes a stream like any other kernel."""
+    return attrs.evolve(item, link=False, awaits=()) if item.link or item.awaits else item
 
 
 def tidy(found: Assignment, instance: Instance) -> Assignment:
