@@ -20,7 +20,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.sizes import as_bytes
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
-from npucompose.streams.assignment import candidates
+from npucompose.streams.assignment import candidates, plans
 from npucompose.streams.bounded import bounded, check_bound, is_over
 from npucompose.streams.contention import settled
 from npucompose.streams.emit import emit, strip
@@ -315,14 +315,12 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         return written if best is written.scheduled else _with_schedule(written, best)
     limit = min(wanted.max_streams, can.max_streams)
     free = _schedules(problem, limit)
-    if problem.communicates and wanted.objective == "makespan":
-        free += _schedules(problem, 1)  # the link works beside one stream, too
     free += _improved(free, wanted, can)
     schedules = bounded(problem, free)
     if not wanted.min_gain or _may_be_tried(problem, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
         schedules = [one for one in schedules if any(one.streams)] or schedules
-    best, fastest = (min(plans, key=lambda one: one.rank) for plans in (schedules, free))
+    best, fastest = (min(found, key=lambda one: one.rank) for found in (schedules, free))
     names = (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit)))
     return attrs.evolve(with_names(best, names, {}), costs_us=best.simulation.makespan - fastest.simulation.makespan)
 
@@ -334,9 +332,14 @@ def _with_schedule(written: NamedPlan, best: ScheduledPlan) -> NamedPlan:
 
 
 def _schedules(problem: Problem, limit: int) -> list[ScheduledPlan]:
-    wanted, work = problem.wanted, problem.work if limit > 1 else problem.work_in_a_row
-    chosen = candidates(wanted.objective, problem.then, work, limit, problem.model, problem.factories, wanted.ge_policy)
-    return [schedule(problem, one.streams, one.ranked) for one in chosen]
+    wanted = problem.wanted
+    timed = plans(wanted.objective, problem.instance(limit), wanted.ge_policy)
+    free = [ScheduledPlan.from_timed(problem, one) for one in timed]
+    if problem.communicates and wanted.objective in ("makespan", "time"):
+        # The link works beside one stream, too.
+        for one in candidates(wanted.objective, problem.instance(1)):
+            free.append(schedule(problem, one.streams, one.ranked))
+    return free
 
 
 BEST = 2
@@ -349,7 +352,7 @@ def _improved(schedules: Sequence[ScheduledPlan], wanted: Streams, can: Capabili
     Order is added where only time counts: the other objectives keep apart what nothing orders.
     """
     several = sorted((one for one in schedules if any(one.streams)), key=lambda one: one.rank)
-    order = wanted.objective == "makespan"
+    order = wanted.objective in ("makespan", "time")
     divide = wanted.split_cores and can.core_limits and wanted.objective != "ge"
     tried = [(one, settled(one, order=order, divide=divide, max_events=can.max_events)) for one in several[:BEST]]
     return [found for one, found in tried if found is not one]

@@ -23,7 +23,8 @@ from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured,
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.link import on_link
 from npucompose.streams.memory import Footprint, Life, footprint
-from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.streams.simulate import Work, simulate
+from npucompose.streams.strategies.instance import Instance, TimedPlan
 from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
@@ -148,6 +149,12 @@ class Problem:
             )
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
+    def instance(self, streams: int) -> Instance:
+        """In numbers alone, for plans on at most so many streams."""
+        return Instance(
+            then=self.then, work=self.work, streams=streams, model=self.model, factories=tuple(self.factories)
+        )
+
     @cached_property
     def lives(self) -> list[Life]:
         """What its kernels make; read off the graph as it is now."""
@@ -196,14 +203,10 @@ Pairs = Sequence[tuple[int, int]]
 
 
 @frozen(kw_only=True, eq=False, slots=False)
-class ScheduledPlan:
+class ScheduledPlan(TimedPlan):
     """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
 
     problem: Problem
-    streams: Sequence[int]
-    order: Sequence[int]
-    events: Pairs
-    simulation: Simulation
     limits: Mapping[int, Cores] = field(factory=dict[int, Cores])
     """Of the kernels that the plan gives a part of the cores."""
     added: Pairs = ()
@@ -222,10 +225,11 @@ class ScheduledPlan:
             return None
         return Cores(aicore=min(cores.aicore for cores in found), vectorcore=min(cores.vectorcore for cores in found))
 
-    @property
-    def rank(self) -> tuple[float, int, int]:
-        """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
-        return self.simulation.makespan, len(self.events), len(set(self.streams))
+    @classmethod
+    def from_timed(cls, problem: Problem, plan: TimedPlan) -> ScheduledPlan:
+        return cls(
+            problem=problem, streams=plan.streams, order=plan.order, events=plan.events, simulation=plan.simulation
+        )
 
     @cached_property
     def footprint(self) -> Footprint:

@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from math import inf, nan
+from typing import Literal
 
 import attrs
 from attrs import frozen
@@ -77,6 +78,9 @@ class Work:
         return math.ceil(self.tiles / cores) if self.tiles else 1 / cores
 
 
+Resource = Literal["cube", "vector", "bandwidth"]
+
+
 class Load:
     """What the kernels that run at one moment want of a device together, and how fast that lets each of them go."""
 
@@ -107,6 +111,24 @@ class Load:
         most = inf if work.gang else 1
         fits_cube = cube + min(most, work.cube) <= self.model.cube
         return fits_cube and vector + min(most, work.vector) <= self.model.vector
+
+    def booked_with(self, work: Work) -> float:
+        """How often the scarcest resource that a kernel needs would be taken if it started now; 1.0 where none is
+        taken more than once."""
+        model, most = self.model, 1.0
+        if work.cube and self.cube + work.cube > most * model.cube:
+            most = (self.cube + work.cube) / max(1, model.cube)
+        if work.vector and self.vector + work.vector > most * model.vector:
+            most = (self.vector + work.vector) / model.vector
+        return max(most, self.bandwidth + work.bandwidth) if work.bandwidth else most
+
+    def idle(self, resource: Resource) -> float:
+        """The share of a resource that nothing that runs wants."""
+        if resource == "bandwidth":
+            return max(0.0, 1.0 - self.bandwidth)
+        there = self.model.cube if resource == "cube" else self.model.vector
+        taken = self.cube if resource == "cube" else self.vector
+        return max(0.0, 1.0 - taken / there) if there else 0.0
 
     def shares(self) -> tuple[float, float, float]:
         """What there is of cube cores, vector cores and bandwidth for each that is wanted, at most 1."""
