@@ -38,6 +38,11 @@ def weight(rows: int, columns: int, seed: int) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / rows**0.5
 
 
+def world() -> Any:
+    """The group of all ranks."""
+    return dist.group.WORLD
+
+
 def tensor_parallel_mlp(rank: int) -> Forward:
     """Columns of the first weight and rows of the second on each rank; a gate beside it that needs nobody."""
     up = weight(WIDTH, 4 * WIDTH, 0).chunk(RANKS, 1)[rank]
@@ -45,7 +50,7 @@ def tensor_parallel_mlp(rank: int) -> Forward:
     gate = weight(WIDTH, WIDTH, 2)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        summed = functional.all_reduce(torch.relu(x @ up) @ down, "sum", dist.group.WORLD)
+        summed = functional.all_reduce(torch.relu(x @ up) @ down, "sum", world())
         return summed * torch.sigmoid(x @ gate)
 
     return forward
@@ -63,7 +68,7 @@ def tensor_parallel_attention(rank: int) -> Forward:
         query, key, value = heads(x @ q), heads(x @ k), heads(x @ v)
         weights = torch.softmax(query @ key.transpose(1, 2) / (WIDTH // HEADS) ** 0.5, -1)
         mixed = (weights @ value).transpose(0, 1).reshape(TOKENS, WIDTH // RANKS)
-        summed = functional.all_reduce(mixed @ out, "sum", dist.group.WORLD)
+        summed = functional.all_reduce(mixed @ out, "sum", world())
         return x + summed * torch.sigmoid(x @ gate)
 
     return forward
@@ -76,8 +81,8 @@ def expert_parallel_moe(rank: int) -> Forward:
     splits = [TOKENS // RANKS] * RANKS
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        sent = functional.all_to_all_single(x, splits, splits, dist.group.WORLD)
-        back = functional.all_to_all_single(torch.relu(sent @ up) @ down, splits, splits, dist.group.WORLD)
+        sent = functional.all_to_all_single(x, splits, splits, world())
+        back = functional.all_to_all_single(torch.relu(sent @ up) @ down, splits, splits, world())
         return back + torch.relu(x @ shared_up) @ shared_down
 
     return forward
@@ -88,10 +93,10 @@ def ranks_that_disagree(rank: int) -> Forward:
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if rank == 0:
-            summed = functional.all_reduce(x, "sum", dist.group.WORLD)
-            return functional.all_gather_tensor(summed, 0, dist.group.WORLD)
-        gathered = functional.all_gather_tensor(x, 0, dist.group.WORLD)
-        return functional.all_reduce(gathered, "sum", dist.group.WORLD)
+            summed = functional.all_reduce(x, "sum", world())
+            return functional.all_gather_tensor(summed, 0, world())
+        gathered = functional.all_gather_tensor(x, 0, world())
+        return functional.all_reduce(gathered, "sum", world())
 
     return forward
 
@@ -166,9 +171,7 @@ def refusal(forward: Forward) -> str:
 def on_rank(rank: int, store: str, times: int, into: str) -> None:
     """What each of the processes does."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", rank=rank, world_size=RANKS, store=dist.FileStore(f"{store}/ranks", RANKS), timeout=PATIENCE
-    )
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS, init_method=f"file://{store}/ranks", timeout=PATIENCE)
     with torch.no_grad():
         found: dict[str, Any] = {name: executed(make(rank), rank, times) for name, make in MODELS.items()}
         found["refused"] = refusal(ranks_that_disagree(rank))

@@ -68,8 +68,11 @@ class RankOrder:
     @classmethod
     def from_text(cls, text: str) -> RankOrder:
         calls = json.loads(text)
-        tuples = ("after", "awaits")
-        return cls(calls=tuple(Call(**{k: tuple(v) if k in tuples else v for k, v in call.items()}) for call in calls))
+        return cls(
+            calls=tuple(
+                Call(**{**call, "after": tuple(call["after"]), "awaits": tuple(call["awaits"])}) for call in calls
+            )
+        )
 
     @property
     def text(self) -> str:

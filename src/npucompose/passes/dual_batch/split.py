@@ -117,7 +117,7 @@ class _Writer:
         for node, call in self.region.calls.items():
             pair = tuple(self._half(node, call, which) for which in (0, 1))
             self.halves[node] = (pair[0], pair[1])
-        for node, call in reversed(self.region.calls.items()):
+        for node, call in reversed([*self.region.calls.items()]):
             if node.users and isinstance(call.result, Batch) and not self._is_replayed(node):
                 self._join(node, call.result)
             if not node.users:
@@ -151,7 +151,8 @@ class _Writer:
         """The arguments with the half's number of rows among the sizes; -1 stays."""
         target: Any = node.target
         at = next(i for i, argument in enumerate(target._schema.arguments) if argument.name == name)
-        sizes = list(node.args[at] if at < len(node.args) else node.kwargs[name])
+        given: Any = node.args[at] if at < len(node.args) else node.kwargs[name]
+        sizes = list(given)
         if sizes[batch.dim] != -1:
             sizes[batch.dim] = self.counts[which] * batch.rows
         return with_arguments(target, args, kwargs, {name: sizes})
