@@ -18,7 +18,7 @@ from npucompose.replay.gate import Refused, refused
 from npucompose.replay.interface import SeenCall, is_watched, note, watchers, watching
 from npucompose.replay.memory import arena
 from npucompose.replay.memory.arena import Arena, Turns
-from npucompose.replay.memory.placement import MemoryBlock, aligned, place
+from npucompose.streams.pool import MemoryBlock, aligned, place
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from npucompose.replay.memory import placement
-from npucompose.replay.memory.placement import ALIGNMENT, MemoryBlock, place
+from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
 
 
 def blocks(*given: tuple[int, int, int]) -> list[MemoryBlock]:

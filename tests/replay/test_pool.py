@@ -14,10 +14,10 @@ from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.arena import Memory
-from npucompose.replay.memory.placement import ALIGNMENT, MemoryBlock, place
 from npucompose.replay.memory.results import outputs_of
 from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Plan, Slot
+from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
 from tests.replay.capturing import traced
 from tests.replay.random_programs import programs
 

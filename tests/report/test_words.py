@@ -24,7 +24,6 @@ from npucompose.report import (
 )
 from npucompose.report.comparison import ComparedRun, render
 from npucompose.report.words import (
-    as_bytes,
     as_count,
     as_time,
     contract_words,
@@ -43,6 +42,7 @@ from npucompose.results.measured import CallStatistics, Numerics
 from npucompose.results.record import StreamFacts
 from npucompose.results.sinking import Explanation
 from npucompose.results.streams import TrialVerdict as Weighed
+from npucompose.schema.sizes import as_bytes
 
 
 @pytest.mark.parametrize(

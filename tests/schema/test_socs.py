@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from npucompose.errors import ConfigError
@@ -62,10 +63,20 @@ def test_a_plan_is_simulated_on_the_cores_and_the_clock_of_the_soc() -> None:
     assert (small.name, small.cube, small.vector) == ("Ascend910B4, nominal", 20, 40)
     assert small.cube_gflops == pytest.approx(ATLAS_A2.cube_gflops * 1500 / 1850)
     assert device_of(DEFAULT).model().cube_gflops == ATLAS_A2.cube_gflops
+    assert (small.l2_bytes, small.l2_gbytes_s) == (96 * 2**20, pytest.approx(7000 * 1500 / 1850 * 20 / 24))
+    assert device_of(DEFAULT).model() == attrs.evolve(ATLAS_A2, name=f"{DEFAULT}, nominal")
     alike = device_of("Ascend910A").model()
     assert (alike.cube, alike.vector) == (0, 32), "one kind of core computes everything"
     assert alike.lacks(32, 32) is None
     assert alike.lacks(33, 1) == "Ascend910A, nominal has 32 cores of one kind"
+
+
+@pytest.mark.parametrize(
+    ("name", "gbytes_s"),
+    [("Ascend910B1", 1600), ("Ascend310P3", 204), ("Ascend310B4", 25.6), ("Ascend950DT_9591", 4000)],
+)
+def test_memory_is_as_fast_as_a_document_says_or_as_an_atlas_a2_s(name: str, gbytes_s: float) -> None:
+    assert device_of(name).model().gbytes_s == gbytes_s
 
 
 @pytest.mark.parametrize(("aicore", "vectorcore", "fits"), [(20, 40, True), (21, 40, False), (20, 41, False)])

@@ -231,8 +231,12 @@ def test_each_tracker_is_an_extra_of_its_own_name() -> None:
 
 def test_the_nominal_devices_are_those_that_predictions_were_made_with() -> None:
     """Figures of a device move every prediction: a change is reviewed here, and with the golden plans."""
-    assert attrs.astuple(ATLAS_A2) == ("Atlas A2, nominal", 24, 48, 2.0, 2.0, 2.0, 13_000.0, 200.0, 1600.0, None)
-    assert attrs.astuple(cpu(6)) == ("CPU with 6 cores, nominal", 0, 6, 0.1, 0.1, 2.0, 60.0, 4.0, 20.0, 5.0)
+    cores, latencies, rates = (24, 48), (2.0, 2.0, 2.0), (13_000.0, 200.0, 1600.0)
+    l2 = (192 * 2**20, 7000.0)
+    assert attrs.astuple(ATLAS_A2) == ("Atlas A2, nominal", *cores, *latencies, *rates, *l2, 2, None)
+    assert attrs.astuple(cpu(6)) == (
+        "CPU with 6 cores, nominal", 0, 6, 0.1, 0.1, 2.0, 60.0, 4.0, 20.0, 0.0, 0.0, None, 5.0,
+    )  # fmt: skip
 
 
 def test_a_calibration_replaces_the_figures_that_it_has() -> None:

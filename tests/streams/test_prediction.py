@@ -9,8 +9,9 @@ from torch import fx
 
 from npucompose.results.streams import StreamEvent, TrialRequest
 from npucompose.schema.streams import Cores, Streams
+from npucompose.streams.memory import Life
 from npucompose.streams.planning import NamedPlan, named, with_names
-from npucompose.streams.problem import Life, Problem, _changes, _living, _peak, lives_of, predicted, schedule
+from npucompose.streams.problem import Problem, _changes, _living, lives_of, predicted, schedule
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2, Calibration
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, traced
@@ -115,7 +116,6 @@ def test_what_covers_a_time_is_summed_up(
     spans: list[tuple[float, float, float]], changes: list[tuple[float, float]]
 ) -> None:
     assert _changes(spans) == changes
-    assert _peak(changes) == max([int(amount) for _, amount in changes], default=0)
 
 
 def test_a_result_lives_until_its_last_reader_is_done_or_to_the_end() -> None:
@@ -144,20 +144,20 @@ def test_lives_are_those_of_memory_whoever_names_it() -> None:
     ]
 
 
-def test_of_several_results_one_that_is_returned_lives_to_the_end() -> None:
+def test_several_results_of_one_kernel_live_by_themselves() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values, places = x.max(0)
         return places, values.neg()
 
     lives = lives_of(problem_of(traced(function, X), [1.0, 1.0]))
-    assert [(life.made_by, life.readers) for life in lives] == [(0, None), (1, None)]
+    assert [(life.made_by, life.nbytes, life.readers) for life in lives] == [(0, 16, [1]), (0, 32, None), (1, 16, None)]
 
     def other(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values, places = x.max(0)
         return values, places.neg()
 
     lives = lives_of(problem_of(traced(other, X), [1.0, 1.0]))
-    assert [(life.made_by, life.readers) for life in lives] == [(0, None), (1, None)]
+    assert [(life.made_by, life.nbytes, life.readers) for life in lives] == [(0, 16, None), (0, 32, [1]), (1, 32, None)]
 
 
 def test_a_found_plan_counts_who_leaves_who_moves_and_what_it_gains() -> None:
@@ -232,8 +232,7 @@ def test_predicting_asks_only_for_what_was_kept() -> None:
     module = traced(mm_abs_sub, X)
     problem = problem_of(module, [1.0] * 4)
     found = named(problem, ["default"] * 4, {})
-    lives = lives_of(problem)
-    expected = predicted(found.scheduled, found.stream_names, lives)
+    expected = predicted(found.scheduled, found.stream_names)
     decision = found.decision(applied=True, why="")
     for node in reversed([n for n in module.graph.nodes if n.op != "placeholder"]):
         module.graph.erase_node(node)

@@ -96,7 +96,7 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
     plan = _tried(plan, recorded)
     if recorded and plan.applied:
         why = "; ".join(dict.fromkeys(r["why_threads"] for r in recorded if r["why_threads"]))
-        plan = attrs.evolve(plan, threads=max(r["threads"] for r in recorded), why_threads=why)
+        plan = attrs.evolve(plan, threads=max(r["threads"] for r in recorded), why_threads=why, **_pools(recorded))
     times = list(facts.get("benchmark", {}).get("stream_times", {}).values())
     if not times:
         return plan
@@ -108,6 +108,13 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
         measured_serial_us=sum(one["serial_us"] for one in times),
         prediction_error=plan.predicted_us / took - 1 if comparable and plan.predicted_us is not None else None,
     )
+
+
+def _pools(recorded: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What the recordings take, and would take on one stream, added up; {} where one does not know."""
+    names = ("pool_bytes", "one_stream_pool_bytes")
+    known = all(r.get(name) is not None for r in recorded for name in names)
+    return {name: sum(r[name] for r in recorded) for name in names} if known else {}
 
 
 def _tried(plan: StreamFacts, recorded: Sequence[Mapping[str, Any]]) -> StreamFacts:

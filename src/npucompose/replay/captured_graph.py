@@ -26,12 +26,13 @@ from npucompose.replay.executor.native import Call, Native, NativeFront
 from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
-from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words
+from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words, pool_bytes, within
 from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Root, ViewOfInput, Workers, lent_inputs
 from npucompose.results.streams import TrialVerdict
+from npucompose.schema.sizes import MemoryBound
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class How(TypedDict, total=False):
     workers: Workers | None
     arena: Arena | None
     trial: PlanTrial | None
+    max_memory: MemoryBound | None
 
 
 class CapturedGraph:
@@ -70,6 +72,7 @@ class CapturedGraph:
         arena: Arena,
         trial: PlanTrial | None = None,
         before: Mapping[int, torch.Tensor] | None = None,
+        max_memory: MemoryBound | None = None,
     ) -> None:
         self.plan = plan
         self.workers = workers
@@ -79,13 +82,17 @@ class CapturedGraph:
         self.shares_inputs = bool(shared)
         """Whether some inputs overlapped: the plan took that for granted."""
         self.how: How = {"static": static, "executor": executors.wanted, "clone_output": clone_output}
-        self.how |= {"workers": workers, "arena": arena}
+        self.how |= {"workers": workers, "arena": arena, "max_memory": max_memory}
         arena = arena.joined(executors.extension)
         assert arena.turns is not None
-        way = executors.way(plan, *executors.threads(plan, workers, shared), workers, arena)
+        threads, why = executors.threads(plan, workers, shared)
+        streams_only = False
+        if max_memory is not None:
+            threads, why, streams_only = within(max_memory, plan, threads, why)
+        way = executors.way(plan, threads, why, workers, arena)
         self.verdict: TrialVerdict | None = None
         """What came of the trial of the streams; None where none was asked for."""
-        if trial is not None:
+        if trial is not None and not streams_only:
             way, self.verdict = trial.judged(
                 plan,
                 way,
@@ -136,8 +143,9 @@ class CapturedGraph:
         `static` inputs (parameters, buffers) are used in place and their address belongs to the signature. Streams that
         the graph names run on `workers` where the native replayer can; by default on every core of this process. What
         is computed in between lies in `arena`: recordings with one arena use the same memory and replay one at a time.
-        With `trial` the streams are kept where they are faster than one.
-        Raises CaptureError, naming the operator and the model's line, for what cannot be replayed.
+        With `trial` the streams are kept where they are faster than one, with `max_memory` where they take no more.
+        Raises CaptureError, naming the operator and the model's line, for what cannot be replayed, and where even one
+        stream takes more than `max_memory`.
         """
         return cls._captured(
             lambda one_thread: (recorder.record(graph_module, inputs, one_thread), None), graph_module, inputs, **how
@@ -176,6 +184,7 @@ class CapturedGraph:
         workers: Workers | None = None,
         arena: Arena | None = None,
         trial: PlanTrial | None = None,
+        max_memory: MemoryBound | None = None,
     ) -> tuple[CapturedGraph, Any]:
         begin = time.perf_counter()
         workers = workers or Workers()
@@ -198,6 +207,7 @@ class CapturedGraph:
                     arena=arena or Arena(),
                     trial=trial,
                     before=before,
+                    max_memory=max_memory,
                 )
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured, results
@@ -252,6 +262,7 @@ class CapturedGraph:
             "views_resolved": self.plan.views_resolved,
             "constants": self.plan.constants,
             "pool_bytes": placement.pool_bytes,
+            "one_stream_pool_bytes": placement.pool_bytes if self.threads is None else pool_bytes(self.plan, None),
             "slabs": [(slab.number, slab.nbytes) for slab in self.memory.slabs],
             "unplanned_bytes": placement.unplanned_bytes,
             "live_bytes": placement.live_bytes,

@@ -20,8 +20,9 @@ from attrs import field, frozen
 from rich.table import Table
 from rich.text import Text
 
-from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_bytes, as_time
+from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
 from npucompose.results.record import CHOICES, MEASURED, Figures, Status
+from npucompose.schema.sizes import as_bytes
 
 FRONT = "front"
 """The column that marks runs no other run beats, and what stands in it."""

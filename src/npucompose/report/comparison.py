@@ -32,10 +32,11 @@ from npucompose.report.compare import (
     timed,
 )
 from npucompose.report.pictures import Dot, scatter
-from npucompose.report.words import STATUS_WORDS, as_bytes, as_count, as_time, written
+from npucompose.report.words import STATUS_WORDS, as_count, as_time, written
 from npucompose.results.effective import origin
 from npucompose.results.measured import Numerics
 from npucompose.results.record import CHOICES, MEASURED, Figures, Report, choice_name
+from npucompose.schema.sizes import as_bytes
 from npucompose.table.structure import facts_of, flat
 
 CUT = 60

@@ -17,7 +17,6 @@ from airflow_free.store import write_atomically
 from npucompose.report import pictures
 from npucompose.report.words import (
     TITLES,
-    as_bytes,
     as_count,
     as_time,
     is_wrong,
@@ -42,6 +41,7 @@ from npucompose.results.effective import COMMAND_LINE, origin
 from npucompose.results.graphs import rules_together
 from npucompose.results.record import Figures, Report
 from npucompose.results.streams import Timelines
+from npucompose.schema.sizes import as_bytes
 from npucompose.table.structure import facts_of, flat
 
 FILE_NAME = "report.html"

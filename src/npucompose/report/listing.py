@@ -14,7 +14,7 @@ from npucompose.compose.conf import WITHOUT_YAML, files_of, registry_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown, visible
 from npucompose.registry import OURS, Registry
-from npucompose.report.words import as_bytes
+from npucompose.schema.sizes import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
 from npucompose.vendor.option_specs import OptionSpec, shown

@@ -11,8 +11,9 @@ from typing import Any
 
 from attrs import frozen
 
-from npucompose.report.words import as_bytes, as_count, as_time
+from npucompose.report.words import as_count, as_time
 from npucompose.results.streams import Timeline, Timelines
+from npucompose.schema.sizes import as_bytes
 
 Drawing = dict[str, Any]
 """What one macro draws; boxes are (x, y, width, height, class[, title])."""

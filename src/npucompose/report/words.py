@@ -21,6 +21,7 @@ from npucompose.results.measured import (
 )
 from npucompose.results.record import Report, Status, StreamFacts
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
+from npucompose.schema.sizes import as_bytes
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STATUS_WORDS: Mapping[Status, str] = {
@@ -112,19 +113,10 @@ def as_time(microseconds: float) -> str:
     return f"{microseconds / 1e6:.2f} s"
 
 
-def as_bytes(number: int) -> str:
-    """`as_bytes(9421)` is `9.2 KiB`."""
-    value = float(number)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
 def stream_words(plan: StreamFacts) -> list[str]:
-    """How the streams were executed and what was measured: `executed on 2 threads`, `measured 2.5 ms of 5.0 ms`."""
-    words: list[str] = []
+    """What a plan needs, how it was executed, what was measured: `pool 9.2 KiB, on one stream 8.0 KiB`, `executed on 2
+    threads`, `measured 2.5 ms of 5.0 ms`."""
+    words = list(_lengthened(plan))
     if plan.threads is not None:
         why = f": {plan.why_threads}" if plan.why_threads else ""
         words.append(f"executed on {as_count(plan.threads, 'thread')}{why}")
@@ -133,6 +125,14 @@ def stream_words(plan: StreamFacts) -> list[str]:
     if plan.prediction_error is not None:
         words.append(f"prediction off by {plan.prediction_error:+.1%}")
     return words
+
+
+def _lengthened(plan: StreamFacts) -> Iterator[str]:
+    """What streams cost in memory: as it was placed, where somebody placed it, else as it is predicted."""
+    places = ("pool", plan.pool_bytes, plan.one_stream_pool_bytes)
+    what, taken, alone = places if plan.pool_bytes is not None else ("at most", plan.peak_bytes, plan.serial_peak_bytes)
+    if taken is not None and alone is not None and taken != alone:
+        yield f"{what} {as_bytes(taken)}, on one stream {as_bytes(alone)}"
 
 
 def plan_words(plan: StreamFacts) -> str:

@@ -99,7 +99,13 @@ class StreamFacts:
     busy: Mapping[str, float] = field(factory=dict[str, float])
     """{stream: share of predicted_us in which it works}."""
     peak_bytes: int | None = None
+    """Predicted: the most bytes of intermediate results that may be alive at once, however long each kernel takes."""
     serial_peak_bytes: int | None = None
+    """The same on one stream."""
+    pool_bytes: int | None = None
+    """What the recordings of the plan do take for them; None where nobody places memory."""
+    one_stream_pool_bytes: int | None = None
+    """What the same recordings would take on one stream."""
     trials: tuple[TrialVerdict, ...] = ()
     """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
     threads: int | None = None

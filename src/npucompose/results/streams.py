@@ -79,7 +79,8 @@ class Prediction:
     busy: Mapping[str, float] = field(factory=dict[str, float])
     """{stream: share of plan_us in which it works}."""
     peak_bytes: int = 0
-    """Most bytes of intermediate results that live at once."""
+    """Most bytes of intermediate results that may be alive at once, however long each kernel takes; what the graph
+    reads and returns is not counted."""
     serial_peak_bytes: int = 0
 
     @property
@@ -145,12 +146,14 @@ class Decision:
     """Every order that the kernels need was proven to be kept."""
     trial: TrialRequest | None = None
     """Set where the capture has the last word: `applied` says only that the plan stands in the graph."""
+    max_memory: str | None = None
+    """What `streams.max_memory` was; a capture that places memory keeps to it."""
     predict: Callable[[], tuple[Prediction, Timeline]] | None = None
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has its prediction: it may outlive the graph or leave the process (npugraph_ex pickles its graph)."""
-        return _decided, (self.applied, self.why, self.validated, self.trial, self._predicted)
+        return _decided, (self.applied, self.why, self.validated, self.trial, self.max_memory, self._predicted)
 
     @cached_property
     def _predicted(self) -> tuple[Prediction, Timeline] | None:
@@ -166,7 +169,12 @@ class Decision:
 
 
 def _decided(
-    applied: bool, why: str, validated: bool, trial: TrialRequest | None, predicted: tuple[Prediction, Timeline] | None
+    applied: bool,
+    why: str,
+    validated: bool,
+    trial: TrialRequest | None,
+    max_memory: str | None,
+    predicted: tuple[Prediction, Timeline] | None,
 ) -> Decision:
     predict = (lambda: predicted) if predicted else None
-    return Decision(applied=applied, why=why, validated=validated, trial=trial, predict=predict)
+    return Decision(applied=applied, why=why, validated=validated, trial=trial, max_memory=max_memory, predict=predict)

@@ -9,6 +9,7 @@ from typing import Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError
+from npucompose.schema.sizes import MemoryBound
 from npucompose.table.options import NAME, option
 from npucompose.vendor.devices import Calibration
 
@@ -144,6 +145,11 @@ class Streams:
         le=1e9,
     )
     max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
+    max_memory: str | None = option(
+        None,
+        "at most so much memory for the intermediate results of a graph, and time is traded for it: a size (512MiB) or "
+        "a multiple of what one stream takes (1.2x); null: as much as the plan needs",
+    )
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")
     edges: tuple[ExtraEdge, ...] = option(factory=tuple, doc="extra order between nodes")
     on_no_match: Literal["error", "warn"] = option("error", "when an entry finds no node")
@@ -161,8 +167,19 @@ class Streams:
             )
         if self.kind == "none" and (self.plan or self.edges):
             raise ValueError("'kind: none' follows no plan: remove 'plan' and 'edges', or say 'kind: explicit'")
+        if self.kind == "none" and self.max_memory is not None:
+            raise ValueError("'kind: none' plans nothing: remove 'max_memory', or say 'kind: auto'")
         if self.kind == "explicit" and not (self.plan or self.edges):
             raise ValueError("'kind: explicit' needs entries in 'plan' or 'edges'")
+        try:
+            _ = self.memory_bound
+        except ValueError as error:
+            raise ValueError(f"'max_memory' {error}") from None
+
+    @property
+    def memory_bound(self) -> MemoryBound | None:
+        """What `max_memory` says."""
+        return None if self.max_memory is None else MemoryBound.from_text(self.max_memory)
 
 
 REGEX = "re:"

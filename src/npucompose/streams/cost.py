@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 
 import torch
+from attrs import frozen
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
@@ -16,10 +17,21 @@ from npucompose.streams.execute import ExampleInputs, Execution, hint, isolated_
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import DeviceModel
 
-_CONTRACTIONS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
+_CONTRACTIONS = {
+    "mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1, "_int_mm": 0, "_scaled_mm": 0,
+    "npu_quant_matmul": 0, "npu_weight_quant_batchmatmul": 0,
+}  # fmt: skip
 """{operator: position of the left matrix, whose last dimension is summed over}"""
-_CUBE_TILE, _VECTOR_TILE = 128 * 128, 4096
-"""Elements of the result that one core is given: a kernel with fewer leaves cores to others."""
+_MIXED = (
+    "_scaled_mm", "npu_quant_matmul", "npu_weight_quant_batchmatmul", "_scaled_dot_product", "npu_fusion_attention",
+    "npu_prompt_flash_attention", "npu_incre_flash_attention", "npu_fused_infer_attention_score",
+)  # fmt: skip
+"""Beginnings of the names of kernels that need cube and vector cores: products of quantised matrices and attention
+(cann-recipes-infer, multi_stream_principles.md, 2.1.1)."""
+_CPU = "_for_cpu"
+"""How the name of a CPU's attention ends."""
+_CUBE_TILE, _VECTOR_TILE = 128, 4096
+"""Rows and columns, and elements, of the result that one core is given: a kernel with fewer leaves cores to others."""
 
 
 class ResultSizes(dict[fx.Node, tuple[float, float]]):
@@ -27,61 +39,171 @@ class ResultSizes(dict[fx.Node, tuple[float, float]]):
 
     def __missing__(self, node: fx.Node) -> tuple[float, float]:
         elements = nbytes = 0.0
-        value = node.meta.get("val")
-        for tensor in (value,) if isinstance(value, torch.Tensor) else effects.tensors_in(value):
-            # Not numel(): of a fake tensor it costs as much as all the rest.
-            count = math.prod([hint(size) for size in tensor.shape])
+        for tensor in _tensors(node):
+            count = elements_of(tensor)
             elements += count
             nbytes += count * tensor.dtype.itemsize
         return self.setdefault(node, (elements, nbytes))
+
+
+def elements_of(tensor: torch.Tensor) -> float:
+    """Not numel(): of a fake tensor it costs as much as all the rest."""
+    return math.prod([hint(size) for size in tensor.shape])
 
 
 def roofline(kernels: Sequence[fx.Node], model: DeviceModel, sizes: ResultSizes) -> list[Work]:
     """The work of each kernel on a device: launch, then the longer of its arithmetic and its memory traffic.
 
     A matrix product fills cube cores (vector cores where there are none), everything else vector cores, as many as its
-    result has tiles. On a CPU a kernel of a stream runs on one core; without streams torch may spread it over several.
+    result has tiles; a mixed kernel fills both. Its cores divide the arithmetic, not the launch and not the traffic.
+    What the last `l2_bytes` of traffic read or wrote comes from L2, in the order of `kernels`, nothing being there when
+    the graph begins. On a CPU a kernel of a
+    stream runs on one core; without streams torch may spread it over several.
     """
-    return [_estimated(kernel, model, sizes) for kernel in kernels]
+    traffic = _Traffic(kernels, model, sizes)
+    return [_estimated(kernel, model, sizes, traffic) for kernel in kernels]
 
 
-def _estimated(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes) -> Work:
-    made, made_bytes = sizes[kernel]
-    inputs = [sizes[source] for source in kernel.all_input_nodes]
-    read, read_bytes = sum(elements for elements, _ in inputs), sum(nbytes for _, nbytes in inputs)
-    flops = _flops(kernel, made)
-    is_cube = flops is not None
-    cores, tile, rate = (
-        (model.cube, _CUBE_TILE, model.cube_gflops) if is_cube else (model.vector, _VECTOR_TILE, model.vector_gflops)
-    )
-    gang = effects.is_collective(kernel)
-    used = 1
-    if model.cube:
-        used = cores if gang else max(1, min(cores, math.ceil(max(made, 1 if is_cube else read) / tile)))
-    memory_us = (made_bytes + read_bytes) / (model.gbytes_s * 1e3)
-    busy_us = max((flops if flops is not None else max(made, read)) / (used * rate * 1e3), memory_us)
+class _Traffic:
+    """Bytes that kernels move, one after the other, and which of them are still in L2."""
+
+    def __init__(self, kernels: Sequence[fx.Node], model: DeviceModel, sizes: ResultSizes) -> None:
+        self.kernels, self.model, self.sizes = set(kernels), model, sizes
+        self.moved = 0.0
+        # {what made a tensor: where its last use began in the traffic}.
+        self.used: dict[fx.Node, float] = {}
+
+    def of(self, kernel: fx.Node) -> tuple[float, float]:
+        """(µs of memory, µs of L2) that the kernel's bytes take."""
+        begun, far, near = self.moved, 0.0, 0.0
+        for source in kernel.all_input_nodes:
+            nbytes = self.sizes[source][1]
+            if begun - self.used.get(self._maker(source), -math.inf) <= self.model.l2_bytes:
+                near += nbytes
+            else:
+                far += nbytes
+            self._use(self._maker(source), nbytes)
+        made = self.sizes[kernel][1]
+        self._use(kernel, made)
+        l2_us = near / (self.model.l2_gbytes_s * 1e3) if self.model.l2_gbytes_s else 0.0
+        return (far + made) / (self.model.gbytes_s * 1e3), l2_us
+
+    def _use(self, maker: fx.Node, nbytes: float) -> None:
+        if self.model.l2_gbytes_s:
+            self.used[maker] = self.moved
+            self.moved += nbytes
+
+    def _maker(self, node: fx.Node) -> fx.Node:
+        """The kernel or the input that a view is of."""
+        while node not in self.kernels and node.all_input_nodes:
+            node = node.all_input_nodes[0]
+        return node
+
+
+@frozen
+class _Arithmetic:
+    """What the cores do of a kernel."""
+
+    us: float
+    """On one core; all tiles together."""
+    tiles: int
+    product: bool
+    mixed: bool = False
+
+
+def _estimated(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes, traffic: _Traffic) -> Work:
+    needs = _arithmetic(kernel, model, sizes)
+    cube, vector = _cores(kernel, needs, model)
+    on_cube = needs.product and bool(cube)
+    rounds = math.ceil(needs.tiles / cube) / needs.tiles if on_cube else 1 / vector
+    divided = needs.us * rounds
+    memory_us, l2_us = traffic.of(kernel)
+    busy_us = max(divided, memory_us + l2_us)
     us = model.launch_us + busy_us
-    on_cube = is_cube and bool(model.cube)
     threads = min(torch.get_num_threads(), model.vector)
     spread = None if model.fork_us is None else min(us, model.fork_us + model.launch_us + busy_us / threads)
     return Work(
         us=us,
         in_a_row_us=spread,
-        cube=used if on_cube else 0,
-        vector=0 if on_cube else used,
+        cube=cube,
+        vector=vector,
         bandwidth=memory_us / us if us else 0.0,
-        gang=gang and bool(model.cube),
+        gang=bool(model.cube) and effects.is_collective(kernel),
+        fixed_us=model.launch_us,
+        divided_us=divided,
+        tiles=needs.tiles if on_cube else 0,
     )
+
+
+def _cores(kernel: fx.Node, needs: _Arithmetic, model: DeviceModel) -> tuple[int, int]:
+    """(cube, vector) cores that a kernel fills; one where cores are threads, all of them for a collective."""
+    if not model.cube:
+        return 0, 1
+    if effects.is_collective(kernel):
+        return 0, model.vector
+    used = min(model.cube if needs.product else model.vector, needs.tiles)
+    if not needs.mixed:
+        return (used, 0) if needs.product else (0, used)
+    cube = used if needs.product else math.ceil(used * model.cube / model.vector)
+    return cube, max(1, cube * model.vector // model.cube)
+
+
+def _arithmetic(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes) -> _Arithmetic:
+    made, made_bytes = sizes[kernel]
+    inputs = [sizes[source] for source in kernel.all_input_nodes]
+    read, read_bytes = sum(elements for elements, _ in inputs), sum(nbytes for _, nbytes in inputs)
+    mixed = bool(model.cube) and _name(kernel).startswith(_MIXED)
+    flops = _flops(kernel, made)
+    if flops is None:
+        count = max(made, read)
+        operations = max(count, max(made_bytes, read_bytes) / model.word_bytes) if model.word_bytes else count
+        tiles = max(1, math.ceil(count / _VECTOR_TILE))
+        return _Arithmetic(operations / (model.vector_gflops * 1e3), tiles, product=False, mixed=mixed)
+    rate = model.cube_gflops * _product_speed(kernel, model) * 1e3
+    tiles = _tiles(kernel, made) if not mixed else max(_tiles(kernel, made), math.ceil(read / _VECTOR_TILE))
+    return _Arithmetic(flops / rate, tiles, product=True, mixed=mixed)
+
+
+def _product_speed(kernel: fx.Node, model: DeviceModel) -> float:
+    """Of matrices of this width, 1.0 those of `word_bytes`: a product of half the width is twice as fast (DtypeMKN in
+    platform_config), one of twice the width four times as slow (FP32 against FP16 of an Atlas A2: 94 and 376 TFLOPS).
+    """
+    left = next((value for source in kernel.all_input_nodes for value in _tensors(source)), None)
+    if model.word_bytes is None or left is None:
+        return 1.0
+    narrower = model.word_bytes / left.dtype.itemsize
+    return narrower if narrower >= 1 else narrower**2
+
+
+def _tiles(kernel: fx.Node, made: float) -> int:
+    """Parts of a product's result; where rows and columns are no dimensions of it, as many as it has elements for."""
+    shape = next((value.shape for value in _tensors(kernel)), ())
+    if _name(kernel) not in _CONTRACTIONS or not shape:
+        return max(1, math.ceil(made / _CUBE_TILE**2))
+    rows, columns = (hint(shape[-2]), hint(shape[-1])) if len(shape) > 1 else (hint(shape[-1]), 1.0)
+    batches = math.prod(hint(size) for size in shape[:-2])
+    return max(1, round(batches * math.ceil(rows / _CUBE_TILE) * math.ceil(columns / _CUBE_TILE)))
+
+
+def _tensors(node: fx.Node) -> Sequence[torch.Tensor]:
+    value = node.meta.get("val")
+    return (value,) if isinstance(value, torch.Tensor) else tuple(effects.tensors_in(value))
+
+
+def _name(kernel: fx.Node) -> str:
+    return getattr(getattr(kernel.target, "overloadpacket", None), "__name__", "")
 
 
 def _flops(kernel: fx.Node, made: float) -> float | None:
     """Of a matrix product, a convolution or an attention, by torch's own formulas; None for everything else."""
-    packet = getattr(kernel.target, "overloadpacket", None)
-    name = getattr(packet, "__name__", "")
+    name = _name(kernel)
     if name in _CONTRACTIONS and len(kernel.args) > _CONTRACTIONS[name]:
         left = kernel.args[_CONTRACTIONS[name]]
         value = left.meta.get("val") if isinstance(left, fx.Node) else None
         return 2 * made * hint(value.shape[-1]) if isinstance(value, torch.Tensor) else None
+    packet = getattr(kernel.target, "overloadpacket", None)
+    if name.endswith(_CPU):  # it has no formula of its own
+        packet = getattr(torch.ops.aten, name.removesuffix(_CPU), None)
     formula = flop_registry.get(packet)
     if formula is None:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
 from attrs import frozen
 from torch import fx
 
@@ -16,13 +17,15 @@ from npucompose.graphs import is_planned
 from npucompose.graphs.effects import priorities, stream_labels
 from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.sizes import as_bytes
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
 from npucompose.streams.assignment import candidates
+from npucompose.streams.bounded import bounded, check_bound, is_over
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
 from npucompose.streams.lifetime import keep_alive
-from npucompose.streams.problem import Problem, ScheduledPlan, lives_of, predicted, schedule
+from npucompose.streams.problem import Problem, ScheduledPlan, predicted, schedule
 from npucompose.streams.timing import issued_before
 from npucompose.streams.validation import check_streams, validate
 
@@ -34,6 +37,8 @@ class NamedPlan:
     plan: StreamAssignment
     scheduled: ScheduledPlan
     stream_names: Sequence[str]
+    costs_us: float = 0.0
+    """What keeping to `streams.max_memory` costs of the predicted time."""
 
     @property
     def aside(self) -> int:
@@ -55,14 +60,15 @@ class NamedPlan:
     def decision(
         self, *, applied: bool, why: str, validated: bool = True, trial: TrialRequest | None = None
     ) -> Decision:
-        # What has to be read off the graph is read now: later passes may rewrite it.
-        lives = lives_of(self.scheduled.problem)
+        problem = self.scheduled.problem
+        _ = problem.lives  # what has to be read off the graph is read now: later passes may rewrite it
         return Decision(
             applied=applied,
             why=why,
             validated=validated,
             trial=trial,
-            predict=lambda: predicted(self.scheduled, self.stream_names, lives),
+            max_memory=problem.wanted.max_memory,
+            predict=lambda: predicted(self.scheduled, self.stream_names),
         )
 
 
@@ -119,6 +125,7 @@ def keep(graph: fx.Graph, problem: Problem, can: Capabilities) -> tuple[int, Dec
     there = named(problem, [labels.get(kernel, DEFAULT_STREAM) for kernel in problem.kernels], priorities(graph))
     if wanted.plan:
         _same(problem, there)
+    check_bound(there.scheduled)
     if not (can.explicit_events or wanted.edges):
         why = "streams of the graph itself; the mode syncs their data"
         return 0, there.decision(applied=True, why=why, validated=False)
@@ -210,7 +217,7 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
     found = _choose(problem, can)
     trial = _trial(found, can)
     why_not = _not_worth_it(found, can, trial)
-    if why_not:
+    if why_not and not is_over(problem):
         return stripped, found.decision(applied=False, why=why_not)
     moved = found.moved
     write(graph, found, can)
@@ -223,7 +230,16 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
 def _why(found: NamedPlan) -> str:
     wanted = found.scheduled.problem.wanted
     by = "as written" if wanted.kind == "explicit" or wanted.plan else f"objective {wanted.objective}"
-    return by if wanted.cost == "none" else f"{by}, predicted gain {found.gain:.1%}"
+    if wanted.cost != "none":
+        by += f", predicted gain {found.gain:.1%}"
+    if wanted.max_memory is None:
+        return by
+    needed, alone = found.scheduled.footprint.nbytes, found.scheduled.problem.one_stream.nbytes
+    more = f", which costs {found.costs_us:.1f} µs" if found.costs_us > 0 else ""
+    return (
+        f"{by}, {as_bytes(needed)} of intermediate results against {as_bytes(alone)} on one stream, "
+        f"kept within streams.max_memory {wanted.max_memory}{more}"
+    )
 
 
 def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
@@ -271,17 +287,27 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         labels = explicit.assigned(problem.needed, wanted)
         _check_count(labels, wanted, can)
         limits = explicit.cores(wanted, problem.model) if can.core_limits else {}
-        return named(problem, labels, explicit.priorities(wanted), limits)
+        written = named(problem, labels, explicit.priorities(wanted), limits)
+        best = min(bounded(problem, [written.scheduled], may_move=False), key=lambda one: one.rank)
+        return written if best is written.scheduled else _with_schedule(written, best)
     limit = min(wanted.max_streams, can.max_streams)
     chosen = candidates(
         wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories, wanted.ge_policy
     )
-    schedules = [schedule(problem, one.streams, one.ranked) for one in chosen]
+    free = [schedule(problem, one.streams, one.ranked) for one in chosen]
+    schedules = bounded(problem, free)
     if not wanted.min_gain or _may_be_tried(wanted, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
         schedules = [one for one in schedules if any(one.streams)] or schedules
-    best = min(schedules, key=lambda one: one.rank)
-    return with_names(best, (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit))), {})
+    best, fastest = (min(plans, key=lambda one: one.rank) for plans in (schedules, free))
+    names = (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit)))
+    return attrs.evolve(with_names(best, names, {}), costs_us=best.simulation.makespan - fastest.simulation.makespan)
+
+
+def _with_schedule(written: NamedPlan, best: ScheduledPlan) -> NamedPlan:
+    """The streams that a person wrote, with order beside that of the data."""
+    plan = with_names(best, written.stream_names, written.plan.priorities, written.plan.cores)
+    return attrs.evolve(plan, costs_us=best.simulation.makespan - written.scheduled.simulation.makespan)
 
 
 def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -10,13 +11,16 @@ from attrs import field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
-from npucompose.graphs import Dependence, Edge, allocations
+from npucompose.graphs import Allocation, Dependence, Edge, allocations
+from npucompose.graphs.dependence import storage_of
+from npucompose.graphs.effects import tensors_in
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
-from npucompose.streams.cost import ResultSizes, clocked, measured, roofline, work_of
+from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
+from npucompose.streams.memory import Footprint, Life, footprint
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import DeviceModel
 
@@ -32,6 +36,8 @@ class Problem:
     wanted: Streams
     model: DeviceModel
     profiles: bool
+    pools_apart: bool = False
+    """Each stream has a pool of its own: Note [Whose memory may be used again]."""
     needed: Dependence
     """With the edges that were asked for; `kernels` in a legal order."""
     clocked: Clocked | None = None
@@ -53,6 +59,7 @@ class Problem:
             model=wanted.device.onto(can.device_model if times is None else times.onto(can.device_model)),
             clocked=times,
             profiles=can.profiles,
+            pools_apart=can.frees_early,
             needed=_with_asked(found, asked) if asked else found,
         )
 
@@ -102,6 +109,17 @@ class Problem:
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
     @cached_property
+    def lives(self) -> list[Life]:
+        """What its kernels make; read off the graph as it is now."""
+        return lives_of(self)
+
+    @cached_property
+    def one_stream(self) -> Footprint:
+        """What the intermediate results need when one kernel follows the other."""
+        count = len(self.kernels)
+        return footprint(range(count), [0] * count, (), self.lives, apart=self.pools_apart)
+
+    @cached_property
     def serial_us(self) -> float:
         """All kernels one after the other."""
         return sum(item.us if item.in_a_row_us is None else item.in_a_row_us for item in self.work)
@@ -127,7 +145,7 @@ def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:
 Pairs = Sequence[tuple[int, int]]
 
 
-@frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False, slots=False)
 class ScheduledPlan:
     """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
 
@@ -142,30 +160,32 @@ class ScheduledPlan:
         """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
         return self.simulation.makespan, len(self.events), len(set(self.streams))
 
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What the intermediate results need, however long each kernel takes."""
+        problem = self.problem
+        return footprint(self.order, self.streams, self.events, problem.lives, apart=problem.pools_apart)
 
-def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int]) -> ScheduledPlan:
-    """Kernels on `streams`, on each in the order of `ranked`."""
+
+def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int], added: Pairs = ()) -> ScheduledPlan:
+    """Kernels on `streams`, on each in the order of `ranked`; `added` is order that no data asks for, in that order."""
     order = in_runs(streams, problem.then, ranked)
-    events = fewest_events(order, streams, problem.edges)
+    events = fewest_events(order, streams, [*problem.edges, *added])
     simulation = simulate(order, streams, events, problem.work, problem.model)
     return ScheduledPlan(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
 
 
-def predicted(plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life]) -> tuple[Prediction, Timeline]:
+def predicted(plan: ScheduledPlan, stream_names: Sequence[str]) -> tuple[Prediction, Timeline]:
     """What the simulation says, in a few figures and as a drawing."""
-    living = _living(lives, plan.simulation.start, plan.simulation.end)
-    return _prediction(plan, stream_names, lives, living), _timeline(plan, stream_names, living)
+    return _prediction(plan, stream_names), _timeline(plan, stream_names)
 
 
-def _prediction(
-    plan: ScheduledPlan, stream_names: Sequence[str], lives: Sequence[Life], living: Sequence[tuple[float, float]]
-) -> Prediction:
+def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:
     problem, simulation = plan.problem, plan.simulation
     times = [item.us for item in problem.work]
     busy = dict.fromkeys(stream_names, 0.0)
     for index, stream in enumerate(plan.streams):
         busy[stream_names[stream]] += simulation.end[index] - simulation.start[index]
-    in_a_row = list(accumulate(times))
     return Prediction(
         device=problem.model.name,
         cost=problem.wanted.cost,
@@ -173,15 +193,15 @@ def _prediction(
         serial_us=problem.serial_us,
         critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
         busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
-        peak_bytes=_peak(living),
-        serial_peak_bytes=_peak(_living(lives, [end - us for end, us in zip(in_a_row, times, strict=True)], in_a_row)),
+        peak_bytes=plan.footprint.nbytes,
+        serial_peak_bytes=problem.one_stream.nbytes,
     )
 
 
-def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence[tuple[float, float]]) -> Timeline:
+def _timeline(plan: ScheduledPlan, stream_names: Sequence[str]) -> Timeline:
     problem, simulation = plan.problem, plan.simulation
     names, start, end = problem.names, simulation.start, simulation.end
-    counters = {"bytes alive": tuple(living)}
+    counters = {"bytes alive": tuple(_living(problem.lives, start, end))}
     for kind, used in (
         ("cube cores", [item.cube for item in problem.work]),
         ("vector cores", [item.vector for item in problem.work]),
@@ -199,30 +219,24 @@ def _timeline(plan: ScheduledPlan, stream_names: Sequence[str], living: Sequence
     )
 
 
-@frozen(slots=True)
-class Life:
-    """A kernel's results: how many bytes, and the kernels that read them; None for what the graph returns."""
-
-    made_by: int
-    nbytes: float
-    readers: Sequence[int] | None
-
-
 def lives_of(problem: Problem) -> list[Life]:
-    """Of every kernel that makes memory of its own; whoever uses it under another name (in place, a view) counts."""
-    number = problem.number
-    users: dict[int, dict[int, None] | None] = {}
-    for memory in allocations(problem.graph, problem.needed):
-        maker = number[memory.maker]
-        known = users.setdefault(maker, {})
-        if memory.returned:
-            users[maker] = None
-        elif known is not None:
-            known.update(dict.fromkeys(number[user] for user in memory.touched_by))
+    """Of every piece of memory that a kernel makes; whoever uses it under another name (in place, a view) counts."""
+    number, pieces = problem.number, allocations(problem.graph, problem.needed)
+    together = Counter(memory.maker for memory in pieces)
     return [
-        Life(maker, problem.sizes[problem.kernels[maker]][1], None if found is None else list(found))
-        for maker, found in sorted(users.items())
+        Life(
+            number[memory.maker],
+            problem.sizes[memory.maker][1] if together[memory.maker] == 1 else _nbytes(memory),
+            None if memory.returned else list(dict.fromkeys(number[user] for user in memory.touched_by)),
+        )
+        for memory in sorted(pieces, key=lambda memory: number[memory.maker])
     ]
+
+
+def _nbytes(memory: Allocation) -> float:
+    """Of one of several results of a kernel."""
+    parts = tensors_in(memory.maker.meta["val"])
+    return max(elements_of(part) * part.dtype.itemsize for part in parts if storage_of(part) == memory.storage)
 
 
 def _living(lives: Sequence[Life], start: Sequence[float], end: Sequence[float]) -> list[tuple[float, float]]:
@@ -242,7 +256,3 @@ def _changes(spans: Sequence[tuple[float, float, float]]) -> list[tuple[float, f
         steps[stop] = steps.get(stop, 0.0) - amount
     times = sorted(steps)
     return list(zip(times, accumulate(steps[time] for time in times), strict=True))
-
-
-def _peak(changes: Sequence[tuple[float, float]]) -> int:
-    return int(max((amount for _, amount in changes), default=0.0))

@@ -42,6 +42,11 @@ class DeviceModel:
     """Of one core, in everything else."""
     gbytes_s: float
     """Memory bandwidth of the whole device."""
+    l2_bytes: float = 0.0
+    """Of the cache that all cores share: what was read or written so many bytes ago is read from there."""
+    l2_gbytes_s: float = 0.0
+    word_bytes: int | None = None
+    """Width of the elements that the two rates of cores are of; None: of any."""
     fork_us: float | None = None
     """What it costs to spread one kernel over the threads that torch gives it when no streams are in use; None where a
     kernel takes all the cores that it can by itself."""
@@ -64,9 +69,15 @@ ATLAS_A2 = DeviceModel(
     cube_gflops=13_000.0,
     vector_gflops=200.0,
     gbytes_s=1600.0,
+    l2_bytes=192 * 2**20,
+    l2_gbytes_s=7000.0,
+    word_bytes=2,
 )
-"""Cores as TorchAir's document on core limits has them (24 cube, 48 vector); rates and latencies are round assumptions
-of the right order and no measurement: calibrate them before a prediction is believed."""
+"""Cores as TorchAir's document on core limits has them (24 cube, 48 vector). Memory and L2 as "L2 Cache Tiling" says
+(Ascend C best practices, CANN 8.0: 192 MB, some 7 TB/s, 1.6 TB/s beyond). A cube core does 16 x 16 x 16 products a
+clock and a vector core 128 elements of 16 bits (platform_config: cube_m_size, vec_calc_size), which is 15,155 and 237
+GFLOPS at 1.85 GHz; the rates are some 85 % of them. Latencies are round assumptions of the right order and no
+measurement: calibrate them before a prediction is believed."""
 
 
 def cpu(cores: int) -> DeviceModel:
@@ -103,6 +114,8 @@ class Calibration:
     cube_gflops: float | None = option(None, "of one core, in matrix products", gt=0, optional=True)
     vector_gflops: float | None = option(None, "of one core, in everything else", gt=0, optional=True)
     gbytes_s: float | None = option(None, "memory bandwidth of the device", gt=0, optional=True)
+    l2_bytes: float | None = option(None, "size of the cache that all cores share; 0: none", ge=0, optional=True)
+    l2_gbytes_s: float | None = option(None, "bandwidth of that cache", ge=0, optional=True)
 
     def onto(self, model: DeviceModel) -> DeviceModel:
         """`model` with the figures that are given."""
@@ -141,6 +154,7 @@ class SocRow:
     cube: int
     vector: int
     memory: int | None = None
+    gbytes_s: float | None = None
     l2: int
     mhz: int
     streams: int
@@ -174,14 +188,22 @@ class Soc(SocRow):
     product: Product
 
     def model(self) -> DeviceModel:
-        """What plans are simulated on: this SoC's cores and clock, and the nominal rates of an Atlas A2 otherwise."""
+        """What plans are simulated on: this SoC's cores, clock, L2 and memory, else the rates of an Atlas A2.
+
+        A core moves as many bytes to and from L2 a clock as one of an Atlas A2.
+        """
         both = self.vector == 0  # one kind of core computes everything
+        usual = table().socs[DEFAULT]
+        clock = self.mhz / usual.mhz
         return attrs.evolve(
             ATLAS_A2,
             name=f"{self.name}, nominal",
             cube=0 if both else self.cube,
             vector=self.cube if both else self.vector,
-            cube_gflops=ATLAS_A2.cube_gflops * self.mhz / table().socs[DEFAULT].mhz,
+            cube_gflops=ATLAS_A2.cube_gflops * clock,
+            gbytes_s=self.gbytes_s or ATLAS_A2.gbytes_s,
+            l2_bytes=float(self.l2),
+            l2_gbytes_s=ATLAS_A2.l2_gbytes_s * clock * self.cube / usual.cube,
         )
 
 

@@ -11,7 +11,6 @@ from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.replay import gate
-from npucompose.replay.memory.placement import ALIGNMENT
 from npucompose.replay.operands import (
     CONTAINERS,
     PLAIN,
@@ -37,6 +36,7 @@ from npucompose.replay.plan import (
     Step,
     ViewOfInput,
 )
+from npucompose.streams.pool import ALIGNMENT
 
 aten = torch.ops.aten
 

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import torch
 from attrs import define
+from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
@@ -36,6 +37,8 @@ from npucompose.replay.plan import Workers
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
+from npucompose.schema.sizes import MemoryBound
+from npucompose.streams import decision_of
 
 WITHIN_A_REPLAY = (
     "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
@@ -78,6 +81,7 @@ class GraphCache:
         when_new: WhenNew = "at_once",
         workers: Workers | None = None,
         trial: PlanTrial | None = None,
+        max_memory: MemoryBound | None = None,
         partial: Partial = "cut",
     ) -> None:
         self.request = request
@@ -92,6 +96,8 @@ class GraphCache:
         """What calls that no recording fits become once that has happened: the graph, cut at that node."""
         self.trial = trial or PlanTrial.from_graph(request.graph_module)
         """Judges the streams of the recordings; None where no plan was left to a trial."""
+        self.max_memory = max_memory or _bound_of(request.graph_module)
+        """Of each recording's intermediate results; None where nobody bounds them."""
         self.arena: Arena = request.memory if isinstance(request.memory, Arena) else Arena()
         """What all recordings on this device compute in between lies here: they replay one at a time."""
         self.last: Recording | None = None
@@ -323,6 +329,7 @@ class GraphCache:
             workers=self.workers,
             partial=self.partial,
             trial=None if self.trial is None else PlanTrial(self.trial.asked),
+            max_memory=self.max_memory,
         )
 
     def partition(self) -> Partition:
@@ -341,12 +348,18 @@ class GraphCache:
             arena=self.arena,
             finish=self.partial == "cut",
             trial=self.trial,
+            max_memory=self.max_memory,
         )
 
     def _warn_once(self, kind: str, words: Callable[[], str]) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(words(), RuntimeWarning, stacklevel=3)
+
+
+def _bound_of(graph_module: fx.GraphModule) -> MemoryBound | None:
+    decision = decision_of(graph_module)
+    return None if decision is None or decision.max_memory is None else MemoryBound.from_text(decision.max_memory)
 
 
 def lowered(cache: GraphCache, device: str) -> GraphCache | Segmented:

@@ -27,18 +27,11 @@ import torch
 from attrs import Factory, define, field, frozen
 
 from npucompose.errors import CaptureError
-from npucompose.replay.memory.placement import (
-    ALIGNMENT,
-    Lifetimes,
-    MemoryBlock,
-    Placement,
-    aligned,
-    groups_of,
-    parted,
-    place,
-)
+from npucompose.replay.memory.placement import Lifetimes, groups_of, parted
 from npucompose.replay.operands import alias_of, over
 from npucompose.replay.plan import Plan, Root, Slot, Threads
+from npucompose.schema.sizes import MemoryBound, as_bytes
+from npucompose.streams.pool import ALIGNMENT, MemoryBlock, Placement, aligned, place
 
 _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 """How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""
@@ -263,15 +256,7 @@ class Memory:
 
         Who gives an `arena` that others use too takes turns with them; without it there are no others.
         """
-        lives = Lifetimes.from_plan(plan, threads)
-        groups = (
-            groups_of(plan, lives.is_last)
-            if reuse
-            else [[root] for root in plan.roots if root.kind in ("pool", "output")]
-        )
-        pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
-        unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
-        pooled, placement = _tightest([pooled, parted(pooled)], unplanned, lives) if reuse else _apart(pooled)
+        groups, pooled, placement = _placed(plan, threads, reuse)
         storages: dict[int, torch.UntypedStorage] = {}
         spans = [(at, at + r[0].nbytes) for r, at in zip(pooled, placement.offsets, strict=True)]
         addresses, slabs = (arena or Arena()).lay(spans)
@@ -315,6 +300,39 @@ class Memory:
         for buffer in self.outputs:
             for root in buffer.members:
                 self.storages.pop(id(root), None)
+
+
+def within(bound: MemoryBound, plan: Plan, threads: Threads | None, why: str) -> tuple[Threads | None, str, bool]:
+    """(the threads that keep to `bound`, or None and why they do not, whether one stream would not).
+
+    CaptureError where the steps take more even one after the other.
+    """
+    alone = pool_bytes(plan, None)
+    most = bound.nbytes(alone)
+    taken = alone if threads is None else pool_bytes(plan, threads)
+    if taken <= most:
+        return threads, why, alone > most
+    if threads is not None and alone <= most:
+        return None, f"streams take {as_bytes(taken)}, more than streams.max_memory={bound.text}", False
+    raise CaptureError(
+        f"cannot capture: the intermediate results take {as_bytes(alone)} one after the other, more than "
+        f"streams.max_memory={bound.text}. Raise it or make the inputs smaller."
+    )
+
+
+def pool_bytes(plan: Plan, threads: Threads | None) -> int:
+    """What the arena of a plan takes whose steps run on `threads`, or one after the other; nothing is laid out."""
+    return _placed(plan, threads, reuse=True)[2].pool_bytes
+
+
+def _placed(plan: Plan, threads: Threads | None, reuse: bool) -> tuple[list[list[Root]], list[list[Root]], Placement]:
+    """(roots that share memory, those of them that lie in the arena, where these lie)."""
+    lives = Lifetimes.from_plan(plan, threads)
+    roots = [root for root in plan.roots if root.kind in ("pool", "output")]
+    groups = groups_of(plan, lives.is_last) if reuse else [[root] for root in roots]
+    pooled = [members for members in groups if all(root.kind == "pool" for root in members)]
+    unplanned = [root.nbytes for root in plan.roots if root.kind == "pool"]
+    return groups, *(_tightest([pooled, parted(pooled)], unplanned, lives) if reuse else _apart(pooled))
 
 
 def _tightest(

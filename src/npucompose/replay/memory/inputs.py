@@ -17,9 +17,9 @@ from attrs import define
 
 from npucompose.errors import SignatureError
 from npucompose.replay import gate
-from npucompose.replay.memory.placement import ALIGNMENT
 from npucompose.replay.operands import Layout, laid_over, layout_of, over, span_of
 from npucompose.replay.plan import Slot
+from npucompose.streams.pool import ALIGNMENT
 
 _address = torch.Tensor.data_ptr
 _BYTES_PER_SLOT = 8192
