@@ -28,13 +28,13 @@ from rich.console import Console
 from benchmarks.streams.comparison import comparison
 from benchmarks.streams.execution import executed, one_thread, predictions
 from benchmarks.streams.goals import Part, shown
-from benchmarks.streams.planning import exact, families, large, large_graph, whole_pass
+from benchmarks.streams.planning import exact, families, large, large_graph, sizes, whole_pass
 
 WIDTH = 160
 """Letters of a line, in a terminal or a file."""
 PARTS: Mapping[str, Sequence[Callable[[int], Part]]] = {
     "comparison": (lambda _: comparison(),),
-    "planning": (lambda _: exact(), large, large_graph, whole_pass, lambda _: families()),
+    "planning": (lambda _: exact(), large, sizes, large_graph, whole_pass, lambda _: families()),
     "execution": (lambda _: one_thread(executed), lambda _: one_thread(predictions)),
 }
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 
+import attrs
 from attrs import asdict, frozen
 from rich.table import Table
 
 from benchmarks.streams.goals import Goal, Part, table_of
 from benchmarks.streams.plans import MODEL, best, ours
 from benchmarks.streams.rivals import RIVALS, before, events_as_ge, ge_load_balance
+from npucompose.streams.simulate import Work
 from tests.streams import named
 from tests.streams.lower_bound import lower_bound
 from tests.streams.named import NamedGraph
@@ -65,7 +67,7 @@ def compared(graph: NamedGraph, streams: int) -> Row:
 
 def comparison(names: Sequence[str] = named.NAMES) -> Part:
     rows = [compared(named.graph(name), streams) for name in names for streams in STREAMS]
-    goals = [*against_before(rows), *against_bound(rows), *against_rivals(rows), *ge_is_no_straw_man()]
+    goals = [*against_before(rows), *against_bound(rows), *against_rivals(rows), *ge_is_no_straw_man(), textbook()]
     return Part(tables=[_table(rows)], goals=goals, figures=[asdict(row) for row in rows])
 
 
@@ -87,16 +89,8 @@ def against_before(rows: Sequence[Row]) -> list[Goal]:
         gain = 1 - mean(row.ours / row.before for row in wide)
         what = f"wide graphs on {streams} streams save at least {WIDE_GAINS[streams]:.0%} on average"
         goals.append(Goal(what, gain >= WIDE_GAINS[streams], f"{gain:.1%}"))
-    return [*goals, *(_events(streams, rows) for streams in STREAMS)]
-
-
-def _events(streams: int, rows: Sequence[Row]) -> Goal:
-    """Over all graphs: where the plan of before has one event, a second one is no tenth more."""
-    own = [row for row in rows if row.streams == streams]
-    ratio = sum(row.ours_events for row in own) / sum(row.before_events for row in own)
-    most = max(own, key=lambda row: row.ours_events / max(1, row.before_events))
-    figure = f"{ratio:.3f}, most on {most.graph}: {most.before_events} → {most.ours_events}"
-    return Goal(f"at most {MORE_EVENTS} times the events of before on {streams} streams", ratio <= MORE_EVENTS, figure)
+    what = f"at most {MORE_EVENTS} times the events of before"
+    return [*goals, _worst(what, rows, lambda row: row.ours_events / max(1, row.before_events), MORE_EVENTS)]
 
 
 def against_bound(rows: Sequence[Row]) -> list[Goal]:
@@ -157,3 +151,19 @@ def _within(what: str, found: Sequence[float], bounds: tuple[float, float], form
     low, high = bounds
     figure = f"{min(found):{form}} to {max(found):{form}}"
     return Goal(f"{what}: from {low:{form}} to {high:{form}}", low <= min(found) and max(found) <= high, figure)
+
+
+TEXTBOOK_US = 100.0
+
+
+def textbook() -> Goal:
+    """Two chains whose kernels fill all cores of their kind, vector 20 µs, cube 40, vector 20 beside vector 30, cube 20,
+    vector 20: 110 µs as they come, 100 where one waits (hicann/cann-recipes-infer, multi_stream_principles, 2.1.3)."""
+    free = attrs.evolve(MODEL, event_us=0.0, stream_us=0.0)
+    us = ((20, 40, 20), (30, 20, 20))
+    work = [
+        Work(us=one, cube=24) if at == 1 else Work(us=one, vector=48) for chain in us for at, one in enumerate(chain)
+    ]
+    graph = NamedGraph(name="textbook", then=[[1], [2], [], [4], [5], []], work=work)
+    found = ours(graph, 2, model=free).makespan
+    return Goal(f"the textbook's two chains in {TEXTBOOK_US:g} µs", found <= TEXTBOOK_US + EXACT, f"{found:g} µs")

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from benchmarks.streams import before
 from benchmarks.streams.goals import Goal, Part, at_most, table_of
 from benchmarks.streams.plans import MODEL, Plan, ours, realised
 from npucompose import ops
@@ -41,6 +42,7 @@ GRAPHS: Sequence[tuple[int, Objective, float]] = (
     (50_000, "makespan", 6.0),
 )
 """(kernels, objective, seconds of reading, planning, writing and validating them, at most)."""
+LARGE_STREAMS = 4
 MODELS = (("gpt_decode", "model.layers=29"), ("tiny_ops", "model.count=2400"))
 
 
@@ -104,6 +106,21 @@ def large(rounds: int) -> Part:
             table.add_row("simulated", f"{took * 1e3:.0f}")
             goals.append(at_most(f"{NODES:,} kernels simulated", took, SIMULATION_GOAL))
     return Part(tables=[table], goals=goals)
+
+
+def sizes(rounds: int) -> Part:
+    """Large graphs with names, planned for time, and their plans beside the list schedule's."""
+    table = table_of(
+        f"large graphs, {LARGE_STREAMS} streams", "graph", "kernels", "planned, ms", "time ÷ list schedule"
+    )
+    for name in named.LARGE:
+        graph = named.graph(name)
+        listed = before.by_urgency(graph.work, graph.then, LARGE_STREAMS, MODEL)
+        turns = rounds if len(graph.work) < 2 * NODES else 1
+        seconds, plan = shortest(turns, lambda graph=graph: graph, lambda graph: ours(graph, LARGE_STREAMS))
+        ratio = plan.makespan / realised(graph, *listed).makespan
+        table.add_row(name, f"{len(graph.work):,}", f"{seconds * 1e3:.0f}", f"{ratio:.3f}")
+    return Part(tables=[table])
 
 
 def _simulated(graph: NamedGraph, plan: Plan) -> float:

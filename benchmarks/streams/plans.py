@@ -11,7 +11,7 @@ from npucompose.schema.streams import Objective
 from npucompose.streams import assignment
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import simulate
-from npucompose.vendor.devices import ATLAS_A2
+from npucompose.vendor.devices import ATLAS_A2, DeviceModel
 from tests.streams import dags
 from tests.streams.named import NamedGraph
 
@@ -40,11 +40,11 @@ Planner = Callable[[NamedGraph, int], Sequence[Ranked]]
 """What plans a graph on at most so many streams; of several answers the fastest counts."""
 
 
-def realised(graph: NamedGraph, streams: Sequence[int], ranked: Sequence[int]) -> Plan:
+def realised(graph: NamedGraph, streams: Sequence[int], ranked: Sequence[int], model: DeviceModel = MODEL) -> Plan:
     """With the fewest events for that order, whoever found it: a rival's plan loses nothing to its own events."""
     order = in_runs(streams, graph.then, ranked)
     events = fewest_events(order, streams, sorted(dags.pairs(graph.then)))
-    makespan = simulate(order, streams, events, graph.work, MODEL).makespan
+    makespan = simulate(order, streams, events, graph.work, model).makespan
     return Plan(order=order, streams=streams, events=events, makespan=makespan)
 
 
@@ -52,7 +52,7 @@ def best(graph: NamedGraph, found: Sequence[Ranked]) -> Plan:
     return min((realised(graph, *one) for one in found), key=lambda plan: plan.rank)
 
 
-def ours(graph: NamedGraph, streams: int, objective: Objective = "makespan") -> Plan:
+def ours(graph: NamedGraph, streams: int, objective: Objective = "makespan", model: DeviceModel = MODEL) -> Plan:
     """What the product chooses for this graph."""
-    found = assignment.candidates(objective, graph.then, graph.work, streams, MODEL)
-    return best(graph, [(one.streams, one.ranked) for one in found])
+    found = assignment.candidates(objective, graph.then, graph.work, streams, model)
+    return min((realised(graph, one.streams, one.ranked, model) for one in found), key=lambda plan: plan.rank)
