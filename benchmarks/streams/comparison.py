@@ -157,8 +157,8 @@ TEXTBOOK_US = 100.0
 
 
 def textbook() -> Goal:
-    """Two chains whose kernels fill all cores of their kind, vector 20 µs, cube 40, vector 20 beside vector 30, cube 20,
-    vector 20: 110 µs as they come, 100 where one waits (hicann/cann-recipes-infer, multi_stream_principles, 2.1.3)."""
+    """Two chains whose kernels fill all cores of their kind, vector 20, cube 40, vector 20 beside vector 30, cube 20,
+    vector 20 µs: 110 as they come, 100 where one waits (hicann/cann-recipes-infer, multi_stream_principles, 2.1.3)."""
     free = attrs.evolve(MODEL, event_us=0.0, stream_us=0.0)
     us = ((20, 40, 20), (30, 20, 20))
     work = [
