@@ -11,6 +11,7 @@ from npucompose.schema.streams import Objective
 from npucompose.streams import assignment
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import simulate
+from npucompose.streams.strategies.instance import Instance
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel
 from tests.streams import dags
 from tests.streams.named import NamedGraph
@@ -54,5 +55,6 @@ def best(graph: NamedGraph, found: Sequence[Ranked]) -> Plan:
 
 def ours(graph: NamedGraph, streams: int, objective: Objective = "makespan", model: DeviceModel = MODEL) -> Plan:
     """What the product chooses for this graph."""
-    found = assignment.candidates(objective, graph.then, graph.work, streams, model)
-    return min((realised(graph, one.streams, one.ranked, model) for one in found), key=lambda plan: plan.rank)
+    instance = Instance(then=graph.then, work=graph.work, streams=streams, model=model)
+    found = min(assignment.plans(objective, instance), key=lambda plan: plan.rank)
+    return Plan(order=found.order, streams=found.streams, events=found.events, makespan=found.simulation.makespan)

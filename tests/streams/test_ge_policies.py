@@ -10,6 +10,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply, assignment, plan_of
 from npucompose.streams.simulate import Work
 from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
+from npucompose.streams.strategies.instance import Instance
 from npucompose.vendor.devices import ATLAS_A2
 from tests.sample_graphs import CAN, seeded_program
 from tests.streams import dags
@@ -68,7 +69,7 @@ def test_cv_puts_a_vector_kernel_aside_where_a_neighbouring_cube_kernel_allows_i
 def test_every_kernel_has_a_stream_and_both_limits_hold(seed: int, policy: str, limit: int) -> None:
     then = dags.small_dag(seed, most=12)
     work = [CUBE if (seed >> index) % 3 == 0 else VECTOR for index in range(len(then))]
-    (found,) = assignment.candidates("ge", then, work, limit, ATLAS_A2, ge_policy=policy)
+    (found,) = assignment.candidates("ge", Instance(then=then, work=work, streams=limit, model=ATLAS_A2), policy)
     most = min(limit, 2 if policy == "cv" else int(policy.partition(":")[2]))
     assert len(found.streams) == len(then)
     assert set(found.streams) <= set(range(most))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -9,6 +10,7 @@ import pytest
 
 from npucompose.streams import assignment
 from npucompose.streams.simulate import Work
+from npucompose.streams.strategies.instance import Assignment, Instance, tidy
 from npucompose.streams.strategies.list_schedule import _place, by_urgency
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams.dags import Dag
@@ -19,6 +21,10 @@ FREE = attrs.evolve(PRICED, event_us=0.0, stream_us=0.0)
 
 def work(*us: float) -> list[Work]:
     return [Work(us=one) for one in us]
+
+
+def instance(then: Dag, kernels: list[Work], streams: int, factories: Sequence[int] = ()) -> Instance:
+    return Instance(then=then, work=kernels, streams=streams, model=FREE, factories=factories)
 
 
 @pytest.mark.parametrize(
@@ -85,26 +91,26 @@ DIAMOND: Dag = [[1, 2], [3], [3], []]
 
 
 def test_for_makespan_the_schedule_and_the_fewest_events_compete() -> None:
-    listed, shaped = assignment.candidates("makespan", DIAMOND, work(1.0, 9.0, 5.0, 1.0), 2, FREE)
+    listed, shaped = assignment.candidates("makespan", instance(DIAMOND, work(1.0, 9.0, 5.0, 1.0), 2))
     assert (list(listed.streams), list(listed.ranked)) == ([0, 0, 1, 0], [0, 1, 2, 3])
     assert (list(shaped.streams), list(shaped.ranked)) == ([0, 0, 1, 0], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("objective", ["events", "streams", "ge"])
 def test_every_other_objective_has_one_plan_by_shape_in_the_order_of_the_numbers(objective: Any) -> None:
-    (found,) = assignment.candidates(objective, DIAMOND, work(1.0, 5.0, 9.0, 1.0), 2, FREE)
+    (found,) = assignment.candidates(objective, instance(DIAMOND, work(1.0, 5.0, 9.0, 1.0), 2))
     assert list(found.ranked) == [0, 1, 2, 3]
     assert list(found.streams) == ([0, 0, 0, 0] if objective == "ge" else [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("objective", ["makespan", "events", "streams", "ge"])
 def test_nothing_to_plan_is_no_stream(objective: Any) -> None:
-    assert all(not one.streams for one in assignment.candidates(objective, [], [], 3, FREE))
+    assert all(not one.streams for one in assignment.candidates(objective, instance([], [], 3)))
 
 
 def test_the_limit_holds_for_each_plan() -> None:
     for limit in (1, 2, 3):
-        for found in assignment.candidates("makespan", [[], [], []], work(9.0, 9.0, 9.0), limit, FREE):
+        for found in assignment.candidates("makespan", instance([[], [], []], work(9.0, 9.0, 9.0), limit)):
             assert set(found.streams) == set(range(limit))
 
 
@@ -124,7 +130,7 @@ def test_streams_are_numbered_by_work_and_need(
     streams: list[int], ranked: list[int], us: list[float], factories: list[int], tidied: list[int]
 ) -> None:
     then: Dag = [[2], [2], []][: len(streams)]
-    found = assignment._tidy(streams, ranked, then, work(*us), factories)
+    found = tidy(Assignment(streams=streams, ranked=ranked), instance(then, work(*us), 9, factories))
     assert (list(found.streams), list(found.ranked)) == (tidied, ranked)
 
 
@@ -140,5 +146,6 @@ def test_a_factory_follows_its_first_reader(
     then: Dag, streams: list[int], factories: list[int], tidied: list[int]
 ) -> None:
     given = list(streams)
-    assert list(assignment._tidy(given, [0, 1, 2], then, work(1.0, 1.0, 1.0), factories).streams) == tidied
+    found = tidy(Assignment(streams=given, ranked=[0, 1, 2]), instance(then, work(1.0, 1.0, 1.0), 2, factories))
+    assert list(found.streams) == tidied
     assert given == streams

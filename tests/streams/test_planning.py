@@ -78,11 +78,11 @@ def test_max_streams_is_kept_by_auto_and_by_the_device() -> None:
         return x.abs() + x.neg() + x.relu() + x.exp() + x.sin()
 
     graph = traced(wide, X).graph
-    assert len(plan(graph, Streams(min_gain=0, max_streams=5), CAN).streams) == 5
-    assert len(plan(graph, Streams(min_gain=0, max_streams=3), CAN).streams) == 3
-    assert len(plan(graph, Streams(min_gain=0, max_streams=1), CAN).streams) == 1
+    assert len(plan(graph, attrs.evolve(BY_SHAPE, max_streams=5), CAN).streams) == 5
+    assert len(plan(graph, attrs.evolve(BY_SHAPE, max_streams=3), CAN).streams) == 3
+    assert len(plan(graph, attrs.evolve(BY_SHAPE, max_streams=1), CAN).streams) == 1
     one = Capabilities(target="t", mode="m", max_streams=1)
-    assert len(plan(graph, Streams(min_gain=0, max_streams=5), one).streams) == 1
+    assert len(plan(graph, attrs.evolve(BY_SHAPE, max_streams=5), one).streams) == 1
 
 
 def test_views_follow_their_producer_and_weights_views_stay_outside(golden: Any) -> None:

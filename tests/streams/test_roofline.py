@@ -253,26 +253,6 @@ def test_an_npu_s_mixed_kernels_are_known_by_their_names(kind: str, cores: tuple
         assert found.us == pytest.approx(0.5 + 0.5 * 2 * 256 * 128 * 8 / (2 * 2e3))
 
 
-def all_reduce() -> torch.fx.Node:
-    from torch.distributed import _functional_collectives
-
-    assert _functional_collectives  # defines the operators
-    graph = torch.fx.Graph()
-    x = graph.placeholder("x")
-    x.meta["val"] = torch.randn(2, device="meta")
-    made = graph.call_function(torch.ops._c10d_functional.all_reduce.default, (x, "sum", "0"))
-    made.meta["val"] = torch.randn(2, device="meta")
-    return made
-
-
-def test_a_collective_takes_all_vector_cores_at_once() -> None:
-    kernel = all_reduce()
-    (found,) = roofline([kernel], FAST, ResultSizes())
-    assert (found.cube, found.vector, found.gang) == (0, 8, True)
-    (found,) = roofline([kernel], attrs.evolve(FAST, cube=0), ResultSizes())
-    assert (found.cube, found.vector, found.gang) == (0, 1, False)
-
-
 def test_a_kernel_that_takes_no_time_takes_no_bandwidth() -> None:
     graph = torch.fx.Graph()
     made = graph.call_function(aten.rand.default, ([0],))

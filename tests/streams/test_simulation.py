@@ -13,6 +13,7 @@ from npucompose.streams import assignment, dag
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.streams.strategies.chains import Shape, fewest_syncs, laid_on
+from npucompose.streams.strategies.instance import Instance
 from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import ATLAS_A2, Calibration, DeviceModel
 from tests.streams import dags
@@ -174,8 +175,8 @@ def test_the_plan_for_makespan_is_never_worse_than_the_one_for_events(name: str)
     work = _costed(then, random.Random(name))
 
     def best(objective: str) -> float:
-        found = assignment.candidates(objective, then, work, 3, COSTLY)  # type: ignore[arg-type]
-        return min(run(then, list(one.streams), work, COSTLY, list(one.ranked)) for one in found)
+        instance = Instance(then=then, work=work, streams=3, model=COSTLY)
+        return min(one.simulation.makespan for one in assignment.plans(objective, instance))  # type: ignore[arg-type]
 
     assert best("makespan") <= best("events")
 

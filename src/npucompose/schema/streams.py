@@ -99,7 +99,7 @@ class ExtraEdge:
     before: Match
 
 
-Objective = Literal["makespan", "events", "streams", "ge"]
+Objective = Literal["makespan", "time", "events", "streams", "ge"]
 
 GE_POLICY = re.compile(r"cv|(LoadBalance|MainStream):([1-9]|[1-5]\d|6[0-4])")
 DEFAULT_GE_POLICY = "LoadBalance:8"
@@ -119,7 +119,8 @@ class Streams:
     kind: Literal["auto", "explicit", "none"] = option("auto", "find chains, follow `plan`, or leave one stream")
     objective: Objective = option(
         "makespan",
-        "what an automatic plan minimises: predicted time, events at full concurrency, streams at full concurrency; "
+        "what an automatic plan minimises: predicted time with hardly more events than a plan that looks at no cores; "
+        "predicted time alone; events at full concurrency; streams at full concurrency; "
         "ge: as GE's own allocator would, to compare with",
     )
     ge_policy: str = option(

@@ -7,50 +7,112 @@ says which answer is the best.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-from attrs import frozen
+from math import inf
 
 from npucompose.schema.streams import DEFAULT_GE_POLICY, Objective
 from npucompose.streams import dag
 from npucompose.streams.simulate import Work
 from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on
+from npucompose.streams.strategies.dispatch import Policy, backward_and_forward, dispatch
 from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
+from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
 from npucompose.streams.strategies.list_schedule import by_urgency
-from npucompose.vendor.devices import DeviceModel
+from npucompose.streams.strategies.relocation import relocated
+
+Strategy = Callable[[Instance, TimedPlan], Assignment]
+"""A plan of the kernels; the one with the fewest events that is known is given too."""
 
 
-@frozen(kw_only=True)
-class Assignment:
-    """A stream for each kernel, and the order in which each stream takes its kernels."""
-
-    streams: Sequence[int]
-    ranked: Sequence[int]
+def _dispatched(policy: Policy) -> Strategy:
+    return lambda instance, fewest: dispatch(instance, policy)
 
 
-def candidates(
-    objective: Objective,
-    then: dag.Successors,
-    work: Sequence[Work],
-    limit: int,
-    model: DeviceModel,
-    factories: Sequence[int] = (),
-    ge_policy: str = DEFAULT_GE_POLICY,
-) -> list[Assignment]:
-    """The plans that may answer the objective; edges go forward, at most `limit` streams.
+def _both_ways(policy: Policy) -> Strategy:
+    return lambda instance, fewest: backward_and_forward(instance, policy)
 
-    For `makespan` both the list schedule and the plan with the fewest events: the simulation decides. `factories` are
-    kernels that read nothing (`zeros`, `arange`): each goes where its first reader is, so that it needs no event.
-    """
+
+def _on_the_same_streams(policy: Policy) -> Strategy:
+    return lambda instance, fewest: dispatch(instance, policy, fewest.streams)
+
+
+STRATEGIES: Sequence[Strategy] = (
+    _dispatched(Policy(overbooking=0.5, feeding=3.0)),
+    _on_the_same_streams(Policy(overbooking=2.0, feeding=3.0)),
+    _dispatched(Policy(overbooking=2.0, feeding=1.0)),
+    _dispatched(Policy(overbooking=0.5, feeding=10.0)),
+    _on_the_same_streams(Policy(overbooking=2.0, feeding=10.0)),
+    _dispatched(Policy(overbooking=2.0, feeding=3.0, event=3.0)),
+    _dispatched(Policy(overbooking=0.5, event=3.0)),
+    _both_ways(Policy(overbooking=2.0)),
+    _dispatched(Policy(overbooking=2.0, most_booked=1.34)),
+    _both_ways(Policy(overbooking=2.0, most_booked=1.34)),
+)
+"""What is tried for `makespan` and `time` beside the list schedule and the chains, the most promising first: that is
+all that a very large graph gets."""
+
+EFFORT = 20_000
+"""So many kernels are dispatched at most, over all strategies."""
+MATCHED = 4_000
+"""A graph of more kernels gets no chains where time is asked for: reachability takes memory and time by the square, and
+its chains lose to a dispatch (50,000 kernels: 11 of 13 seconds for twice the time)."""
+CLOSE = 1.002
+"""A plan so near to what no plan beats is good enough."""
+KEPT = 4
+"""So many plans are handed on beside the best one, for whoever has wishes beside time."""
+MORE_EVENTS = 1.1
+"""`makespan` may take so many times the events of the best plan that looks at no cores; `time` as many as it likes."""
+
+
+def plans(objective: Objective, instance: Instance, ge_policy: str = DEFAULT_GE_POLICY) -> list[TimedPlan]:
+    """Plans that answer the objective; the best one is that of the lowest rank. None for `makespan` or `time` is worse
+    than the best of the list schedule and the chains."""
+    known = [instance.timed(one) for one in candidates(objective, instance, ge_policy)]
+    return _improved(known, instance, objective == "time") if objective in ("makespan", "time") else known
+
+
+def candidates(objective: Objective, instance: Instance, ge_policy: str = DEFAULT_GE_POLICY) -> list[Assignment]:
+    """The plans that look at no cores: for `makespan` and `time` the list schedule and, of a graph that is not too
+    large, the chains with the fewest events; for any other objective the plan by shape that it names."""
+    then, work, limit = instance.then, instance.work, instance.streams
     if objective == "ge":
-        return [_tidy(_as_ge(ge_policy, then, work, limit), range(len(work)), then, work, factories)]
-    shape = Shape.from_work(then, [item.us for item in work])
-    streams = laid_on(_CHAINS[objective](shape), shape, limit)
-    found = [by_urgency(work, then, limit, model)] if objective == "makespan" else []
-    return [_tidy(*one, then, work, factories) for one in (*found, (streams, range(len(work))))]
+        return [Assignment(streams=_as_ge(ge_policy, then, work, limit), ranked=range(len(work)))]
+    found: list[Assignment] = []
+    if objective in ("makespan", "time"):
+        streams, ranked = by_urgency(work, then, limit, instance.model)
+        found.append(Assignment(streams=streams, ranked=ranked))
+    if not found or len(work) <= MATCHED:
+        shape = Shape.from_work(then, instance.us)
+        found.append(Assignment(streams=laid_on(_CHAINS[objective](shape), shape, limit), ranked=range(len(work))))
+    return found
+
+
+def _improved(known: Sequence[TimedPlan], instance: Instance, any_events: bool) -> list[TimedPlan]:
+    basic = min(known, key=lambda plan: plan.rank)
+    most = inf if any_events or not any(basic.streams) else MORE_EVENTS * len(basic.events)
+    found = [plan for plan in known if len(plan.events) <= most]
+    found += [plan for plan in _tried(known, basic, instance) if len(plan.events) <= most]
+    best = min(found, key=lambda plan: plan.rank)
+    if best.simulation.makespan > CLOSE * instance.least and not instance.communicates:
+        best = relocated(instance, found, most)
+    return [instance.with_fewer_events(best), *sorted(found, key=lambda plan: plan.rank)[:KEPT]]
+
+
+def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> list[TimedPlan]:
+    """Strategy by strategy until the effort is spent, or a plan cannot be much better."""
+    fewest = min(known, key=lambda plan: len(plan.events))
+    found: list[TimedPlan] = []
+    enough, count = CLOSE * instance.least, len(instance.work)
+    for number, strategy in enumerate(STRATEGIES, 1):
+        done = min([plan.simulation.makespan for plan in (basic, *found)]) <= enough
+        if done or (number > 1 and number * count > EFFORT):
+            break
+        found.append(instance.timed(strategy(instance, fewest)))
+    return found
 
 
 _CHAINS: Mapping[Objective, Callable[[Shape], Chains]] = {
     "makespan": fewest_syncs,
+    "time": fewest_syncs,
     "events": fewest_syncs,
     "streams": fewest_streams,
 }
@@ -62,22 +124,3 @@ def _as_ge(policy: str, then: dag.Successors, work: Sequence[Work], limit: int) 
     if strategy == "cv":
         return cube_and_vector(then, work) if limit > 1 else [0] * len(work)
     return (load_balance if strategy == "LoadBalance" else main_stream)(then, min(limit, int(streams)))
-
-
-def _tidy(
-    found: Sequence[int], ranked: Sequence[int], then: dag.Successors, work: Sequence[Work], factories: Sequence[int]
-) -> Assignment:
-    """Stream 0 is the one with the most work, the others are numbered as the kernels need them.
-
-    Stream 0 becomes the default stream, which needs no waking and carries the graph's outputs.
-    """
-    streams = list(found)
-    for index in reversed(factories):
-        if then[index]:
-            streams[index] = streams[min(then[index])]
-    load: dict[int, float] = dict.fromkeys((streams[index] for index in ranked), 0.0)
-    for index in ranked:
-        load[streams[index]] += work[index].us
-    first = max(load, key=lambda stream: load[stream], default=0)
-    number = {stream: place for place, stream in enumerate(dict.fromkeys((first, *load)))}
-    return Assignment(streams=[number[stream] for stream in streams], ranked=ranked)

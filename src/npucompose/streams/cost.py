@@ -128,7 +128,6 @@ def _estimated(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes, traffic:
         cube=cube,
         vector=vector,
         bandwidth=memory_us / us if us else 0.0,
-        gang=bool(model.cube) and effects.is_collective(kernel),
         fixed_us=model.launch_us,
         divided_us=divided,
         tiles=needs.tiles if on_cube else 0,
@@ -136,11 +135,9 @@ def _estimated(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes, traffic:
 
 
 def _cores(kernel: fx.Node, needs: _Arithmetic, model: DeviceModel) -> tuple[int, int]:
-    """(cube, vector) cores that a kernel fills; one where cores are threads, all of them for a collective."""
+    """(cube, vector) cores that a kernel fills; one where cores are threads."""
     if not model.cube:
         return 0, 1
-    if effects.is_collective(kernel):
-        return 0, model.vector
     used = min(model.cube if needs.product else model.vector, needs.tiles)
     if not needs.mixed:
         return (used, 0) if needs.product else (0, used)

@@ -20,7 +20,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.sizes import as_bytes
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
-from npucompose.streams.assignment import candidates
+from npucompose.streams.assignment import candidates, plans
 from npucompose.streams.bounded import bounded, check_bound, is_over
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
@@ -245,7 +245,7 @@ def _why(found: NamedPlan) -> str:
 def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
     """What the capture is to find out of this plan; None where the plan is followed, or judged here."""
     scheduled, wanted = found.scheduled, found.scheduled.problem.wanted
-    if not found.aside or not _may_be_tried(wanted, can):
+    if not found.aside or not _may_be_tried(scheduled.problem, can):
         return None
     predicts = wanted.cost != "none"
     return TrialRequest(
@@ -256,16 +256,21 @@ def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
     )
 
 
-def _may_be_tried(wanted: Streams, can: Capabilities) -> bool:
-    """A plan that a person wrote, or wants whatever it costs (`min_gain: 0`), is not."""
+def _may_be_tried(problem: Problem, can: Capabilities) -> bool:
+    """A plan that a person wrote, or wants whatever it costs (`min_gain: 0`), is not; nor one that all ranks run."""
+    wanted = problem.wanted
+    if problem.communicates:
+        return False
     return can.tries_plans and wanted.trial_ms > 0 and wanted.min_gain > 0 and not wanted.plan and wanted.kind == "auto"
 
 
 def _not_worth_it(found: NamedPlan, can: Capabilities, trial: TrialRequest | None) -> str:
     """Why a plan stays out; '' for one that goes in. What a person wrote, or asked for by `edges`, always goes in."""
     wanted = found.scheduled.problem.wanted
-    if not found.aside:
-        return "" if wanted.edges and found.moved else "nothing runs beside anything else"
+    if not found.aside and wanted.edges and found.moved:
+        return ""
+    if not found.aside and not (found.moved and found.scheduled.problem.communicates):
+        return "nothing runs beside anything else"
     if wanted.kind == "explicit" or wanted.plan:
         return ""
     if can.max_events is not None and len(found.plan.events) > can.max_events:
@@ -291,15 +296,12 @@ def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
         best = min(bounded(problem, [written.scheduled], may_move=False), key=lambda one: one.rank)
         return written if best is written.scheduled else _with_schedule(written, best)
     limit = min(wanted.max_streams, can.max_streams)
-    chosen = candidates(
-        wanted.objective, problem.then, problem.work, limit, problem.model, problem.factories, wanted.ge_policy
-    )
-    free = [schedule(problem, one.streams, one.ranked) for one in chosen]
+    free = _schedules(problem, limit)
     schedules = bounded(problem, free)
-    if not wanted.min_gain or _may_be_tried(wanted, can):
+    if not wanted.min_gain or _may_be_tried(problem, can):
         # A plan is wanted whatever it costs, or whatever is predicted: one stream is no answer where there is another.
         schedules = [one for one in schedules if any(one.streams)] or schedules
-    best, fastest = (min(plans, key=lambda one: one.rank) for plans in (schedules, free))
+    best, fastest = (min(found, key=lambda one: one.rank) for found in (schedules, free))
     names = (DEFAULT_STREAM, *(f"stream{number}" for number in range(1, limit)))
     return attrs.evolve(with_names(best, names, {}), costs_us=best.simulation.makespan - fastest.simulation.makespan)
 
@@ -308,6 +310,17 @@ def _with_schedule(written: NamedPlan, best: ScheduledPlan) -> NamedPlan:
     """The streams that a person wrote, with order beside that of the data."""
     plan = with_names(best, written.stream_names, written.plan.priorities, written.plan.cores)
     return attrs.evolve(plan, costs_us=best.simulation.makespan - written.scheduled.simulation.makespan)
+
+
+def _schedules(problem: Problem, limit: int) -> list[ScheduledPlan]:
+    wanted = problem.wanted
+    timed = plans(wanted.objective, problem.instance(limit), wanted.ge_policy)
+    free = [ScheduledPlan.from_timed(problem, one) for one in timed]
+    if problem.communicates and wanted.objective in ("makespan", "time"):
+        # The link works beside one stream, too.
+        for one in candidates(wanted.objective, problem.instance(1)):
+            free.append(schedule(problem, one.streams, one.ranked))
+    return free
 
 
 def _check_count(labels: list[str], wanted: Streams, can: Capabilities) -> None:

@@ -7,21 +7,24 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 
+import attrs
 from attrs import field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, Edge, allocations
 from npucompose.graphs.dependence import storage_of
-from npucompose.graphs.effects import tensors_in
+from npucompose.graphs.effects import is_collective, tensors_in
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Streams
 from npucompose.streams import dag, explicit
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
+from npucompose.streams.link import on_link
 from npucompose.streams.memory import Footprint, Life, footprint
-from npucompose.streams.simulate import Simulation, Work, simulate
+from npucompose.streams.simulate import Work, simulate
+from npucompose.streams.strategies.instance import Instance, TimedPlan
 from npucompose.vendor.devices import DeviceModel
 
 Pair = tuple[fx.Node, fx.Node]
@@ -52,7 +55,8 @@ class Problem:
         """
         found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
-        times = clocked(graph, can.clock) if wanted.cost == "measured" and can.clock is not None else None
+        asks_clock = wanted.cost == "measured" and not any(map(is_collective, found.kernels))
+        times = clocked(graph, can.clock) if asks_clock and can.clock is not None else None
         return cls(
             graph=graph,
             wanted=wanted,
@@ -95,11 +99,30 @@ class Problem:
 
     @cached_property
     def work(self) -> list[Work]:
-        """By shapes, as measured, or a microsecond each where nothing is to be known."""
+        """By shapes, as measured, or a microsecond each where nothing is to be known; collectives on the link."""
+        return on_link(self._alone, self.needed, self.model, self.sizes)
+
+    @cached_property
+    def work_in_a_row(self) -> list[Work]:
+        """The same on one stream, where a kernel may take all threads."""
+        return [item if item.in_a_row_us is None else attrs.evolve(item, us=item.in_a_row_us) for item in self.work]
+
+    @property
+    def communicates(self) -> bool:
+        return any(map(is_collective, self.kernels))
+
+    @property
+    def _alone(self) -> list[Work]:
         if self.wanted.cost == "roofline":
             return roofline(self.kernels, self.model, self.sizes)
         if self.wanted.cost == "none":
             return [Work(us=1.0)] * len(self.kernels)
+        if self.communicates:
+            raise PlanError(
+                "no_profile",
+                "streams.cost=measured would run the graph on this rank as often as it likes, and its collectives need "
+                "all ranks at once; choices: roofline, none.",
+            )
         if not self.profiles:
             raise PlanError(
                 "no_profile",
@@ -107,6 +130,12 @@ class Problem:
                 "choices: roofline, none. target=cpu can.",
             )
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
+
+    def instance(self, streams: int) -> Instance:
+        """In numbers alone, for plans on at most so many streams."""
+        return Instance(
+            then=self.then, work=self.work, streams=streams, model=self.model, factories=tuple(self.factories)
+        )
 
     @cached_property
     def lives(self) -> list[Life]:
@@ -146,19 +175,16 @@ Pairs = Sequence[tuple[int, int]]
 
 
 @frozen(kw_only=True, eq=False, slots=False)
-class ScheduledPlan:
+class ScheduledPlan(TimedPlan):
     """A plan in numbers: streams chosen, kernels ordered, events derived, time simulated."""
 
     problem: Problem
-    streams: Sequence[int]
-    order: Sequence[int]
-    events: Pairs
-    simulation: Simulation
 
-    @property
-    def rank(self) -> tuple[float, int, int]:
-        """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
-        return self.simulation.makespan, len(self.events), len(set(self.streams))
+    @classmethod
+    def from_timed(cls, problem: Problem, plan: TimedPlan) -> ScheduledPlan:
+        return cls(
+            problem=problem, streams=plan.streams, order=plan.order, events=plan.events, simulation=plan.simulation
+        )
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -171,7 +197,8 @@ def schedule(problem: Problem, streams: Sequence[int], ranked: Sequence[int], ad
     """Kernels on `streams`, on each in the order of `ranked`; `added` is order that no data asks for, in that order."""
     order = in_runs(streams, problem.then, ranked)
     events = fewest_events(order, streams, [*problem.edges, *added])
-    simulation = simulate(order, streams, events, problem.work, problem.model)
+    work = problem.work if any(streams) or not problem.communicates else problem.work_in_a_row
+    simulation = simulate(order, streams, events, work, problem.model)
     return ScheduledPlan(problem=problem, streams=streams, order=order, events=events, simulation=simulation)
 
 
@@ -184,8 +211,8 @@ def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:
     problem, simulation = plan.problem, plan.simulation
     times = [item.us for item in problem.work]
     busy = dict.fromkeys(stream_names, 0.0)
-    for index, stream in enumerate(plan.streams):
-        busy[stream_names[stream]] += simulation.end[index] - simulation.start[index]
+    for index, name in enumerate(_tracks(plan, stream_names)):
+        busy[name] = busy.get(name, 0.0) + simulation.end[index] - simulation.start[index]
     return Prediction(
         device=problem.model.name,
         cost=problem.wanted.cost,
@@ -201,6 +228,7 @@ def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:
 def _timeline(plan: ScheduledPlan, stream_names: Sequence[str]) -> Timeline:
     problem, simulation = plan.problem, plan.simulation
     names, start, end = problem.names, simulation.start, simulation.end
+    tracks = _tracks(plan, stream_names)
     counters = {"bytes alive": tuple(_living(problem.lives, start, end))}
     for kind, used in (
         ("cube cores", [item.cube for item in problem.work]),
@@ -211,12 +239,22 @@ def _timeline(plan: ScheduledPlan, stream_names: Sequence[str]) -> Timeline:
     return Timeline(
         source="predicted",
         nodes=tuple(names[index] for index in plan.order),
-        streams=tuple(stream_names[plan.streams[index]] for index in plan.order),
+        streams=tuple(tracks[index] for index in plan.order),
         start_us=tuple(start[index] for index in plan.order),
         end_us=tuple(end[index] for index in plan.order),
         events=tuple((names[first], names[then]) for first, then in plan.events),
         counters=counters,
     )
+
+
+ON_THE_LINK = "link"
+"""Where collectives are drawn: they take no time of the stream that issues them."""
+
+
+def _tracks(plan: ScheduledPlan, stream_names: Sequence[str]) -> list[str]:
+    """Of each kernel: its stream, or the link."""
+    pairs = zip(plan.streams, plan.problem.work, strict=True)
+    return [ON_THE_LINK if item.link else stream_names[stream] for stream, item in pairs]
 
 
 def lives_of(problem: Problem) -> list[Life]:

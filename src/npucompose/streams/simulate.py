@@ -5,14 +5,19 @@ most is overbooked, so that nothing is gained by sharing. A kernel that is limit
 free, and is slower by less than its cores are fewer where cores are not all that it takes time for (`Work.on`). A gang
 (a collective) starts when all its cores are free and then keeps them. An event takes `event_us` from the end of the
 recorder, a side stream's first kernel starts no earlier than `stream_us`.
+
+A collective is work on the link: its stream only issues it and goes on. The link takes one after the other, in the
+order in which they were issued; what waits for a collective starts when that has ended.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Sequence
 from math import inf, nan
+from typing import Literal
 
 import attrs
 from attrs import frozen
@@ -36,6 +41,10 @@ class Work:
     """Share of the device's memory bandwidth that it takes."""
     gang: bool = False
     """It starts with all its cores or not at all: a collective."""
+    link: bool = False
+    """It runs on the link: a collective. Its stream goes on at once."""
+    awaits: tuple[int, ...] = ()
+    """The kernels on the link, by their numbers, that must have ended before this one starts."""
     fixed_us: float = 0.0
     """Of `us`, what no core makes shorter: the launch, a part that is not parallel."""
     divided_us: float | None = None
@@ -69,6 +78,9 @@ class Work:
         return math.ceil(self.tiles / cores) if self.tiles else 1 / cores
 
 
+Resource = Literal["cube", "vector", "bandwidth"]
+
+
 class Load:
     """What the kernels that run at one moment want of a device together, and how fast that lets each of them go."""
 
@@ -100,6 +112,24 @@ class Load:
         fits_cube = cube + min(most, work.cube) <= self.model.cube
         return fits_cube and vector + min(most, work.vector) <= self.model.vector
 
+    def booked_with(self, work: Work) -> float:
+        """How often the scarcest resource that a kernel needs would be taken if it started now; 1.0 where none is
+        taken more than once."""
+        model, most = self.model, 1.0
+        if work.cube and self.cube + work.cube > most * model.cube:
+            most = (self.cube + work.cube) / max(1, model.cube)
+        if work.vector and self.vector + work.vector > most * model.vector:
+            most = (self.vector + work.vector) / model.vector
+        return max(most, self.bandwidth + work.bandwidth) if work.bandwidth else most
+
+    def idle(self, resource: Resource) -> float:
+        """The share of a resource that nothing that runs wants."""
+        if resource == "bandwidth":
+            return max(0.0, 1.0 - self.bandwidth)
+        there = self.model.cube if resource == "cube" else self.model.vector
+        taken = self.cube if resource == "cube" else self.vector
+        return max(0.0, 1.0 - taken / there) if there else 0.0
+
     def shares(self) -> tuple[float, float, float]:
         """What there is of cube cores, vector cores and bandwidth for each that is wanted, at most 1."""
         return (
@@ -130,12 +160,15 @@ def rates(running: Sequence[Work], model: DeviceModel) -> list[float]:
     return [rate(work, shares) for work in running]
 
 
+LINK = -1
+"""Stands for a stream where a kernel ends that was on the link."""
+
 _SOON = 1e-9
 """Microseconds that count as none: kernels that end together up to rounding."""
 
 
 class SharedDevice:
-    """The kernels that run now, at most one on each stream, and when they end.
+    """The kernels that run now, at most one on each stream and one on the link, and when they end.
 
     Time is `now`: `finish` moves it on, and whoever uses the device may set it forward to any time up to `next_end`.
     """
@@ -147,14 +180,33 @@ class SharedDevice:
         self.running: dict[int, tuple[int, float, float]] = {}
         # Whether some kernel runs slower than with the device to itself.
         self._shared = False
+        self._issued: deque[int] = deque()
 
     @property
     def next_end(self) -> float:
         """When the next kernel ends; inf where none runs."""
         return min([at for _, at, _ in self.running.values()], default=inf)
 
-    def start(self, stream: int, index: int) -> None:
-        """The kernel starts now, on a stream where none runs."""
+    @property
+    def issued(self) -> Sequence[int]:
+        """The kernels that the link has not begun with."""
+        return tuple(self._issued)
+
+    def start(self, stream: int, index: int) -> bool:
+        """The kernel starts now, on a stream where none runs; False where it goes to the link and leaves that free."""
+        if self.work[index].link:
+            self._issued.append(index)
+            self._send()
+        else:
+            self._run(stream, index)
+        return not self.work[index].link
+
+    def _send(self) -> None:
+        """The link takes what was issued first, once it is free, and of a gang the cores are."""
+        if self._issued and LINK not in self.running and self.load.admits(self.work[self._issued[0]]):
+            self._run(LINK, self._issued.popleft())
+
+    def _run(self, stream: int, index: int) -> None:
         wanted = self.work[index]
         self.running[stream] = (index, self.now + wanted.us, 1.0)
         self.load.add(wanted)
@@ -162,7 +214,7 @@ class SharedDevice:
             self._rebalance()
 
     def finish(self) -> list[tuple[int, int]]:
-        """[(stream, kernel)] of what ends next; that is `now` from then on."""
+        """[(stream or LINK, kernel)] of what ends next; that is `now` from then on."""
         self.now = self.next_end
         until = self.now + _SOON
         done = [(stream, index) for stream, (index, at, _) in self.running.items() if at <= until]
@@ -171,6 +223,7 @@ class SharedDevice:
             self.load.add(self.work[index], -1)
         if self._shared:
             self._rebalance()
+        self._send()
         return done
 
     def _rebalance(self) -> None:
@@ -232,18 +285,24 @@ class _Device:
         for recorder, waiter in events:
             self.missing[waiter] += 1
             self.waiters.setdefault(recorder, []).append(waiter)
+        self.awaiting: dict[int, list[int]] = {}
+        for index, item in enumerate(work):
+            self.missing[index] += len(item.awaits)
+            for collective in item.awaits:
+                self.awaiting.setdefault(collective, []).append(index)
         self.start, self.end = [nan] * len(work), [nan] * len(work)
         self.free_at = [0.0, *[model.stream_us] * (width - 1)]
         # (time, stream) of the kernels that only time keeps from starting; streams whose next kernel waits for cores.
         self.soon: list[tuple[float, int]] = []
         self.blocked: list[int] = []
+        self.queued: set[int] = set()
 
     def run(self) -> Simulation:
         for stream in range(len(self.queues)):
             self._ready(stream)
         while self.device.running or self.soon:
             self._advance()
-        stuck = tuple(sorted(index for queue in self.queues for index in queue))
+        stuck = tuple(sorted([*self.device.issued, *(index for queue in self.queues for index in queue)]))
         return Simulation(start=self.start, end=self.end, makespan=self.device.now, stuck=stuck)
 
     def _advance(self) -> None:
@@ -254,7 +313,7 @@ class _Device:
             return
         done = device.finish()
         woken = [other for stream, index in done for other in self._finish(stream, index)]
-        for stream in dict.fromkeys([*woken, *[stream for stream, _ in done]]):
+        for stream in dict.fromkeys([*woken, *[stream for stream, _ in done if stream != LINK]]):
             self._ready(stream)
         blocked, self.blocked = self.blocked, []
         for stream in blocked:
@@ -263,28 +322,41 @@ class _Device:
     def _ready(self, stream: int) -> None:
         """The stream's next kernel starts now, soon, or when its last recorder is done."""
         queue = self.queues[stream]
-        if not queue or self.missing[queue[-1]] or stream in self.device.running:
+        if not queue or self.missing[queue[-1]] or stream in self.device.running or stream in self.queued:
             return
         at = max(self.free_at[stream], self.earliest[queue[-1]])
         if at > self.device.now:
             heapq.heappush(self.soon, (at, stream))
+            self.queued.add(stream)
         else:
             self._try(stream)
 
     def _try(self, stream: int) -> None:
+        self.queued.discard(stream)
         index = self.queues[stream][-1]
-        if not self.device.load.admits(self.device.work[index]):
+        wanted = self.device.work[index]
+        if not wanted.link and not self.device.load.admits(wanted):
             self.blocked.append(stream)
+            self.queued.add(stream)
             return
         self.queues[stream].pop()
         self.start[index] = self.device.now
-        self.device.start(stream, index)
+        if not self.device.start(stream, index):
+            for other in (*self._release(stream, self.waiters.get(index, ()), self.model.event_us), stream):
+                self._ready(other)
 
     def _finish(self, stream: int, index: int) -> list[int]:
-        """Other streams whose next kernel has waited for this one."""
+        """Streams beside this one whose next kernel has waited for this kernel."""
         at = self.end[index] = self.device.now
-        through, woken = at + self.model.event_us, []
-        for waiter in self.waiters.get(index, ()):
+        if stream != LINK:
+            return self._release(stream, self.waiters.get(index, ()), self.model.event_us)
+        self.start[index] = at - self.device.work[index].us
+        return self._release(LINK, self.awaiting.get(index, ()), 0.0)
+
+    def _release(self, stream: int, waiters: Sequence[int], event_us: float) -> list[int]:
+        """One thing less that these kernels wait for; the streams beside this one that have one of them next."""
+        through, woken = self.device.now + event_us, []
+        for waiter in waiters:
             self.missing[waiter] -= 1
             self.earliest[waiter] = max(self.earliest[waiter], through)
             other = self.stream_of[waiter]

@@ -50,6 +50,13 @@ class DeviceModel:
     fork_us: float | None = None
     """What it costs to spread one kernel over the threads that torch gives it when no streams are in use; None where a
     kernel takes all the cores that it can by itself."""
+    link_us: float = 20.0
+    """What a collective takes however few bytes it has."""
+    link_gbytes_s: float = 100.0
+    """Between one rank and all others together, in one direction. The default is the order of what DeepEP reports
+    within a host of Ascend NPUs (sgl-kernel-npu, README: 102 and 152 GB/s)."""
+    collective_cores: int = 0
+    """Vector cores that a collective takes while it runs, all at once; 0: the link works by itself."""
 
     def lacks(self, aicore: int, vectorcore: int) -> str | None:
         """`Atlas A2, nominal has 24 cube and 48 vector cores` where that many are not there."""
@@ -72,6 +79,7 @@ ATLAS_A2 = DeviceModel(
     l2_bytes=192 * 2**20,
     l2_gbytes_s=7000.0,
     word_bytes=2,
+    collective_cores=48,
 )
 """Cores as TorchAir's document on core limits has them (24 cube, 48 vector). Memory and L2 as "L2 Cache Tiling" says
 (Ascend C best practices, CANN 8.0: 192 MB, some 7 TB/s, 1.6 TB/s beyond). A cube core does 16 x 16 x 16 products a
@@ -99,6 +107,8 @@ def cpu(cores: int) -> DeviceModel:
         vector_gflops=4.0,
         gbytes_s=20.0,
         fork_us=5.0,
+        link_us=150.0,
+        link_gbytes_s=2.0,
     )
 
 
@@ -116,6 +126,13 @@ class Calibration:
     gbytes_s: float | None = option(None, "memory bandwidth of the device", gt=0, optional=True)
     l2_bytes: float | None = option(None, "size of the cache that all cores share; 0: none", ge=0, optional=True)
     l2_gbytes_s: float | None = option(None, "bandwidth of that cache", ge=0, optional=True)
+    link_us: float | None = option(None, "what a collective takes however few bytes it has", ge=0, optional=True)
+    link_gbytes_s: float | None = option(
+        None, "bandwidth between one rank and all others together, in one direction", gt=0, optional=True
+    )
+    collective_cores: int | None = option(
+        None, "vector cores that a collective takes while it runs, all at once; 0: none", ge=0, optional=True
+    )
 
     def onto(self, model: DeviceModel) -> DeviceModel:
         """`model` with the figures that are given."""

@@ -3,6 +3,10 @@
 The most urgent kernel (the heaviest path to the end begins with it) is placed first, on streams that work through their
 kernels in order, with a price for every event and for waking a side stream. R. Graham, "Bounds on multiprocessing
 timing anomalies", 1969. It takes cores for endless; `dispatch` does not.
+
+A collective goes to the link, and the stream that issues it goes on. What waits for it is placed when it arrived, or
+when there is nothing else to do: issued as early and awaited as late as other work allows, as Inductor's passes
+`raise_comms` and `sink_waits` have it (torch/_inductor/comms.py).
 """
 
 from __future__ import annotations
@@ -33,15 +37,25 @@ def by_urgency(
     end = [0.0] * count
     result = [0] * count
     order: list[int] = []
-    while ready:
-        index = heapq.heappop(ready)[1]
+    link_free = 0.0
+    arriving: list[tuple[float, int]] = []  # (when what it waits for has arrived, kernel)
+    while ready or arriving:
+        has_arrived = bool(arriving) and (not ready or arriving[0][0] <= min(free))
+        index = heapq.heappop(arriving if has_arrived else ready)[1]
         stream, start = _place(before[index], result, end, free, tail, model.event_us)
-        result[index], end[index] = stream, start + work[index].us
-        free[stream], tail[stream] = end[index], index
+        result[index], tail[stream] = stream, index
+        if work[index].link:
+            end[index] = link_free = max(start, link_free) + work[index].us
+        else:
+            end[index] = free[stream] = start + work[index].us
         order.append(index)
         for target in then[index]:
             missing[target] -= 1
-            if not missing[target]:
+            if missing[target]:
+                continue
+            if work[target].awaits:
+                heapq.heappush(arriving, (max(end[source] for source in before[target]), target))
+            else:
                 heapq.heappush(ready, (-urgency[target], target))
     return result, order
 
