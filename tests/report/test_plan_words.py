@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from npucompose.experiment.assemble import _tried
-from npucompose.report.words import plan_words
+from npucompose.experiment.assemble import _streams, _tried
+from npucompose.report.words import plan_words, stream_words
 from npucompose.results.record import StreamFacts
-from npucompose.results.streams import TrialVerdict
+from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.table.structure import facts_of
 
 PLAN = StreamFacts(
@@ -61,3 +61,23 @@ def test_a_plan_that_nobody_tried_is_told_as_before() -> None:
         "plan not applied: predicted gain -24.0%"
     )
     assert _tried(PLAN, [{"streams": 2, "threads": 2}]) == PLAN
+
+
+def recorded(**fallback: int) -> dict[str, object]:
+    return {"streams": 2, "threads": 2, "why_threads": "", "fallback": facts_of(Fallback(**fallback))}
+
+
+def test_replays_that_left_the_streams_on_a_busy_machine_are_counted() -> None:
+    calm = recorded(replays=1000, alone=5, falls=0, trials=0)
+    busy = recorded(replays=4000, alone=1195, falls=1, trials=3)
+    facts = {"compile": {"streams": facts_of(PLAN)}}
+    plan = _streams({**facts, "benchmark": {"recordings": [calm, busy]}})
+    assert plan is not None
+    assert stream_words(plan) == [
+        "executed on 2 threads",
+        "1200 of 5000 replays on one stream, as the streams took longer (a busy machine): given up 1 time, tried again "
+        "3 times",
+    ]
+    plan = _streams({**facts, "benchmark": {"recordings": [calm]}})
+    assert plan is not None
+    assert stream_words(plan) == ["executed on 2 threads"]

@@ -34,7 +34,7 @@ from npucompose.results.record import (
     StreamFacts,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import TrialVerdict
+from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.structure import of_facts
 
@@ -96,7 +96,8 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
     plan = _tried(plan, recorded)
     if recorded and plan.applied:
         why = "; ".join(dict.fromkeys(r["why_threads"] for r in recorded if r["why_threads"]))
-        plan = attrs.evolve(plan, threads=max(r["threads"] for r in recorded), why_threads=why, **_pools(recorded))
+        threads = max(r["threads"] for r in recorded)
+        plan = attrs.evolve(plan, threads=threads, why_threads=why, fallback=_fallback(recorded), **_pools(recorded))
     times = list(facts.get("benchmark", {}).get("stream_times", {}).values())
     if not times:
         return plan
@@ -108,6 +109,13 @@ def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
         measured_serial_us=sum(one["serial_us"] for one in times),
         prediction_error=plan.predicted_us / took - 1 if comparable and plan.predicted_us is not None else None,
     )
+
+
+def _fallback(recorded: Sequence[Mapping[str, Any]]) -> Fallback | None:
+    found = [
+        of_facts(Fallback, r["fallback"], where="benchmark.fallback") for r in recorded if r.get("fallback") is not None
+    ]
+    return Fallback.together(found) if any(one.falls for one in found) else None
 
 
 def _pools(recorded: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -104,6 +104,8 @@ class CapturedGraph:
         self.threads, self.why_threads = way.threads, way.why_threads
         """Who runs which step; None, and a reason where streams were asked for, when one thread runs all of them."""
         self.memory, self.executor, self._why_executor = way.memory, way.executor, way.why_executor
+        if self.threads is not None and workers.falls_back and isinstance(self.executor, Native):
+            self.executor.watch(self.verdict.one_stream_us if self.verdict is not None else None)
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
         # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
         pinned = plan.pinned | (shared if written & shared else frozenset())
@@ -249,6 +251,7 @@ class CapturedGraph:
 
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
+        fallback = self.executor.fallback() if isinstance(self.executor, Native) else None
         return {
             "executor": self.executor.name,
             "executor_reason": self._why_executor,
@@ -256,6 +259,7 @@ class CapturedGraph:
             "threads": 1 if self.threads is None else self.threads.count,
             "why_threads": self.why_threads,
             "trial": None if self.verdict is None else facts_of(self.verdict),
+            "fallback": None if fallback is None else facts_of(fallback),
             "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
             "kernels": len(steps),
             "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),

@@ -250,6 +250,8 @@ class Workers:
     """How long a thread looks for what it waits for before it sleeps."""
     cores: tuple[int, ...] = ()
     """Cores that all threads but the calling one are bound to, in order; the others run on any but the caller's."""
+    falls_back: bool = True
+    """Whether replays go on in one stream while the streams take longer than that."""
 
 
 @frozen(kw_only=True, eq=False)

@@ -21,6 +21,7 @@ from npucompose.results.measured import (
 )
 from npucompose.results.record import Report, Status, StreamFacts
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
+from npucompose.results.streams import Fallback
 from npucompose.schema.sizes import as_bytes
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
@@ -120,11 +121,22 @@ def stream_words(plan: StreamFacts) -> list[str]:
     if plan.threads is not None:
         why = f": {plan.why_threads}" if plan.why_threads else ""
         words.append(f"executed on {as_count(plan.threads, 'thread')}{why}")
+    if plan.fallback is not None:
+        words.append(fallback_words(plan.fallback))
     if plan.measured_us is not None and plan.measured_serial_us is not None:
         words.append(f"measured {as_time(plan.measured_us)} of {as_time(plan.measured_serial_us)}")
     if plan.prediction_error is not None:
         words.append(f"prediction off by {plan.prediction_error:+.1%}")
     return words
+
+
+def fallback_words(fallback: Fallback) -> str:
+    """`1200 of 5000 replays on one stream, as the streams took longer (a busy machine): given up 2 times, tried again
+    3 times`."""
+    return (
+        f"{fallback.alone} of {as_count(fallback.replays, 'replay')} on one stream, as the streams took longer (a busy "
+        f"machine): given up {as_count(fallback.falls, 'time')}, tried again {as_count(fallback.trials, 'time')}"
+    )
 
 
 def _lengthened(plan: StreamFacts) -> Iterator[str]:

@@ -24,7 +24,7 @@ from npucompose.results.measured import (
     TimeSamples,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import TrialVerdict
+from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
@@ -112,6 +112,8 @@ class StreamFacts:
     """Threads on which the streams were executed, the calling one included; None where the target does not say."""
     why_threads: str = ""
     """Why there was but one."""
+    fallback: Fallback | None = None
+    """Where streams took longer than one stream and were left for it; None where that did not happen."""
     measured_us: float | None = None
     """Of a replay on these threads, on a clock that looks at every kernel; several graphs' are added."""
     measured_serial_us: float | None = None

@@ -136,6 +136,29 @@ class TrialVerdict:
         return 1 - self.plan_us / self.one_stream_us
 
 
+@frozen(kw_only=True)
+class Fallback:
+    """How often the streams of a recording were left for one stream, because they took longer: the machine was busy."""
+
+    replays: int
+    alone: int
+    """Of them on one stream; the few that time it count too."""
+    falls: int
+    """How often the streams were given up."""
+    trials: int
+    """How often they were tried again."""
+
+    @classmethod
+    def together(cls, several: Sequence[Fallback]) -> Fallback:
+        """Those of several recordings, added."""
+        return cls(
+            replays=sum(one.replays for one in several),
+            alone=sum(one.alone for one in several),
+            falls=sum(one.falls for one in several),
+            trials=sum(one.trials for one in several),
+        )
+
+
 @frozen(kw_only=True, eq=False)
 class Decision:
     """What the pass did with a graph, and why."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.memory.arena import Arena
+    from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes
     from npucompose.targets.compilation import Backend, Compilation
@@ -105,6 +106,23 @@ class CpuTarget(Target):
     stream_cores: tuple[int, ...] = option(
         factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
     )
+
+    stream_fallback: bool = option(
+        True,
+        "where streams take longer than one stream would (a busy machine), go on in one stream, bits unchanged, and "
+        "try the streams again later",
+    )
+
+    @property
+    def workers(self) -> Workers:
+        from npucompose.replay.plan import Workers
+
+        return Workers(
+            count=self.workers_count,
+            spin_us=self.stream_spin_us,
+            cores=tuple(self.stream_cores),
+            falls_back=self.stream_fallback,
+        )
 
     @property
     def workers_count(self) -> int:
@@ -221,7 +239,6 @@ class CpuTarget(Target):
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.front.graph_cache import GraphCache, lowered
-        from npucompose.replay.plan import Workers
 
         names = CACHE_OPTIONS[request.mode]
         cache = GraphCache(
@@ -231,7 +248,7 @@ class CpuTarget(Target):
             executor="torchscript" if self.executor == "portable" else "native",
             when_full=self.when_full,
             when_new="at_once" if request.at_once else self.when_new,
-            workers=Workers(count=self.workers_count, spin_us=self.stream_spin_us, cores=tuple(self.stream_cores)),
+            workers=self.workers,
             partial=request.partial,
         )
         return lowered(cache, "cpu")

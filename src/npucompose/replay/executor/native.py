@@ -41,7 +41,7 @@ from npucompose.replay.plan import (
     leaves,
     lent_inputs,
 )
-from npucompose.results.streams import StreamTimes, Timeline
+from npucompose.results.streams import Fallback, StreamTimes, Timeline
 from npucompose.schema.capabilities import Clocked
 
 Call = Callable[[tuple[Any, ...]], Any]
@@ -108,6 +108,18 @@ class Native:
     def facts(self) -> Mapping[str, int]:
         """How many steps run in which way: `{"held": 150, "blas": 50}`."""
         return dict(Counter(self.ways))
+
+    def watch(self, one_stream_us: float | None) -> None:
+        """From now on replays go on in one stream while the streams take longer; `src/watch.h` says when. None: nobody
+        has timed one stream, and the plan stays unless it takes longer than it does itself at first."""
+        self.recording.watch(round((one_stream_us or 0) * 1e3))
+
+    def fallback(self) -> Fallback | None:
+        """What came of it so far; None where nothing is watched."""
+        watched = self.recording.watched()
+        if watched is None:
+            return None
+        return Fallback(replays=watched.replays, alone=watched.alone, falls=watched.falls, trials=watched.trials)
 
     # -- what Inputs needs
 

@@ -59,6 +59,10 @@ struct Output {
 enum class Earlier { keep, reuse };
 
 constexpr size_t kIdle = 64;  // replays after which memory that nobody needed is given back
+constexpr char kOneStream[] =
+    "the streams of a recorded graph take longer than one stream would: the machine has other work to do. The same "
+    "recording goes on in one stream, with the same bits, and tries again later. target.stream_fallback=false keeps the "
+    "streams.";
 constexpr char kOverwritten[] =
     "a result of an earlier call of this handle is still held, and this call overwrites it. Clone what must last, or make "
     "the handle with detach(..., outputs=\"keep\").";
@@ -210,6 +214,7 @@ class Front {
 
   // Note [Held results]: after the inputs are known to be right and before a kernel runs.
   void leave_held(Given inputs, Earlier earlier) {
+    say_where_streams_fell_back();
     bool left = false;
     for (size_t i = 0; i < memory_.size(); ++i) {
       if (memory_[i].is_held() && (earlier == Earlier::keep || !lent_[i] || is_read(memory_[i], inputs))) {
@@ -227,6 +232,14 @@ class Front {
       for (HeldMemory& memory : memory_) memory.give_spares_back();
       spares_ = false;
     }
+  }
+
+  // Before a replay, where whoever makes an error of it stops nothing half done.
+  void say_where_streams_fell_back() {
+    const StreamWatch* watch = recording_->watched();
+    if (fell_back_ || !watch || !watch->falls.load(std::memory_order_relaxed)) return;
+    fell_back_ = true;
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, kOneStream, 1) < 0) throw python_error();
   }
 
   // Whether an input lies there: a result of an earlier replay that comes back.
@@ -360,7 +373,7 @@ class Front {
   std::vector<HeldMemory> memory_;
   std::vector<char> lent_;  // to a handle whose next call overwrites what it gave
   size_t idle_ = 0;
-  bool spares_ = false, warned_ = false;
+  bool spares_ = false, warned_ = false, fell_back_ = false;
   std::vector<std::pair<size_t, uintptr_t>> moved_;
   py::object admit_, give_back_;
   bool again_ = false, cold_ = false;

@@ -103,6 +103,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("__exit__", [](npucompose::Turns& self, const py::args&) { self.end(); })
       .def("is_mine", &npucompose::Turns::is_mine);
   py::class_<npucompose::Operator>(m, "Operator", py::module_local()).def(py::init<const std::string&, const std::string&>());
+  using npucompose::StreamWatch;
+  const auto count = [](std::atomic<int64_t> StreamWatch::* which) {
+    return py::cpp_function([which](const StreamWatch& watch) { return (watch.*which).load(); });
+  };
+  py::class_<StreamWatch>(m, "StreamWatch", py::module_local())
+      .def(py::init<int64_t>())
+      .def("side_by_side", &StreamWatch::side_by_side)
+      .def("took", &StreamWatch::took)
+      .def_property_readonly("replays", count(&StreamWatch::replays))
+      .def_property_readonly("alone", count(&StreamWatch::alone))
+      .def_property_readonly("falls", count(&StreamWatch::falls))
+      .def_property_readonly("trials", count(&StreamWatch::trials));
   py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording", py::module_local())
       .def(py::init<>())
       .def("add", &npucompose::add)
@@ -112,6 +124,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       })
       .def("set_output", &Recording::set_output)
       .def("set_streams", &Recording::set_streams)
+      .def("watch", &Recording::watch)
+      .def("watched", &Recording::watched, py::return_value_policy::reference_internal)
       .def("took", [](Recording& self, int64_t rounds) {
         const py::gil_scoped_release release;
         const c10::InferenceMode inference(true);

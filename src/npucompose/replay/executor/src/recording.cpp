@@ -201,14 +201,21 @@ void Recording::set_streams(
 
 void Recording::run() {
   products_as_captured = product_settings() == settings_;
-  run_steps(nullptr);
+  if (!watch_) {
+    run_steps(true);
+    return;
+  }
+  const bool side_by_side = watch_->side_by_side();
+  const int64_t begun = now_ns();
+  if (run_steps(side_by_side) == side_by_side) watch_->took(now_ns() - begun);
 }
 
-void Recording::run_steps(std::vector<Span>* spans) {
+bool Recording::run_steps(bool side_by_side, std::vector<Span>* spans) {
   // Threads that kernels shared their work with were the parent's: a child of fork() would wait for them for ever.
   std::optional<OneThread> quiet;
   if (Forkable::forks() != forks_) quiet.emplace();
-  if (!streams_ || !streams_->run(spans)) {
+  const bool ran = side_by_side && streams_ && streams_->run(spans);
+  if (!ran) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (spans) (*spans)[i].first = now_ns();
       steps_[i]->run();
@@ -216,13 +223,15 @@ void Recording::run_steps(std::vector<Span>* spans) {
     }
   }
   for (int number : kept_) registers[number] = c10::IValue();
+  return ran;
 }
 
 std::vector<int64_t> Recording::took(int64_t rounds) {
   std::vector<int64_t> nanoseconds;
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t begun = now_ns();
-    run();
+    products_as_captured = product_settings() == settings_;
+    run_steps(true);
     nanoseconds.push_back(now_ns() - begun);
   }
   return nanoseconds;
@@ -233,7 +242,7 @@ std::vector<std::vector<Span>> Recording::spans(int64_t rounds) {
   for (int64_t round = 0; round < rounds; ++round) {
     found.emplace_back(steps_.size());
     const int64_t begun = now_ns();
-    run_steps(&found.back());
+    run_steps(true, &found.back());
     for (auto& [begin, end] : found.back()) begin -= begun, end -= begun;
   }
   return found;

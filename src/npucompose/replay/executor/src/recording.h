@@ -11,6 +11,7 @@
 
 #include "kernel.h"
 #include "streams.h"
+#include "watch.h"
 
 namespace npucompose {
 
@@ -54,6 +55,11 @@ class Recording {
       const std::vector<std::vector<size_t>>& threads, const std::vector<std::vector<size_t>>& waits,
       std::vector<int> kept, int64_t spin_ns, std::vector<int> cores);
 
+  // From now on streams that take longer than one stream, of which a replay takes `one_ns` (0: unknown), are left for it
+  // until that is over; replays that are timed here are none of those that decide it.
+  void watch(int64_t one_ns) { watch_ = std::make_unique<StreamWatch>(one_ns); }
+  const StreamWatch* watched() const { return watch_.get(); }
+
   void run();
 
   // Nanoseconds of each of `rounds` replays.
@@ -91,7 +97,8 @@ class Recording {
     Users users;
   };
 
-  void run_steps(std::vector<Span>* spans);
+  // Whether the streams ran side by side: not where it is not asked for, or the threads have other work.
+  bool run_steps(bool side_by_side, std::vector<Span>* spans = nullptr);
   // Have `kernel` notified when an input or output buffer moves in which one of its operands lies.
   void follow(Kernel& kernel, const torch::jit::Stack& args);
   void follow(Kernel& kernel, const at::Tensor& operand);
@@ -101,6 +108,7 @@ class Recording {
   uint64_t forks_;
   std::vector<KernelPtr> steps_;
   std::unique_ptr<Streams> streams_;
+  std::unique_ptr<StreamWatch> watch_;
   std::vector<int> kept_;
   std::unordered_map<int64_t, Input> inputs_;
   std::unordered_map<size_t, Output> outputs_;
