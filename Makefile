@@ -124,6 +124,9 @@ bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thr
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/startup.py
 
+bench-streams: $(READY)  ## stream plans beside those of others, over a lower bound; what planning costs; on two idle cores
+	$(BIN)/python -m benchmarks.streams
+
 bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
 	$(BIN)/python benchmarks/performance.py
 
@@ -140,4 +143,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .host .bundle .bundle.build outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-table huggingface npu-tables golden clean
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-streams bench-table huggingface npu-tables golden clean

@@ -185,6 +185,13 @@ _MAKERS: Mapping[str, Callable[[], NamedGraph]] = {
     "wide_vec": wide_vec,
     "moe64x512": moe_decode,
 }
+LARGE: Mapping[str, Callable[[], NamedGraph]] = {
+    "layered10k": lambda: layered(layers=250),
+    "decoder10k": lambda: decoder(layers=527),
+    "layered50k": lambda: layered(layers=1250),
+    "decoder50k": lambda: decoder(layers=2632),
+}
+"""Of 10,000 and of 50,000 kernels: what planning is timed on."""
 NAMES = tuple(_MAKERS)
 WIDE = ("layered", "moe64x3", "two_tower")
 """Families with far more independent kernels than streams."""
@@ -192,5 +199,5 @@ WIDE = ("layered", "moe64x3", "two_tower")
 
 @cache
 def graph(name: str) -> NamedGraph:
-    """The graph of that name, `NAMES` has them all."""
-    return _MAKERS[name]()
+    """The graph of that name, one of `NAMES` or `LARGE`."""
+    return {**_MAKERS, **LARGE}[name]()

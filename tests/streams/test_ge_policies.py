@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npucompose.schema.streams import Streams
@@ -66,6 +66,7 @@ def test_cv_puts_a_vector_kernel_aside_where_a_neighbouring_cube_kernel_allows_i
 
 
 @given(st.integers(0, 10_000), st.sampled_from(POLICIES), st.integers(1, 4))
+@settings(deadline=None)
 def test_every_kernel_has_a_stream_and_both_limits_hold(seed: int, policy: str, limit: int) -> None:
     then = dags.small_dag(seed, most=12)
     work = [CUBE if (seed >> index) % 3 == 0 else VECTOR for index in range(len(then))]

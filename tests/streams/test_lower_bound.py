@@ -33,7 +33,7 @@ def fits(item: Work) -> Work:
 
 
 @given(st.data(), st.integers(0, 10_000), st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_no_plan_of_a_small_graph_beats_it(data: st.DataObject, seed: int, streams: int) -> None:
     then = dags.small_dag(seed, most=4)
     work = [fits(data.draw(WORKS)) for _ in then]
@@ -41,7 +41,7 @@ def test_no_plan_of_a_small_graph_beats_it(data: st.DataObject, seed: int, strea
 
 
 @given(st.data(), st.integers(0, 10_000), st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_no_random_plan_beats_it(data: st.DataObject, seed: int, streams: int) -> None:
     then = dags.small_dag(seed, most=12)
     work = [fits(data.draw(WORKS)) for _ in then]
