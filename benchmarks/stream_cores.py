@@ -13,7 +13,8 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.streams import MODEL, as_graph
+from benchmarks.streams.planning import as_graph
+from benchmarks.streams.plans import MODEL
 from npucompose import ops
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
@@ -52,7 +53,7 @@ def textbook() -> tuple[Table, bool]:
     for case, then, work, goal in TEXTBOOK:
         problem = Problem.from_graph(as_graph(then).graph, Streams(split_cores=True), can)
         vars(problem)["work"] = [*work, Work(us=0.0)]  # in place of the roofline's
-        found = assignment.candidates("makespan", problem.then, problem.work, 2, model)
+        found = assignment.candidates("makespan", problem.instance(2))
         plans = [schedule(problem, one.streams, one.ranked) for one in found]
         shared = min(plan.simulation.makespan for plan in plans)
         best = min(settled(plan, order=True, divide=True).simulation.makespan for plan in plans)
