@@ -232,10 +232,10 @@ def test_each_tracker_is_an_extra_of_its_own_name() -> None:
 def test_the_nominal_devices_are_those_that_predictions_were_made_with() -> None:
     """Figures of a device move every prediction: a change is reviewed here, and with the golden plans."""
     cores, latencies, rates = (24, 48), (2.0, 2.0, 2.0), (13_000.0, 200.0, 1600.0)
-    l2 = (192 * 2**20, 7000.0)
-    assert attrs.astuple(ATLAS_A2) == ("Atlas A2, nominal", *cores, *latencies, *rates, *l2, 2, None)
+    l2, link = (192 * 2**20, 7000.0), (20.0, 100.0, 48)
+    assert attrs.astuple(ATLAS_A2) == ("Atlas A2, nominal", *cores, *latencies, *rates, *l2, 2, None, *link)
     assert attrs.astuple(cpu(6)) == (
-        "CPU with 6 cores, nominal", 0, 6, 0.1, 0.1, 2.0, 60.0, 4.0, 20.0, 0.0, 0.0, None, 5.0,
+        "CPU with 6 cores, nominal", 0, 6, 0.1, 0.1, 2.0, 60.0, 4.0, 20.0, 0.0, 0.0, None, 5.0, 150.0, 2.0, 0,
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def of_random_graph(seed: int, bound: str | None, apart: bool = False) -> tuple[
     can = attrs.evolve(TWO_CORES, frees_early=apart)
     wanted = Streams(min_gain=0, max_streams=3, cost="none", max_memory=bound)
     problem = Problem.from_graph(in_place_program(seed, size=24).graph, wanted, can)
-    chosen = candidates("makespan", problem.then, problem.work, 3, problem.model, problem.factories)
+    chosen = candidates("makespan", problem.instance(3))
     return problem, [schedule(problem, one.streams, one.ranked) for one in chosen]
 
 

@@ -58,7 +58,7 @@ its chains lose to a dispatch (50,000 kernels: 11 of 13 seconds for twice the ti
 CLOSE = 1.002
 """A plan so near to what no plan beats is good enough."""
 KEPT = 4
-"""So many plans are handed on beside the best one, for whoever has wishes beside time."""
+"""So many plans are handed on beside the best one, for whoever has wishes beside time; one has several streams."""
 MORE_EVENTS = 1.1
 """`makespan` may take so many times the events of the best plan that looks at no cores; `time` as many as it likes."""
 
@@ -67,7 +67,10 @@ def plans(objective: Objective, instance: Instance, ge_policy: str = DEFAULT_GE_
     """Plans that answer the objective; the best one is that of the lowest rank. None for `makespan` or `time` is worse
     than the best of the list schedule and the chains."""
     known = [instance.timed(one) for one in candidates(objective, instance, ge_policy)]
-    return _improved(known, instance, objective == "time") if objective in ("makespan", "time") else known
+    if objective not in ("makespan", "time"):
+        return known
+    found = _improved(known, instance, any_events=False)
+    return found if objective == "makespan" else [*_improved(known, instance, any_events=True), *found[:1]]
 
 
 def candidates(objective: Objective, instance: Instance, ge_policy: str = DEFAULT_GE_POLICY) -> list[Assignment]:
@@ -94,7 +97,9 @@ def _improved(known: Sequence[TimedPlan], instance: Instance, any_events: bool) 
     best = min(found, key=lambda plan: plan.rank)
     if best.simulation.makespan > CLOSE * instance.least and not instance.communicates:
         best = relocated(instance, found, most)
-    return [instance.with_fewer_events(best), *sorted(found, key=lambda plan: plan.rank)[:KEPT]]
+    handed = sorted(found, key=lambda plan: plan.rank)
+    several = [plan for plan in handed if any(plan.streams)]
+    return [instance.with_fewer_events(best), *dict.fromkeys((*handed[:KEPT], *several[:1]))]
 
 
 def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> list[TimedPlan]:

@@ -150,10 +150,9 @@ class Problem:
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
     def instance(self, streams: int) -> Instance:
-        """In numbers alone, for plans on at most so many streams."""
-        return Instance(
-            then=self.then, work=self.work, streams=streams, model=self.model, factories=tuple(self.factories)
-        )
+        """In numbers alone, for plans on at most so many streams; on one, kernels may use threads of their own."""
+        work = self.work if streams > 1 else self.work_in_a_row
+        return Instance(then=self.then, work=work, streams=streams, model=self.model, factories=tuple(self.factories))
 
     @cached_property
     def lives(self) -> list[Life]:
