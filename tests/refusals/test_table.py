@@ -28,6 +28,7 @@ READS = re.compile(
     r"(?<!_)json\.loads?\(|yaml\.safe_load|yaml\.parse|\.read_(text|bytes)\(|\bread_text\(|sqlite3\.connect|ast\.parse"
 )
 NO_STRANGERS = {
+    "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
     "npucompose.vendor.inductor_source": "the installed torch",
     "npucompose.vendor.versions": "the package's own table",
     "npucompose.report.html": "our own templates",
