@@ -309,7 +309,7 @@ def test_nothing_to_leave_out_is_refused() -> None:
 def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
     run = SimpleNamespace(
         name="cse", stage="pre", matches=1, nodes_before=2, nodes_after=1, seconds=0.5, exact=False, rules=(),
-        moves=None, folds=None, max_abs_err=0.25,
+        moves=None, folds=None, why="", max_abs_err=0.25,
     )  # fmt: skip
     before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(

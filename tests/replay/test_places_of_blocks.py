@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from npucompose.replay.memory import placement
+from npucompose.streams import pool
 from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
 
 
@@ -16,7 +16,7 @@ def blocks(*given: tuple[int, int, int]) -> list[MemoryBlock]:
 
 def test_sizes_are_rounded_up_to_what_torchs_allocator_gives() -> None:
     assert ALIGNMENT == 64
-    assert [placement.aligned(n) for n in (0, 1, 63, 64, 65, 128)] == [0, 64, 64, 64, 128, 128]
+    assert [pool.aligned(n) for n in (0, 1, 63, 64, 65, 128)] == [0, 64, 64, 64, 128, 128]
 
 
 def test_nothing_takes_no_place() -> None:
@@ -63,13 +63,13 @@ def test_what_is_told_of_the_whole() -> None:
 def test_a_block_lies_in_the_tightest_gap_the_first_of_equals_or_behind_all(
     taken: list[tuple[int, int]], size: int, offset: int
 ) -> None:
-    assert placement._best_gap(taken, size) == offset
+    assert pool._best_gap(taken, size) == offset
 
 
 @pytest.mark.parametrize("length", [1, 70, 150, 250, 400, 700])
 def test_what_lives_beside_a_block_is_found_whatever_windows_it_spans(length: int) -> None:
     drawn = random.Random(length)
-    placed, spans = placement._Placed(), []
+    placed, spans = pool._Placed(), []
     for k in range(60):
         first = drawn.randrange(900)
         span = (64 * k, 64 * k + 64, first, first + drawn.choice((0, 3, 64, 300)))
