@@ -69,8 +69,10 @@ def plans(objective: Objective, instance: Instance, ge_policy: str = DEFAULT_GE_
     known = [instance.timed(one) for one in candidates(objective, instance, ge_policy)]
     if objective not in ("makespan", "time"):
         return known
-    found = _improved(known, instance, any_events=False)
-    return found if objective == "makespan" else [*_improved(known, instance, any_events=True), *found[:1]]
+    basic = min(known, key=lambda plan: plan.rank)
+    every = [*known, *_tried(known, basic, instance)]
+    found = _improved(every, instance, MORE_EVENTS * len(basic.events) if any(basic.streams) else inf)
+    return found if objective == "makespan" else [*_improved(every, instance, inf), *found[:1]]
 
 
 def candidates(objective: Objective, instance: Instance, ge_policy: str = DEFAULT_GE_POLICY) -> list[Assignment]:
@@ -89,11 +91,9 @@ def candidates(objective: Objective, instance: Instance, ge_policy: str = DEFAUL
     return found
 
 
-def _improved(known: Sequence[TimedPlan], instance: Instance, any_events: bool) -> list[TimedPlan]:
-    basic = min(known, key=lambda plan: plan.rank)
-    most = inf if any_events or not any(basic.streams) else MORE_EVENTS * len(basic.events)
-    found = [plan for plan in known if len(plan.events) <= most]
-    found += [plan for plan in _tried(known, basic, instance) if len(plan.events) <= most]
+def _improved(every: Sequence[TimedPlan], instance: Instance, most: float) -> list[TimedPlan]:
+    """The best plan of at most so many events, relocated, with as few of them as its times allow, and some others."""
+    found = [plan for plan in every if len(plan.events) <= most]
     best = min(found, key=lambda plan: plan.rank)
     if best.simulation.makespan > CLOSE * instance.least and not instance.communicates:
         best = relocated(instance, found, most)

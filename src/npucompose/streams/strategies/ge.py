@@ -9,6 +9,7 @@ knows how long a kernel takes. Knows only numbers; loads no torch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import pvariance
@@ -121,7 +122,7 @@ class _Lane:
 
 
 @define
-class _Merge:
+class _Merge(ABC):
     """Paths on streams, one after the other; each goes where a score is least."""
 
     paths: _Paths
@@ -152,11 +153,13 @@ class _Merge:
         fresh = [len(self.lanes)] if len(self.lanes) < self.limit else []
         return list(dict.fromkeys([*self.likely(path, tied), *fresh]))[:CANDIDATES]
 
+    @abstractmethod
     def likely(self, path: int, tied: Counter[int]) -> list[int]:
-        raise NotImplementedError
+        """The streams in use that come into question, in the order of preference."""
 
+    @abstractmethod
     def score(self, path: int, stream: int, tied: Counter[int]) -> tuple[float, ...]:
-        raise NotImplementedError
+        """How bad it is to put the path there; what comes later decides between equals."""
 
 
 class _LoadBalance(_Merge):

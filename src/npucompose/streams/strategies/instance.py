@@ -116,11 +116,7 @@ class Instance:
         last = len(self.work) - 1
         return Instance(
             then=[[last - source for source in sources] for sources in reversed(self.before)],
-            # From the end on nothing is awaited beside what the edges say.
-            work=[
-                attrs.evolve(item, link=False, awaits=()) if item.link or item.awaits else item
-                for item in self.work[::-1]
-            ],
+            work=[_without_link(item) for item in self.work[::-1]],
             streams=self.streams,
             model=attrs.evolve(self.model, stream_us=0.0),
         )
