@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.streams import before
 from benchmarks.streams.goals import Goal, Part, at_most, table_of
-from benchmarks.streams.plans import MODEL, Plan, ours, realised
+from benchmarks.streams.plans import MODEL, ours, realised
 from npucompose import ops
 from npucompose.api import checked
 from npucompose.compose.session import Session
@@ -29,6 +29,7 @@ from npucompose.streams import apply, dag, validate
 from npucompose.streams.problem import Problem
 from npucompose.streams.simulate import simulate
 from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on
+from npucompose.streams.strategies.instance import TimedPlan
 from npucompose.targets.compilation import Backend
 from tests.streams import dags, named
 from tests.streams.named import NamedGraph
@@ -71,7 +72,7 @@ def exact() -> Part:
     return Part(tables=[table])
 
 
-def is_proven(graph: NamedGraph, plan: Plan) -> bool:
+def is_proven(graph: NamedGraph, plan: TimedPlan) -> bool:
     """Whether events and stream order alone keep every edge, by reachability."""
     place = {index: position for position, index in enumerate(plan.order)}
     last: dict[int, int] = {}
@@ -91,7 +92,7 @@ def large(rounds: int) -> Part:
     table = table_of(f"{NODES:,} kernels, {EDGES:,} edges, {STREAMS} streams", "what", "ms")
     goals: list[Goal] = []
 
-    def planned_and_proven(objective: Objective) -> Plan:
+    def planned_and_proven(objective: Objective) -> TimedPlan:
         plan = ours(graph, STREAMS, objective)
         if not is_proven(graph, plan):
             raise RuntimeError(f"objective {objective} gave an unsafe plan")
@@ -123,7 +124,7 @@ def sizes(rounds: int) -> Part:
     return Part(tables=[table])
 
 
-def _simulated(graph: NamedGraph, plan: Plan) -> float:
+def _simulated(graph: NamedGraph, plan: TimedPlan) -> float:
     return simulate(plan.order, plan.streams, plan.events, graph.work, MODEL).makespan
 
 

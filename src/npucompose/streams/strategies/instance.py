@@ -32,9 +32,14 @@ class TimedPlan:
     simulation: Simulation
 
     @property
+    def makespan(self) -> float:
+        """Simulated microseconds of all kernels."""
+        return self.simulation.makespan
+
+    @property
     def rank(self) -> tuple[float, int, int]:
         """The faster plan is the better one; then the one with fewer events, then with fewer streams."""
-        return self.simulation.makespan, len(self.events), len(set(self.streams))
+        return self.makespan, len(self.events), len(set(self.streams))
 
 
 @frozen(kw_only=True, eq=False, slots=False)
