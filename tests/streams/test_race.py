@@ -43,6 +43,7 @@ def is_observable(module: fx.GraphModule) -> bool:
         return any(execute._run(module.graph, inputs, order) != expected for order in every)
 
 
+@pytest.mark.usefixtures("plans_at_first_sight")
 @pytest.mark.parametrize("graphs", [24, pytest.param(80, marks=pytest.mark.slow)])
 def test_a_dropped_event_is_found_wherever_it_can_be_seen(graphs: int) -> None:
     found = hidden = 0
@@ -117,6 +118,7 @@ def silent_and_equal(seed: int, size: int, orders: int) -> int:
     return aside
 
 
+@pytest.mark.usefixtures("plans_at_first_sight")
 @pytest.mark.parametrize("graphs", [100, pytest.param(400, marks=pytest.mark.slow)])
 def test_graphs_with_views_and_writes_are_planned_without_a_race(graphs: int) -> None:
     assert sum(silent_and_equal(seed, size=12, orders=3) > 0 for seed in range(graphs)) > graphs // 2

@@ -318,6 +318,7 @@ KINDS: tuple[Callable[[fx.GraphModule, random.Random], bool], ...] = (
 )
 
 
+@pytest.mark.usefixtures("plans_at_first_sight")
 def test_a_hundred_seeded_faults_are_all_caught() -> None:
     caught: Counter[str] = Counter()
     codes: Counter[str] = Counter()
@@ -367,6 +368,7 @@ def test_memory_that_another_stream_still_reads_is_not_given_away() -> None:
     assert plan_of(kept.graph) == plan_of(module.graph)
 
 
+@pytest.mark.usefixtures("plans_at_first_sight")
 def test_memory_is_kept_for_every_stream_of_random_graphs() -> None:
     changed = 0
     for seed in range(60):

@@ -23,7 +23,10 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, seeded_program
 
-pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
+pytestmark = [
+    pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here"),
+    pytest.mark.usefixtures("plans_at_first_sight"),
+]
 
 
 TWO = Workers(count=2)
