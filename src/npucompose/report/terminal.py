@@ -10,10 +10,10 @@ The rows are templates/terminal.txt. No speed is printed beside results that are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from npucompose.report import words
 from npucompose.results.graphs import npu_words
-from npucompose.results.record import Report
+from npucompose.results.record import Report, choice_name
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 
 BROKEN = "\x1e"
@@ -84,8 +84,7 @@ def _title(report: Report) -> str:
 def choice(report: Report, group: str) -> str:
     """The name of what a group holds; `?` in the report of a run that was refused before it was known."""
     value = report.experiment.get(group)
-    name: Any = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else value
-    return name if isinstance(name, str) else "?"
+    return value if isinstance(value, str) else choice_name(report.experiment, group) or "?"
 
 
 def counted(npu: NpuFacts) -> list[str]:
