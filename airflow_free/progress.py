@@ -75,8 +75,8 @@ class Progress:
             self.bars.remove_task(self.tasks.pop(""))
         task = self._task(event.stage or next(reversed(self.tasks), ""))
         if event.kind == "progress":
-            known = {} if event.fraction is None else {"total": 1.0, "completed": event.fraction}
-            self.bars.update(task, **known, words=event.text)
+            total = None if event.fraction is None else 1.0
+            self.bars.update(task, total=total, completed=event.fraction, words=event.text)
         elif event.kind != "started":
             self.bars.update(task, total=1.0, completed=1.0, words=_words(event))
 
