@@ -16,7 +16,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import settings_of, values_of
 from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.models.python import Python
-from npucompose.report.terminal import choice
+from npucompose.report.words import choice
 from npucompose.results.record import Figures, Report, choice_name
 
 NET = """

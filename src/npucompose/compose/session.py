@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from torch import nn
 from torch._logging import set_logs  # pyright: ignore[reportPrivateImportUsage]
 
+from npucompose.activity import doing
 from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied, with_loss
 from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
@@ -229,6 +230,7 @@ class Session:
             from npucompose.targets.compiled_calls import Repeated
 
             backend.repeated = Repeated()
+        doing("tracing the model")
         begun = perf_counter()
         self.call(compiled, inputs)
         times = _times(backend, begun, perf_counter())
