@@ -79,7 +79,8 @@ class Python(Model):
 
 
 def _described(value: Any) -> str:
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
 
 
 def _takes_seed(function: Callable[..., Any]) -> bool:
