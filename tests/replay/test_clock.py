@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count, cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,17 +27,19 @@ def steps(*names: str, streams: str = "") -> list[Step]:
     return made
 
 
-def test_a_kernel_takes_the_median_of_its_times_without_the_clock_itself() -> None:
+def test_a_kernel_takes_a_quantile_of_its_times_without_the_clock_itself() -> None:
     rounds = [
         [(0, 10_000), (12_000, 15_000), (17_000, 37_000), (39_000, 40_000)],
         [(0, 30_000), (32_000, 35_000), (37_000, 67_000), (69_000, 70_000)],
         [(0, 20_000), (26_000, 30_000), (32_000, 72_000), (74_000, 75_000)],
     ]
     # The gaps are 2, but for one of 6 microseconds; what has no name counts for the one before it.
-    found = native._kernel_us(steps("a", "", "b", "c"), rounds)
+    found = native._kernel_us(steps("a", "", "b", "c"), rounds, native.MIDDLE)
     assert found == {"a": 18.0 + 1.0, "b": 28.0, "c": 0.0}
-    assert native._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]]) == {"a": 5.0}
-    assert native._kernel_us([], [[]]) == {}
+    low = native._kernel_us(steps("a", "", "b", "c"), rounds, native.LOW)
+    assert low == {"a": 8.0 + 1.0, "b": 18.0, "c": 0.0}
+    assert native._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]], native.MIDDLE) == {"a": 5.0}
+    assert native._kernel_us([], [[]], native.LOW) == {}
 
 
 def test_a_second_step_of_a_node_and_one_of_none_carry_the_operator_and_a_number() -> None:
@@ -69,16 +73,34 @@ class Watch:
         self.plan = SimpleNamespace(steps=steps("a", "b"))
         self.threads = Threads(count=2, thread=[0, 1], waits=[[], [0]], known=[(-1, -1)] * 2) if workers else None
 
-    def rounds(self) -> list[Any]:
-        ends = (9000, 2000, 5000) if self.threads else (8000, 1000, 3000)
-        return [[(0, 1000), (1000, end)] for end in ends]
+        ends = (9000, 2000, 5000) if workers else (8000, 1000, 3000)
+        self.ends = cycle(ends)
+
+    def round(self) -> Any:
+        return [(0, 1000), (1000, next(self.ends))]
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watch]:
     Watch.made = []
     monkeypatch.setattr(native, "Stopwatch", Watch)
+    monkeypatch.setattr(native, "LONG_ENOUGH_NS", 0)
     return Watch
+
+
+def test_rounds_are_taken_in_turn_and_random_numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def way(name: str) -> list[tuple[int, int]]:
+        order.append(name)
+        torch.rand(1)
+        return [(0, int(1e7))]
+
+    state = torch.get_rng_state()
+    a, b = native.in_turn(partial(way, "a"), partial(way, "b"))
+    assert len(a) == len(b) == native.ROUNDS
+    assert order == ["a", "b"] * (native.ROUNDS + 1)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_of_several_runs_the_one_in_the_middle_is_shown(watch: type[Watch]) -> None:
@@ -106,9 +128,9 @@ def test_what_the_native_replayer_cannot_run_has_no_times(watch: type[Watch], mo
 def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
     watch: type[Watch], monkeypatch: pytest.MonkeyPatch, threads: int, together: float
 ) -> None:
-    def spans(self: Watch) -> list[Any]:
+    def spans(self: Watch) -> Any:
         end = 9000 if inside else 5000
-        return [[(0, end), (end, end + 1)]] * 3
+        return [(0, end), (end, end + 1)]
 
     inside: list[int] = []
 
@@ -124,7 +146,7 @@ def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
             assert (count, spin_ns, cores) == (native.SYNCHRONISATIONS, 100_000, [])
             return 3000, 700
 
-    monkeypatch.setattr(watch, "rounds", spans)
+    monkeypatch.setattr(watch, "round", spans)
     monkeypatch.setattr(native.build, "load", Extension)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     native.synchronisation_us.cache_clear()
@@ -137,6 +159,39 @@ def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
     assert (found.stream_us, found.event_us) == (3.0, 0.7)
     assert found.kernel_us["a"] == 9.0
     assert found.together_us["a"] == together
+    assert found.spread == 0
+
+
+def test_stalls_of_a_busy_machine_are_no_work_and_show_in_the_spread(
+    watch: type[Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads of a kernel of which one gets no core, in four rounds of five: 28 µs became 192 µs."""
+    number = count()
+
+    def spans(self: Watch) -> Any:
+        stalls = not inside and next(number) % 5 != 2
+        end = 192_000 if stalls else 28_000
+        return [(0, end), (end, end)]
+
+    inside: list[int] = []
+
+    class Extension:
+        def alone(self, call: Any) -> Any:
+            inside.append(1)
+            try:
+                return call()
+            finally:
+                inside.pop()
+
+    monkeypatch.setattr(watch, "round", spans)
+    monkeypatch.setattr(native.build, "load", Extension)
+    monkeypatch.setattr(native, "synchronisation_us", lambda: (1.0, 1.0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    module: Any = object()
+    found = native.clocked(module, [])
+    assert found is not None
+    assert (found.kernel_us["a"], found.together_us["a"]) == (28.0, 28.0)
+    assert found.spread == pytest.approx(192 / 28 - 1)
 
 
 class Replays:
@@ -148,19 +203,27 @@ class Replays:
         return [[(0, self.first_ns)], [(0, 7)]][:count]
 
 
-@pytest.mark.parametrize(("first_ns", "count"), [(10**9, 5), (10**7, 10), (1, 200), (0, 200)])
-def test_there_are_as_many_rounds_as_fit_into_a_tenth_of_a_second(first_ns: int, count: int) -> None:
+@pytest.mark.parametrize(("first_ns", "rounds"), [(10**9, 11), (5 * 10**6, 20), (1, 200), (0, 200)])
+def test_there_are_as_many_rounds_as_fit_into_a_tenth_of_a_second(first_ns: int, rounds: int) -> None:
+    asked: list[int] = []
+
+    def way() -> list[tuple[int, int]]:
+        asked.append(1)
+        return [(0, first_ns)]
+
+    assert native.in_turn(way) == [[[(0, first_ns)]] * rounds]
+    assert len(asked) == rounds + 1
+
+
+def test_a_round_begins_with_the_inputs_as_they_were_given_and_is_the_second_of_two_replays() -> None:
     watch = object.__new__(native.Stopwatch)
     given = [torch.ones(2), torch.ones(2)]
-    replays: Any = Replays(first_ns)
+    replays: Any = Replays(10**9)
     watch._native = SimpleNamespace(recording=replays)  # type: ignore[assignment]
     watch._inputs, watch._given, watch._written = [torch.zeros(2), torch.zeros(2)], given, [1]
-    state = torch.get_rng_state()
-    rounds = watch.rounds()
-    assert replays.asked == [1, *[2] * count]
-    assert rounds == [[(0, 7)]] * count
+    assert watch.round() == [(0, 7)]
+    assert replays.asked == [2]
     assert [x.tolist() for x in watch._inputs] == [[0.0, 0.0], [1.0, 1.0]]
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 # -- products by one library or the other

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from npucompose.results.streams import TrialRequest
-from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of
 from npucompose.vendor.devices import cpu
@@ -88,3 +88,38 @@ def test_a_plan_without_prices_is_tried() -> None:
     assert decision is not None
     assert decision.trial == TrialRequest(ms=7, min_gain=0.1)
     assert pickle.loads(pickle.dumps(decision)).trial == decision.trial
+
+
+def clocked(spread: float) -> Capabilities:
+    """Every kernel of `small` is measured to take 10 µs, and waiting costs nothing."""
+    names = ("mm", "abs_1", "neg", "add")
+    times = Clocked(
+        kernel_us=dict.fromkeys(names, 10.0),
+        together_us=dict.fromkeys(names, 10.0),
+        stream_us=0.0,
+        event_us=0.0,
+        spread=spread,
+    )
+    return attrs.evolve(CAN, profiles=True, clock=lambda *_: times, device_model=cpu(2))
+
+
+@pytest.mark.parametrize(
+    ("spread", "applied", "words"),
+    [
+        (0.0, True, "predicted gain 25.0%"),
+        (0.1, True, "predicted gain 25.0% (at least 17.5%: times spread by 10%)"),
+        (0.6, False, "at least -20.0%: times spread by 60%, the machine was busy when they were measured) is below"),
+    ],
+)
+def test_the_lower_end_of_a_measured_gain_decides_and_a_busy_machine_is_named(
+    spread: float, applied: bool, words: str
+) -> None:
+    decision = decision_of(planned(Streams(cost="measured", trial_ms=0), clocked(spread)))
+    assert decision is not None
+    assert decision.applied == applied
+    assert words in decision.why
+    tries = attrs.evolve(clocked(spread), tries_plans=True)
+    asked = decision_of(planned(Streams(cost="measured"), tries))
+    assert asked is not None
+    assert asked.trial is not None
+    assert asked.trial.is_expected_to_pay == applied

@@ -89,6 +89,12 @@ class Prediction:
         return 1 - self.plan_us / self.serial_us if self.serial_us else 0.0
 
 
+def least_gain(gain: float, spread: float) -> float:
+    """The lower end of a predicted gain, where the plan's times may be longer by the share `spread`, and one stream's
+    need not be: `least_gain(0.2, 0.1)` is 0.12."""
+    return 1 - (1 - gain) * (1 + spread)
+
+
 @frozen(kw_only=True)
 class TrialRequest:
     """What a capture is asked to find out: is the plan that stands in the graph faster here than one stream?"""
@@ -100,6 +106,8 @@ class TrialRequest:
     predicted_us: float | None = None
     """Of the plan; None where nothing is predicted."""
     predicted_serial_us: float | None = None
+    spread: float = 0.0
+    """By which share the times that the prediction is made of may be longer."""
 
     @property
     def predicted_gain(self) -> float | None:
@@ -111,7 +119,7 @@ class TrialRequest:
     def is_expected_to_pay(self) -> bool:
         """What decides where the plan cannot be tried; without a prediction a plan is applied."""
         gain = self.predicted_gain
-        return gain is None or gain >= self.min_gain
+        return gain is None or least_gain(gain, self.spread) >= self.min_gain
 
 
 @frozen(kw_only=True)

@@ -22,6 +22,9 @@ class Clocked:
     stream_us: float
     """Until the first kernel of a side stream starts."""
     event_us: float
+    spread: float = 0.0
+    """Kernels' times are low quantiles; the middle ones are by this share longer. A few percent on a machine that has
+    nothing else to do."""
 
     def onto(self, model: DeviceModel) -> DeviceModel:
         """`model` with the figures that were measured."""

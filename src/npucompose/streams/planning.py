@@ -15,7 +15,7 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
 from npucompose.graphs.effects import has_only_limits, is_collective, priorities, stream_labels
-from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest
+from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest, least_gain
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.sizes import as_bytes
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
@@ -58,6 +58,11 @@ class NamedPlan:
         """Share of the serial time that the plan is predicted to save."""
         serial = self.scheduled.problem.serial_us
         return 1 - self.scheduled.simulation.makespan / serial if serial else 0.0
+
+    @property
+    def least_gain(self) -> float:
+        """The lower end of it: what the kernels were timed with may have been no more than the machine's best."""
+        return least_gain(self.gain, self.scheduled.problem.spread)
 
     def decision(
         self, *, applied: bool, why: str, validated: bool = True, trial: TrialRequest | None = None
@@ -247,7 +252,7 @@ def _why(found: NamedPlan) -> str:
     wanted = found.scheduled.problem.wanted
     by = "as written" if wanted.kind == "explicit" or wanted.plan else f"objective {wanted.objective}"
     if wanted.cost != "none":
-        by += f", predicted gain {found.gain:.1%}"
+        by += f", {_gain_words(found)}"
     if wanted.kind == "auto" and not wanted.plan and found.scheduled.limits:
         by += f", cores divided among {len(found.scheduled.limits)} kernels"
     if wanted.max_memory is None:
@@ -258,6 +263,18 @@ def _why(found: NamedPlan) -> str:
         f"{by}, {as_bytes(needed)} of intermediate results against {as_bytes(alone)} on one stream, "
         f"kept within streams.max_memory {wanted.max_memory}{more}"
     )
+
+
+BUSY = 0.5
+"""Where the middle times of kernels are longer than the low ones by this share, the machine had other work to do."""
+
+
+def _gain_words(found: NamedPlan) -> str:
+    spread = found.scheduled.problem.spread
+    if not spread:
+        return f"predicted gain {found.gain:.1%}"
+    doubt = ", the machine was busy when they were measured" if spread > BUSY else ""
+    return f"predicted gain {found.gain:.1%} (at least {found.least_gain:.1%}: times spread by {spread:.0%}{doubt})"
 
 
 def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
@@ -271,6 +288,7 @@ def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
         min_gain=wanted.min_gain,
         predicted_us=scheduled.simulation.makespan if predicts else None,
         predicted_serial_us=scheduled.problem.serial_us if predicts else None,
+        spread=scheduled.problem.spread,
     )
 
 
@@ -297,9 +315,9 @@ def _not_worth_it(found: NamedPlan, can: Capabilities, trial: TrialRequest | Non
         return ""
     if trial is not None:
         return f"predicted gain {found.gain:.1%}, which is beyond a trial" if found.gain < HOPELESS else ""
-    if found.gain >= wanted.min_gain:
+    if found.least_gain >= wanted.min_gain:
         return ""
-    return f"predicted gain {found.gain:.1%} is below streams.min_gain {wanted.min_gain:.1%}"
+    return f"{_gain_words(found)} is below streams.min_gain {wanted.min_gain:.1%}"
 
 
 def _choose(problem: Problem, can: Capabilities) -> NamedPlan:

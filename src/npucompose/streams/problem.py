@@ -149,6 +149,11 @@ class Problem:
             )
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
+    @property
+    def spread(self) -> float:
+        """By which share the kernels' times may be longer than `work` has them; 0 where nobody knows."""
+        return 0.0 if self.clocked is None else self.clocked.spread
+
     def instance(self, streams: int) -> Instance:
         """In numbers alone, for plans on at most so many streams; on one, kernels may use threads of their own."""
         work = self.work if streams > 1 else self.work_in_a_row

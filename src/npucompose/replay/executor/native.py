@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from statistics import median
 from types import ModuleType
@@ -197,8 +197,10 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 # -- the steps of a replay on the clock
 
 
-ROUNDS, MOST_ROUNDS, LONG_ENOUGH_NS = 5, 200, 100e6
+ROUNDS, MOST_ROUNDS, LONG_ENOUGH_NS = 11, 200, 100e6
 """So many replays at least and at most, and between them as many as fit into this time."""
+LOW, MIDDLE = 0.1, 0.5
+"""Quantiles. On a machine that has other work to do most replays may stall; the others show what a kernel takes."""
 
 
 SYNCHRONISATIONS = 201
@@ -209,7 +211,7 @@ Spans = list[tuple[int, int]]
 
 
 class Stopwatch:
-    """`Stopwatch(module, inputs, workers)` records; `rounds()` replays. Without `workers` all runs on one thread.
+    """`Stopwatch(module, inputs, workers)` records; `round()` replays. Without `workers` all runs on one thread.
 
     Raises CaptureError for what the native replayer cannot run, and where there is none.
     """
@@ -229,14 +231,8 @@ class Stopwatch:
                 self._native.move(index, value)
         self._written = [root.index for root in self.plan.roots if root.kind == "input" and root.written]
 
-    def rounds(self) -> list[Spans]:
-        """Every replay begins with the inputs as they were given, and with threads that are awake."""
-        with torch.random.fork_rng(devices=[]):
-            (first,) = self._native.recording.spans(1)
-            count = min(MOST_ROUNDS, max(ROUNDS, round(LONG_ENOUGH_NS / max(_makespan(first), 1))))
-            return [self._round() for _ in range(count)]
-
-    def _round(self) -> Spans:
+    def round(self) -> Spans:
+        """A replay that begins with the inputs as they were given, and with threads that are awake."""
         for index in self._written:
             self._inputs[index].copy_(self._given[index])
         return self._native.recording.spans(2)[1]
@@ -246,16 +242,38 @@ def _makespan(spans: Spans) -> int:
     return max((end for _, end in spans), default=0)
 
 
+def in_turn(*ways: Callable[[], Spans]) -> list[list[Spans]]:
+    """Rounds of each way, taken in turn, so that other work on the machine meets them alike."""
+    with torch.random.fork_rng(devices=[]):
+        longest = max(_makespan(way()) for way in ways)
+        count = min(MOST_ROUNDS, max(ROUNDS, round(LONG_ENOUGH_NS / max(longest, 1))))
+        turns = [[way() for way in ways] for _ in range(count)]
+    return [list(rounds) for rounds in zip(*turns, strict=True)]
+
+
 def clocked(module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
     """The kernels of a graph as the native replayer runs them; None for a graph that it cannot run."""
     try:
         watch = Stopwatch(module, inputs)
     except CaptureError:
         return None
-    one_thread = _kernel_us(watch.plan.steps, build.load().alone(watch.rounds))
-    together = one_thread if torch.get_num_threads() == 1 else _kernel_us(watch.plan.steps, watch.rounds())
+    ways = [partial(build.load().alone, watch.round), watch.round]
+    seen = in_turn(*ways[: min(2, torch.get_num_threads())])
+    low = [_kernel_us(watch.plan.steps, rounds, LOW) for rounds in seen]
+    middle = [_kernel_us(watch.plan.steps, rounds, MIDDLE) for rounds in seen]
     stream_us, event_us = synchronisation_us()
-    return Clocked(kernel_us=one_thread, together_us=together, stream_us=stream_us, event_us=event_us)
+    return Clocked(
+        kernel_us=low[0],
+        together_us=low[-1],
+        stream_us=stream_us,
+        event_us=event_us,
+        spread=max(_spread(*both) for both in zip(low, middle, strict=True)),
+    )
+
+
+def _spread(low: Mapping[str, float], middle: Mapping[str, float]) -> float:
+    total = sum(low.values())
+    return sum(middle.values()) / total - 1 if total else 0.0
 
 
 @cache
@@ -266,8 +284,8 @@ def synchronisation_us() -> tuple[float, float]:
     return stream_ns / 1e3, event_ns / 1e3
 
 
-def _kernel_us(steps: Sequence[Step], rounds: Sequence[Spans]) -> dict[str, float]:
-    """{FX node: the median of its times}. What a recording adds by itself counts for the kernel before it.
+def _kernel_us(steps: Sequence[Step], rounds: Sequence[Spans], share: float) -> dict[str, float]:
+    """{FX node: that quantile of its times}. What a recording adds by itself counts for the kernel before it.
 
     The clock is looked at between two steps as well as within one: the gap is what it takes.
     """
@@ -277,7 +295,8 @@ def _kernel_us(steps: Sequence[Step], rounds: Sequence[Spans]) -> dict[str, floa
     name = ""
     for number, step in enumerate(steps):
         name = step.name or name
-        took = median(spans[number][1] - spans[number][0] for spans in rounds)
+        times = sorted(spans[number][1] - spans[number][0] for spans in rounds)
+        took = times[int((len(times) - 1) * share)]
         found[name] = found.get(name, 0.0) + max(took - clock_ns, 0.0) / 1e3
     return found
 
@@ -300,7 +319,7 @@ def measured(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any])
         watch, row = Stopwatch(module, inputs, captured.workers), Stopwatch(module, inputs)
     except CaptureError:
         return None
-    side_by_side, in_a_row = watch.rounds(), row.rounds()
+    side_by_side, in_a_row = in_turn(watch.round, row.round)
     spans = sorted(side_by_side, key=_makespan)[len(side_by_side) // 2]
     assert watch.threads is not None
     return StreamTimes(
