@@ -131,7 +131,7 @@ def traced_line(trace: str) -> str | None:
 
 def users_line(error: BaseException) -> str | None:
     """``my_pass.py:3 in f, `x[0]` ``: the last line of a person's own code that the exception went
-    through; of a file that is no Python, the line that is not. None where the mistake is not theirs: torch's, Python's or ours."""
+    through; of a file that is no Python, the line that is not. None where no such code is in it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(error.filename)}:{error.lineno}, `{(error.text or '').strip()}`"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]

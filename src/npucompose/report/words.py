@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from npucompose.results.graphs import PassFacts, RuleFacts, rules_together
 from npucompose.results.measured import (
@@ -19,7 +19,7 @@ from npucompose.results.measured import (
     Share,
     Variant,
 )
-from npucompose.results.record import Report, Status, StreamFacts
+from npucompose.results.record import Report, Status, StreamFacts, choice_name
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Fallback
 from npucompose.schema.sizes import as_bytes
@@ -180,8 +180,7 @@ def _both(low_us: float, high_us: float) -> str:
 def choice(report: Report, group: str) -> str:
     """The name of what a group holds; `?` in the report of a run that was refused before it was known."""
     value = report.experiment.get(group)
-    name: Any = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else value
-    return name if isinstance(name, str) else "?"
+    return value if isinstance(value, str) else choice_name(report.experiment, group) or "?"
 
 
 def builds_ge_graphs(report: Report) -> bool:
