@@ -99,9 +99,7 @@ def _kinds() -> tuple[str, ...]:
 
 
 def _beginnings() -> tuple[str, ...]:
-    from npucompose.new import KINDS
-
-    return KINDS
+    return pkgutil.resolve_name("npucompose.new:KINDS")
 
 
 def _sortable() -> tuple[str, ...]:
