@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 
-import attrs
 from attrs import asdict, frozen
 from rich.table import Table
 
 from benchmarks.streams.goals import Goal, Part, table_of
 from benchmarks.streams.plans import MODEL, best, ours
 from benchmarks.streams.rivals import RIVALS, before, events_as_ge, ge_load_balance
-from npucompose.streams.simulate import Work
 from tests.streams import named
 from tests.streams.lower_bound import lower_bound
 from tests.streams.named import NamedGraph
@@ -67,7 +65,7 @@ def compared(graph: NamedGraph, streams: int) -> Row:
 
 def comparison(names: Sequence[str] = named.NAMES) -> Part:
     rows = [compared(named.graph(name), streams) for name in names for streams in STREAMS]
-    goals = [*against_before(rows), *against_bound(rows), *against_rivals(rows), *ge_is_no_straw_man(), textbook()]
+    goals = [*against_before(rows), *against_bound(rows), *against_rivals(rows), *ge_is_no_straw_man()]
     return Part(tables=[_table(rows)], goals=goals, figures=[asdict(row) for row in rows])
 
 
@@ -151,19 +149,3 @@ def _within(what: str, found: Sequence[float], bounds: tuple[float, float], form
     low, high = bounds
     figure = f"{min(found):{form}} to {max(found):{form}}"
     return Goal(f"{what}: from {low:{form}} to {high:{form}}", low <= min(found) and max(found) <= high, figure)
-
-
-TEXTBOOK_US = 100.0
-
-
-def textbook() -> Goal:
-    """Two chains whose kernels fill all cores of their kind, vector 20, cube 40, vector 20 beside vector 30, cube 20,
-    vector 20 µs: 110 as they come, 100 where one waits (hicann/cann-recipes-infer, multi_stream_principles, 2.1.3)."""
-    free = attrs.evolve(MODEL, event_us=0.0, stream_us=0.0)
-    us = ((20, 40, 20), (30, 20, 20))
-    work = [
-        Work(us=one, cube=24) if at == 1 else Work(us=one, vector=48) for chain in us for at, one in enumerate(chain)
-    ]
-    graph = NamedGraph(name="textbook", then=[[1], [2], [], [4], [5], []], work=work)
-    found = ours(graph, 2, model=free).makespan
-    return Goal(f"the textbook's two chains in {TEXTBOOK_US:g} µs", found <= TEXTBOOK_US + EXACT, f"{found:g} µs")

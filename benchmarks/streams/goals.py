@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,11 @@ def table_of(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
+
+
+def say(what: str) -> None:
+    """How far a long part is, beside the tables."""
+    print(what, file=sys.stderr, flush=True)
 
 
 def shown(part: Part, console: Console) -> bool:

@@ -11,7 +11,7 @@ from npucompose.streams import assignment
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import simulate
 from npucompose.streams.strategies.instance import Instance, TimedPlan
-from npucompose.vendor.devices import ATLAS_A2, DeviceModel
+from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags
 from tests.streams.named import NamedGraph
 
@@ -25,11 +25,11 @@ Planner = Callable[[NamedGraph, int], Sequence[Ranked]]
 """What plans a graph on at most so many streams; of several answers the fastest counts."""
 
 
-def realised(graph: NamedGraph, streams: Sequence[int], ranked: Sequence[int], model: DeviceModel = MODEL) -> TimedPlan:
+def realised(graph: NamedGraph, streams: Sequence[int], ranked: Sequence[int]) -> TimedPlan:
     """With the fewest events for that order, whoever found it: a rival's plan loses nothing to its own events."""
     order = in_runs(streams, graph.then, ranked)
     events = fewest_events(order, streams, sorted(dags.pairs(graph.then)))
-    simulation = simulate(order, streams, events, graph.work, model)
+    simulation = simulate(order, streams, events, graph.work, MODEL)
     return TimedPlan(order=order, streams=streams, events=events, simulation=simulation)
 
 
@@ -37,7 +37,7 @@ def best(graph: NamedGraph, found: Sequence[Ranked]) -> TimedPlan:
     return min((realised(graph, *one) for one in found), key=lambda plan: plan.rank)
 
 
-def ours(graph: NamedGraph, streams: int, objective: Objective = "makespan", model: DeviceModel = MODEL) -> TimedPlan:
+def ours(graph: NamedGraph, streams: int, objective: Objective = "makespan") -> TimedPlan:
     """What the product chooses for this graph."""
-    instance = Instance(then=graph.then, work=graph.work, streams=streams, model=model)
+    instance = Instance(then=graph.then, work=graph.work, streams=streams, model=MODEL)
     return min(assignment.plans(objective, instance), key=lambda plan: plan.rank)

@@ -153,6 +153,7 @@ REPORT = (
     _flag("--descending", "the largest first"),
     _argument("--limit", type=int, default=50, metavar="N", help="so many lines; 0: all (default: 50)"),
     *_one_of(
+        _flag("--full", "the whole account of each run"),
         _flag("--markdown", "for a pull request"),
         _flag("--csv", "for a spreadsheet"),
         _flag("--json", "with --diff: the differences as JSON"),

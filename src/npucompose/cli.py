@@ -23,6 +23,7 @@ from npucompose.errors import ConfigError, NpuComposeError, path_error, raise_fo
 if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
     from npucompose.report.listing import Registries
+    from npucompose.report.summary import Asked
 
 PREFIX = "npucompose: "
 DEBUG = "--debug"
@@ -204,19 +205,23 @@ def _run(argv: Sequence[str], program: str) -> int:
         """Hydra would turn an exception that passes through it into a traceback."""
         statuses.append(_status_of(act, debug="debug=true" in arguments.overrides))
 
-    task = (_sweep if arguments.multirun else _single)(arguments, composer, inside)
+    task = _sweep(arguments, composer, inside) if arguments.multirun else _single(arguments, composer, inside, program)
     refused = _hydra(arguments, program, composer, task)
     return statuses[0] if statuses else refused
 
 
-def _single(arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None]) -> Any:
+def _single(
+    arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None], program: str
+) -> Any:
     """The task that Hydra calls once it has made the folder."""
     from npucompose.experiment.job import Job
+    from npucompose.report.summary import Asked
 
     job = Job.from_composed(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
-    return lambda _: inside(lambda: _run_here(job))
+    asked = Asked(program=program, overrides=arguments.overrides)
+    return lambda _: inside(lambda: _run_here(job, asked))
 
 
 def _sweep(arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None]) -> Any:
@@ -256,8 +261,9 @@ def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task
     return 0
 
 
-def _run_here(job: Any) -> int:
+def _run_here(job: Any, asked: Asked) -> int:
     """Inside Hydra's task: run the job in the folder that Hydra made, print the summary, say the exit status."""
+    import attrs
     from hydra.core.hydra_config import HydraConfig
 
     from airflow_free.progress import Progress
@@ -265,7 +271,7 @@ def _run_here(job: Any) -> int:
     from npucompose.experiment import tracking
     from npucompose.experiment.orchestrator import also_passing, default_store
     from npucompose.experiment.run import run_experiment
-    from npucompose.report.terminal import render
+    from npucompose.report.summary import render
 
     terminal = console()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
@@ -277,12 +283,17 @@ def _run_here(job: Any) -> int:
     except ConfigError:
         _leave_no_folder()
         raise
-    render(report, terminal, run_dir / "report.json")
+    if report.error and report.exit_status:
+        print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr, flush=True)
+    render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
     for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], default_store().root):
         print(PREFIX + problem, file=sys.stderr)
-    if report.error and report.exit_status:
-        print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr)
     return report.exit_status
+
+
+def _as_typed(folder: Path) -> Path:
+    """As a person would type it: below the working folder without that."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def _leave_no_folder() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 from rich.console import Console
 
@@ -46,3 +47,46 @@ def test_a_terminal_gets_a_bar_for_each_stage() -> None:
 def test_events_survive_their_journey() -> None:
     for event in EVENTS:
         assert Event.from_dict(event.as_dict()) == event
+
+
+def log_of(*events: Event, silent_s: float, wait_s: float) -> list[str]:
+    console = Console(file=io.StringIO(), width=80)
+    with Progress(console, silent_s) as progress:
+        for event in events:
+            progress.show(event)
+        time.sleep(wait_s)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_log_that_was_silent_for_a_while_says_what_is_being_done() -> None:
+    events = (Event(kind="started", stage="compile"), Event(kind="progress", text="tracing the model"))
+    lines = log_of(*events, silent_s=0.02, wait_s=0.2)
+    assert lines[0] == "compile: started"
+    assert set(lines[1:]) == {"compile: tracing the model … 0 s"}
+    assert len(lines) > 2
+    assert log_of(*events, silent_s=60.0, wait_s=0.0) == lines[:1]
+
+
+def test_before_the_first_stage_a_log_says_that_a_worker_starts() -> None:
+    assert set(log_of(silent_s=0.02, wait_s=0.2)) == {"starting a worker … 0 s"}
+
+
+def test_the_words_of_one_stage_do_not_stand_beside_the_next() -> None:
+    events = (
+        Event(kind="started", stage="compile"), Event(kind="progress", text="tracing the model"),
+        Event(kind="started", stage="replay"),
+    )  # fmt: skip
+    assert "replay … 0 s" in log_of(*events, silent_s=0.02, wait_s=0.2)
+
+
+def test_a_terminal_says_what_is_being_done_beside_the_bar() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with Progress(console) as progress:
+        assert progress.bars is not None
+        assert [task.fields["words"] for task in progress.bars.tasks] == ["starting a worker"]
+        progress.show(Event(kind="started", stage="compile"))
+        progress.show(Event(kind="progress", text="tracing the model"))
+        assert [(task.description, task.fields["words"]) for task in progress.bars.tasks] == [
+            ("compile", "tracing the model")
+        ]

@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from benchmarks import collectives
+from benchmarks.streams import collectives
 
 pytestmark = pytest.mark.slow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ import torch
 
 from npucompose.errors import ConfigError, MissingExtra
 from npucompose.models import MODELS, Built
+from npucompose.models.factory import takes_seed
 from npucompose.models.inputs import Bound, bind, mapped, opened, signature_of, tensors_of
-from npucompose.models.python import Python, _described, _permuted, _reordered, _takes_seed
+from npucompose.models.python import Python, _described, _permuted, _reordered
 from npucompose_extensions.pretrained.minilm import MiniLm, _without_progress_bar
 
 ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
@@ -200,7 +202,12 @@ def test_a_factory_gets_the_seed_where_it_can_be_named() -> None:
     def nameless(seed: int, /) -> None: ...
     def none(sed: int = 0) -> None: ...
 
-    assert [_takes_seed(one) for one in (named, keyword, nameless, none)] == [True, True, False, False]
+    assert [takes_seed(inspect.signature(one)) for one in (named, keyword, nameless, none)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert [_described(value) for value in (3, (1, 2), "a")] == ["a int", "a tuple of 2", "a str"]
 
 

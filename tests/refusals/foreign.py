@@ -178,6 +178,13 @@ CASES = (
     ),
     Case(
         CHECK,
+        "A {group} that a factory",
+        checked(model={"name": "block", "factory": "os:getcwd"}),
+        "unknown model 'block' @ model.name. A model that a factory of yours makes",
+        "unknown model 'block'",
+    ),
+    Case(
+        CHECK,
         "_untrusted(f'passes",
         checked(passes={"python": {"function": "os:getcwd"}}),
         "passes.python imports code that the configuration names",

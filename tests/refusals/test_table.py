@@ -31,6 +31,7 @@ READS = re.compile(
 )
 NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
+    "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
     "npucompose.vendor.inductor_source": "the installed torch",
     "npucompose.vendor.versions": "the package's own table",
     "npucompose.report.html": "our own templates",

@@ -110,8 +110,7 @@ def check(composed: Composed, *, with_model: bool = True, sections: SectionCache
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
-    if model is not None:
-        _model_problems(model, experiment, problems)
+    model, said_by_model = _settled(model, experiment, problems)
     _pass_problems(passes or (), experiment, problems)
     effective = None
     operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
@@ -127,7 +126,7 @@ def check(composed: Composed, *, with_model: bool = True, sections: SectionCache
         target=target,
         model=model,
         effective=(*torch_npu.effective(experiment.compiler), *(effective or ())),
-        provenance=torch_npu.with_version(_complete(experiment, composed.provenance)),
+        provenance=torch_npu.with_version(_complete(experiment, {**composed.provenance, **said_by_model})),
         torch_npu=torch_npu,
         operators=operators,
     )
@@ -170,14 +169,29 @@ def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
 
 
 def _made(registry: Registry[type[T]], choice: Choice, group: str) -> T:
+    if choice.name not in registry and "factory" in choice.options:
+        raise ConfigError(
+            f"unknown {group} '{choice.name}' @ {group}.name. A {group} that a factory of yours makes has name: python "
+            f"and, as reports call it, label: {choice.name}."
+        )
     return structure(registry.get(choice.name), dict(choice.options), group)
 
 
-def _model_problems(model: Model, experiment: Experiment, problems: list[str]) -> None:
+def _settled(
+    model: Model | None, experiment: Experiment, problems: list[str]
+) -> tuple[Model | None, Mapping[str, str]]:
+    """The model, checked, and who says what only its own code says; code is looked at once it is trusted."""
+    if model is None:
+        return None, {}
     if model.needs_trust and not experiment.trust:
         problems.append(_untrusted(f"model={experiment.model.name}"))
-        return
+        return model, {}
+    before = len(problems)
     _gather(problems, model.check)
+    if len(problems) > before:
+        return model, {}
+    settled, said_by = model.settled()
+    return settled, {f"model.{name}": by for name, by in said_by.items()}
 
 
 def _untrusted(what: str) -> str:

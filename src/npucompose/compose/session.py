@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from torch import nn
 from torch._logging import set_logs  # pyright: ignore[reportPrivateImportUsage]
 
+from npucompose.activity import doing
 from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied, with_loss
 from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
@@ -107,7 +108,7 @@ class Session:
             raise ConfigError("this experiment names no model of its own.")
         seed = self.materialised.experiment.seed  # which defines the operators that a model may call
         built = model.build(seed)
-        bind(built.module, built.inputs(0), f"model={model.name}")
+        bind(built.module, built.inputs(0), f"model={model.title}")
         if self.trains:
             built = with_loss(built, self.experiment.compiler[LOSS_INDEX])
         built = self.checked.target.place(built)
@@ -229,6 +230,7 @@ class Session:
             from npucompose.targets.compiled_calls import Repeated
 
             backend.repeated = Repeated()
+        doing("tracing the model")
         begun = perf_counter()
         self.call(compiled, inputs)
         times = _times(backend, begun, perf_counter())

@@ -43,6 +43,9 @@ T = TypeVar("T")
 LONG_US = 1000.0
 """From here on a predicted time is held against the measured one."""
 
+PROBLEMS_SHOWN = 2
+"""Of a comparison that did not pass, in its error."""
+
 ACCOUNTS = ("compile", "replay", "sequence")
 """Stages that tell of graphs and recompilations, in running order."""
 
@@ -221,7 +224,9 @@ def _status(outcome: Outcome | None, report: Report) -> Status:
 
 def _failed(numerics: Numerics) -> str:
     """The paragraph on a comparison that did not pass: whose fault it is comes first."""
-    problems = "; ".join(numerics.problems)
+    more = len(numerics.problems) - PROBLEMS_SHOWN
+    rest = f"; and {more} more, in report.json" if more > 0 else ""
+    problems = "; ".join(numerics.problems[:PROBLEMS_SHOWN]) + rest
     if numerics.cause == "model":
         return f"{problems}. Nothing can be compared with it."
     if numerics.cause == "tracing":

@@ -207,7 +207,8 @@ def _recording(session: Session) -> Iterator[str]:
 def _asked(checked: Checked) -> dict[str, str]:
     """{group: choice} for the head of an answer."""
     experiment = checked.experiment
-    chosen = {"model": experiment.model.name, "target": checked.target.name, "mode": experiment.mode.name}
+    model = checked.model.title if checked.model is not None else experiment.model.name
+    chosen = {"model": model, "target": checked.target.name, "mode": experiment.mode.name}
     return {**chosen, "shapes": experiment.shapes.name, "tiling": str(plain(experiment.tiling)["schedule"])}
 
 

@@ -17,8 +17,9 @@ from airflow_free.executors import RemoteTask, remote_task
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.pool import run_in_worker
-from airflow_free.stage import Finished, Notify, Runner, StageFailed, ignore
+from airflow_free.stage import Event, Finished, Notify, Runner, StageFailed, ignore
 from airflow_free.store import Store, write_atomically
+from npucompose import activity
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.assemble import assembled
@@ -215,6 +216,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
 
     job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
+    activity.listen(lambda words: notify(Event(kind="progress", text=words)))
     session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
     runner = Runner(

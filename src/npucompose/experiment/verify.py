@@ -174,8 +174,10 @@ def _lines(locked: Locked) -> Iterator[str]:
 
 
 def _choice(section: Any) -> str:
-    """Of a choice; tiling calls it its schedule."""
-    return str(section.get("name", section.get("schedule")) if isinstance(section, Mapping) else None)
+    """Of a choice: its label, its name; tiling calls it its schedule."""
+    if not isinstance(section, Mapping):
+        return str(None)
+    return str(section.get("label") or section.get("name", section.get("schedule")))
 
 
 def _equal(numerics: Numerics) -> str:

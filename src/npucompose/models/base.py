@@ -20,6 +20,9 @@ Inputs = Mapping[str, Any]
 """{parameter name of forward: tensor, number, list of ints, text, None, …}, in any order (`inputs.bind`)."""
 
 
+STEPS = 3
+
+
 @frozen(kw_only=True, eq=False)
 class Built:
     """A module in eval mode (parameters without grad) and where its inputs come from.
@@ -30,7 +33,7 @@ class Built:
 
     module: nn.Module
     inputs: Callable[[int], Inputs]
-    steps: int = 3
+    steps: int = STEPS
     """How many different inputs a comparison with eager should use (`inputs(0)` … `inputs(steps - 1)`)."""
 
 
@@ -47,6 +50,15 @@ class Model(ABC):
 
     def check(self) -> None:
         """Raise ConfigError (MissingExtra, …) when this machine cannot build it. Loads no torch."""
+
+    @property
+    def title(self) -> str:
+        """What reports and tables call it."""
+        return self.name
+
+    def settled(self) -> tuple[Model, Mapping[str, str]]:
+        """The model with what only its own code says written out, and {option: who says it}; imports nothing."""
+        return self, {}
 
     @abstractmethod
     def build(self, seed: int) -> Built:

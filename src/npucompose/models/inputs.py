@@ -45,16 +45,16 @@ def bind(function: Any, inputs: Mapping[str, Any], where: str = "") -> Bound:
     problems = [f"every input needs the name of a parameter: {name!r}" for name in inputs if not isinstance(name, str)]
     signature = None if problems else signature_of(function)
     if signature is not None:
-        problems += _problems(signature, inputs)
+        problems += call_problems(signature, inputs)
     if problems:
-        form = f" Its signature is {_shown(signature)}." if signature is not None else ""
+        form = f" Its signature is {shown_signature(signature)}." if signature is not None else ""
         raise ConfigError(
             f"{where}{': ' if where else ''}{_named(function)} cannot be called with the inputs "
             f"{listed(map(str, inputs)) if inputs else 'nothing'}: {'; '.join(problems)}.{form}"
         )
     if signature is None:
         return Bound((), dict(inputs))
-    return _bound(signature, inputs)
+    return bound(signature, inputs)
 
 
 def signature_of(function: Any) -> Signature | None:
@@ -70,7 +70,8 @@ def signature_of(function: Any) -> Signature | None:
         return None
 
 
-def _bound(signature: Signature, inputs: Mapping[str, Any]) -> Bound:
+def bound(signature: Signature, inputs: Mapping[str, Any]) -> Bound:
+    """The arguments of a call in which `call_problems` found nothing wrong."""
     open_ended = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
     arguments = {name: inputs[name] for name in signature.parameters if name in inputs}
     if open_ended is not None:
@@ -78,10 +79,10 @@ def _bound(signature: Signature, inputs: Mapping[str, Any]) -> Bound:
         inside = inside if isinstance(inside, Mapping) else {open_ended: inside}
         more = {name: value for name, value in inputs.items() if name not in signature.parameters}
         arguments[open_ended] = {**inside, **more}
-    bound = inspect.BoundArguments(signature, OrderedDict(arguments))
+    call = inspect.BoundArguments(signature, OrderedDict(arguments))
     if _must_fill(signature, inputs):
-        bound.apply_defaults()
-    return Bound(bound.args, bound.kwargs)
+        call.apply_defaults()
+    return Bound(call.args, call.kwargs)
 
 
 def _must_fill(signature: Signature, inputs: Mapping[str, Any]) -> bool:
@@ -94,7 +95,8 @@ def _must_fill(signature: Signature, inputs: Mapping[str, Any]) -> bool:
     return False
 
 
-def _problems(signature: Signature, inputs: Mapping[str, Any]) -> Iterator[str]:
+def call_problems(signature: Signature, inputs: Mapping[str, Any]) -> Iterator[str]:
+    """A clause for each name that has no place and each parameter that is left without a value."""
     parameters = signature.parameters
     open_ended = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
     for name, value in inputs.items():
@@ -113,7 +115,7 @@ def _problems(signature: Signature, inputs: Mapping[str, Any]) -> Iterator[str]:
             yield f"'{name}' has no default and is missing"
 
 
-def _shown(signature: Signature) -> str:
+def shown_signature(signature: Signature) -> str:
     """Names and defaults; annotations and long defaults say nothing about which names there are."""
     shorter = [
         p.replace(annotation=p.empty, default=p.default if p.default is p.empty or len(repr(p.default)) < 30 else ...)

@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
-import inspect
+import copy
 from collections.abc import Callable, Mapping
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
-from npucompose.models.inputs import bind, mapped
+from npucompose.models import factory as factories
+from npucompose.models.base import STEPS, Built, Inputs, Model, generator, inference, seeded
+from npucompose.models.example_inputs import InputSpec, check_file, from_file, from_table
+from npucompose.models.factory import SEED, Declared, takes_seed
+from npucompose.models.inputs import bind, bound, mapped, shown_signature, signature_of
 from npucompose.registry import UserFunction, working_directory_importable
-from npucompose.table.options import option
+from npucompose.table.options import LONGEST, NAME, option
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 @frozen(kw_only=True)
 class Python(Model):
-    """`factory: mymodel:make` calls make() of mymodel.py, found in the working directory or on sys.path.
+    """`factory: mymodel:make` is make of mymodel.py, found in the working directory or on sys.path.
 
-    The factory returns a Built, or (module, inputs) with a dict {parameter of forward: example value}. It runs with all
-    seeds set; one that has a parameter `seed` is given the seed. From a dict, the inputs of step n > 0 are the same
-    with the elements of each floating-point tensor in another order; integers and masks may mean places, and stay.
+    It is a function or a class, called with `args`, or a module as it stands. What a call gives is a Built, a module
+    with its inputs `(module, {parameter of forward: example value})`, or a module alone, whose inputs then come from
+    `inputs` or `inputs_file`; these also take the place of a factory's own. The factory runs with all seeds set; one
+    that has a parameter `seed` is given the seed. Inputs of step n > 0 from a dict or a file are the same with the
+    elements of each floating-point tensor in another order; integers and masks may mean places, and stay.
     """
 
     name: ClassVar[str] = "python"
     needs_trust: ClassVar[bool] = True
-    factory: str = option(doc="module:function")
+    factory: str = option(doc="module:name of a function, a class of modules, or a module")
+    args: Mapping[str, Any] = option(factory=dict, doc="arguments of the factory by name: {d: 256}")
+    label: str | None = option(
+        None, "what reports and tables call it; null: the factory, with a dot", name=NAME, optional=True
+    )
+    inputs: Mapping[str, InputSpec] = option(
+        factory=dict, doc="example inputs by name: {x: {dtype: float32, sizes: [4, 256], range: [0, 1]}}"
+    )
+    inputs_file: str | None = option(None, "example inputs from a file: .pt of torch.save, or .safetensors")
+
+    def __attrs_post_init__(self) -> None:
+        if self.inputs and self.inputs_file is not None:
+            raise ValueError("'inputs' and 'inputs_file' both say the inputs: leave one of the two out")
+
+    @property
+    def title(self) -> str:
+        return self.label or self.factory.replace(":", ".")[:LONGEST]
 
     def check(self) -> None:
         self._function.check()
+        if self.inputs_file is not None:
+            check_file(self.inputs_file, "model.inputs_file")
+        if (declared := self._declared()) is not None:
+            self._check_arguments(declared)
+
+    def settled(self) -> tuple[Model, Mapping[str, str]]:
+        """With its label, and with the defaults of the factory's parameters where its file says them plainly."""
+        declared = self._declared()
+        defaults = declared.defaults() if declared is not None else {}
+        left = {name: value for name, value in defaults.items() if name not in self.args}
+        said_by = {f"args.{name}": f"default of {declared.place}" for name in left} if declared is not None else {}
+        if self.label is None:
+            said_by["label"] = "the factory's name"
+        return evolve(self, args={**self.args, **left}, label=self.title), said_by
 
     def source_files(self) -> tuple[str, ...]:
-        """The file of the factory's module, found without importing anything."""
-        return self._function.source_files()
+        """The file of the factory's module, found without importing anything, and that of the inputs."""
+        return (*self._function.source_files(), *((self.inputs_file,) if self.inputs_file is not None else ()))
 
     def build(self, seed: int) -> Built:
         self.check()
@@ -48,43 +85,95 @@ class Python(Model):
     def _function(self) -> UserFunction:
         return UserFunction("model.factory", self.factory)
 
+    def _declared(self) -> Declared | None:
+        """What the file says of the factory; None where only the function itself can say it."""
+        (file, *_) = self._function.source_files() or ("",)
+        return factories.read(file, self.factory.partition(":")[2]) if file.endswith(".py") else None
+
+    def _check_arguments(self, declared: Declared) -> None:
+        if problems := declared.problems(self.args):
+            given = f"the arguments {', '.join(map(str, self.args))}" if self.args else "no arguments"
+            raise ConfigError(
+                f"model.factory '{self.factory}' cannot be called with {given}: {'; '.join(problems)}. Its signature "
+                f"is {declared}; an argument is model.args.NAME=VALUE."
+            )
+
     def _made(self, seed: int) -> Any:
-        function = self._function.load()
+        from torch import nn
+
+        found: Any = self._function.load()
+        if isinstance(found, nn.Module):
+            if self.args:
+                raise ConfigError(f"model.factory '{self.factory}' is a module already: it takes no model.args.")
+            return copy.deepcopy(found)
+        declared = factories.live(found)
+        arguments = dict(self.args)
+        if declared is not None:
+            self._check_arguments(declared)
+            if takes_seed(declared.signature):
+                arguments.setdefault(SEED, seed)
         try:
-            return function(seed=seed) if _takes_seed(function) else function()
+            return found(**arguments) if declared is None else bound(declared.signature, arguments)(found)
         except (Exception, SystemExit) as error:
             raise self._function.failed("calling it raised", error) from error
 
     def _built(self, made: Any, seed: int) -> Built:
+        own = self._own_inputs(seed)
+        module, inputs, steps = self._parts(made, seed)
+        if own is None and inputs is None:
+            raise self._without_inputs(module)
+        chosen = own or inputs
+        assert chosen is not None
+        if not isinstance(made, Built) or own is not None:
+            where = f"model.factory '{self.factory}'" if own is None else "the inputs that the configuration says"
+            bind(module, chosen(0), where)
+        return Built(module=inference(module), inputs=chosen, steps=steps)
+
+    def _parts(self, made: Any, seed: int) -> tuple[nn.Module, Callable[[int], Inputs] | None, int]:
+        """The module, its own inputs if it came with any, and how many steps it has; ConfigError for anything else."""
         from torch import nn
 
         if isinstance(made, Built):
             if not isinstance(made.module, nn.Module):
                 raise self._other(f"a Built whose module is {_described(made.module)}")
-            inference(made.module)
-            return made
-        if not (isinstance(made, tuple) and len(made) == 2):
+            return made.module, made.inputs, made.steps
+        if isinstance(made, tuple) and len(made) == 2:
+            module, examples = made
+            if not isinstance(module, nn.Module) or not isinstance(examples, Mapping):
+                raise self._other(f"a tuple of {_described(module)} and {_described(examples)}")
+            return module, lambda step: _reordered(examples, seed, step), STEPS
+        if not isinstance(made, nn.Module):
             raise self._other(_described(made))
-        module, examples = made
-        if not isinstance(module, nn.Module) or not isinstance(examples, Mapping):
-            raise self._other(f"a tuple of {_described(module)} and {_described(examples)}")
-        bind(module, examples, f"model.factory '{self.factory}'")
-        return Built(module=inference(module), inputs=lambda step: _reordered(examples, seed, step))
+        return made, None, STEPS
+
+    def _own_inputs(self, seed: int) -> Callable[[int], Inputs] | None:
+        """Those that the configuration gives."""
+        if self.inputs_file is not None:
+            examples = from_file(self.inputs_file, "model.inputs_file")
+            return lambda step: _reordered(examples, seed, step)
+        return from_table(self.inputs, seed) if self.inputs else None
 
     def _other(self, what: str) -> ConfigError:
         return ConfigError(
-            f"model.factory '{self.factory}' returned {what}; it must return npucompose.models.Built, or a tuple "
-            f"(torch.nn.Module, dict of forward's arguments)."
+            f"model.factory '{self.factory}' returned {what}; it must return npucompose.models.Built, a tuple "
+            f"(torch.nn.Module, dict of forward's arguments), or a module whose inputs model.inputs says."
+        )
+
+    def _without_inputs(self, module: nn.Module) -> ConfigError:
+        """A module came alone, and nothing says what forward takes."""
+        signature = signature_of(module)
+        takes = f" of forward{shown_signature(signature)}" if signature is not None else ""
+        known = signature.parameters.values() if signature is not None else ()
+        first = next((p.name for p in known if p.kind is not Parameter.VAR_KEYWORD), "x")
+        return ConfigError(
+            f"model.factory '{self.factory}' gave a {type(module).__name__} without inputs, and the configuration says "
+            f"none{takes}: add 'model.inputs.{first}={{sizes: [4, 16]}}' or model.inputs_file=inputs.pt, or return "
+            "(module, dict of forward's arguments)."
         )
 
 
 def _described(value: Any) -> str:
     return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
-
-
-def _takes_seed(function: Callable[..., Any]) -> bool:
-    parameter = inspect.signature(function).parameters.get("seed")
-    return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
 
 
 def _reordered(examples: Mapping[str, Any], seed: int, step: int) -> Inputs:

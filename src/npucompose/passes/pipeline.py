@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from npucompose.activity import doing
 from npucompose.errors import ConfigError, PassError, RejectedError, raise_for
 from npucompose.machine import gc_paused
 from npucompose.passes import PASSES
@@ -118,19 +119,20 @@ class PassPipeline:
         graph = request.graph_module.graph
         nodes_before, before = len(graph.nodes), copied(graph) if self.check else None
         start = time.perf_counter()
-        doing = "failed"
+        doing(f"pass {label} on {nodes_before} nodes")
+        what = "failed"
         try:
             planned = a_pass.skips_planned and is_planned(graph)
             found = Outcome(matches=0) if planned else a_pass.run(request)
             graph = request.graph_module.graph
             seconds = time.perf_counter() - start
-            doing = "left an invalid graph"
+            what = "left an invalid graph"
             graph.lint()
         except (ConfigError, RejectedError):
             raise
         except Exception as error:
             raise PassError(
-                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {doing}: {type(error).__name__}: {error}"
+                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {what}: {type(error).__name__}: {error}"
             ) from error
         outcome = found if isinstance(found, Outcome) else Outcome(matches=found, exact=a_pass.exact)
         return PassRecord(

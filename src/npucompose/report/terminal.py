@@ -1,4 +1,4 @@
-"""The summary at the end of a run, for a person. Pure: reads a Report, writes to a rich console.
+"""The whole account of a run, for a person (`npucompose report --full`). Pure: reads a Report.
 
     gpt_decode · target=cpu · mode=reduce-overhead · shapes=static             ok
       graphs    1 static graph · 134 -> 182 nodes
@@ -10,10 +10,10 @@ The rows are templates/terminal.txt. No speed is printed beside results that are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +29,7 @@ BROKEN = "\x1e"
 
 
 def render(report: Report, console: Console, path: Path | str | None = None) -> None:
-    """Print the summary; `path` is where report.json lies. 80 columns are enough; colours only on a terminal."""
+    """Print the account; `path` is where report.json lies. 80 columns are enough; colours only on a terminal."""
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right", no_wrap=True)
@@ -67,7 +67,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         autoescape=False,
     )
-    ours = (choice, counted, verdicts_words, npu_words)
+    ours = (counted, verdicts_words, npu_words)
     made.globals.update({**vars(words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
     return made
 
@@ -77,15 +77,11 @@ def _in_a_row(value: Any) -> str:
 
 
 def _title(report: Report) -> str:
-    found = [choice(report, "model"), *(f"{group}={choice(report, group)}" for group in ("target", "mode", "shapes"))]
+    found = [
+        words.choice(report, "model"),
+        *(f"{group}={words.choice(report, group)}" for group in ("target", "mode", "shapes")),
+    ]
     return " · ".join(known for known in found if not known.endswith("?"))
-
-
-def choice(report: Report, group: str) -> str:
-    """The name of what a group holds; `?` in the report of a run that was refused before it was known."""
-    value = report.experiment.get(group)
-    name: Any = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else value
-    return name if isinstance(name, str) else "?"
 
 
 def counted(npu: NpuFacts) -> list[str]:
@@ -100,5 +96,7 @@ def counted(npu: NpuFacts) -> list[str]:
     return [words.as_count(number, name) for name, number in numbers.items() if number]
 
 
-def verdicts_words(facts: SinkingFacts) -> list[str]:
-    return [words.verdict_words(name, verdict) for name, verdict in facts.verdicts().items()]
+def verdicts_words(facts: SinkingFacts, ge_graphs: bool = True) -> list[str]:
+    """Of the FX graph alone where the mode builds no GE graph."""
+    known = facts.verdicts().items()
+    return [words.verdict_words(name, verdict) for name, verdict in known if ge_graphs or name == "fx_graph"]

@@ -19,10 +19,11 @@ from npucompose.results.measured import (
     Share,
     Variant,
 )
-from npucompose.results.record import Report, Status, StreamFacts
+from npucompose.results.record import Report, Status, StreamFacts, choice_name
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.schema.sizes import as_bytes
+from npucompose.table.modes import MODES
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STATUS_WORDS: Mapping[Status, str] = {
@@ -116,7 +117,7 @@ def as_time(microseconds: float) -> str:
 
 def stream_words(plan: StreamFacts) -> list[str]:
     """What a plan needs, how it was executed, what was measured: `pool 9.2 KiB, on one stream 8.0 KiB`, `executed on 2
-    threads`, `measured 2.5 ms of 5.0 ms`."""
+    threads`, `measured 2.5 ms, 5.0 ms on one stream`."""
     words = list(_lengthened(plan))
     if plan.threads is not None:
         why = f": {plan.why_threads}" if plan.why_threads else ""
@@ -124,7 +125,7 @@ def stream_words(plan: StreamFacts) -> list[str]:
     if plan.fallback is not None:
         words.append(fallback_words(plan.fallback))
     if plan.measured_us is not None and plan.measured_serial_us is not None:
-        words.append(f"measured {as_time(plan.measured_us)} of {as_time(plan.measured_serial_us)}")
+        words.append(f"measured {as_time(plan.measured_us)}, {as_time(plan.measured_serial_us)} on one stream")
     if plan.prediction_error is not None:
         words.append(f"prediction off by {plan.prediction_error:+.1%}")
     return words
@@ -192,6 +193,19 @@ def _threads(verdict: TrialVerdict) -> str:
 
 def _both(low_us: float, high_us: float) -> str:
     return f"{as_time(low_us)} (p90 {as_time(high_us)})"
+
+
+def choice(report: Report, group: str) -> str:
+    """The name of what a group holds; `?` in the report of a run that was refused before it was known."""
+    value = report.experiment.get(group)
+    return value if isinstance(value, str) else choice_name(report.experiment, group) or "?"
+
+
+def builds_ge_graphs(report: Report) -> bool:
+    """Whether the run's mode hands graphs to GE, so that what GE builds says something; so it is taken to be of a mode
+    that is not installed here."""
+    name = choice(report, "mode")
+    return name not in MODES or MODES.get(name).ge
 
 
 def is_wrong(report: Report) -> bool:

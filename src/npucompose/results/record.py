@@ -350,8 +350,9 @@ def figure_stage(figure: str) -> str:
 
 
 def choice_name(experiment: Mapping[str, Any], group: str) -> str | None:
-    """Of what an experiment has of a group of conf/."""
-    name = _mapping(experiment.get(group)).get("name")
+    """Of what an experiment has of a group of conf/: the label where it has one."""
+    chosen = _mapping(experiment.get(group))
+    name = chosen.get("label") or chosen.get("name")
     return name if isinstance(name, str) else None
 
 

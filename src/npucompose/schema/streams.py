@@ -141,8 +141,8 @@ class Streams:
     )
     trial_ms: float = option(
         50.0,
-        "at capture an automatic plan and one stream are timed in turns for at most so long, and the faster is kept, "
-        "where the target can; 0: the prediction decides",
+        "at capture an automatic plan and one stream are timed in turns for at most so long (four times that where the "
+        "machine stalls short ones), and the faster is kept, where the target can; 0: the prediction decides",
         ge=0,
         le=1e9,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -251,8 +253,12 @@ ASIDE = ("neg", "act_3", "act_4", "act_5")
 
 @pytest.fixture
 def acted() -> Iterator[CapturedGraph]:
-    """A recording whose kernels act on two threads; the caller may use afterwards the cores that it could before."""
-    before = os.sched_getaffinity(0)
+    """A recording whose kernels act on two threads; the caller may use afterwards the cores that it could before.
+
+    torch computes on one thread, so that the threads of streams are not torch's, which run where torch says.
+    """
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    torch.set_num_threads(1)
     captured = on_two(planned(acting, X, aside=ASIDE), X)
     replayed(captured)  # workers may go where the caller may now
     try:
@@ -261,6 +267,7 @@ def acted() -> Iterator[CapturedGraph]:
         acts.clear()
         ran.clear()
         os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
 
 
 def replayed(captured: CapturedGraph) -> None:
@@ -322,6 +329,77 @@ def test_a_process_with_one_core_left_starts_no_race_for_it(acted: CapturedGraph
         os._exit(0 if found == [1, 1, 2, 1] else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def threads_of_this_process() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.fixture
+def computing_on_two() -> Iterator[CapturedGraph]:
+    """A recording for two threads in a process where torch has computed on two, and may use its cores afterwards."""
+    before = {task: os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    captured = on_two(planned(acting, X, aside=ASIDE), X)
+    torch.randn(300, 300).exp()
+    try:
+        yield captured
+    finally:
+        ran.clear()
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+        for task in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(task), before.get(task, os.sched_getaffinity(0)))
+
+
+with_openmp = pytest.mark.skipif(
+    "OpenMP not found" in torch.__config__.parallel_info(), reason="this torch computes without OpenMP"
+)
+
+
+@needs_two_cores
+@with_openmp
+def test_streams_run_on_the_threads_that_torch_computes_with(computing_on_two: CapturedGraph) -> None:
+    before = threads_of_this_process()
+    replayed(computing_on_two)
+    assert len({thread for _, thread in ran.values()}) == 2
+    assert threads_of_this_process() == before
+
+
+@needs_two_cores
+@with_openmp
+def test_torch_s_threads_are_left_as_they_were(computing_on_two: CapturedGraph) -> None:
+    torch.set_flush_denormal(True)
+    replayed(computing_on_two)
+    torch.set_flush_denormal(False)
+    tiny = torch.full((1 << 20,), 1e-40)
+    assert bool(((tiny * 1.0) != 0).all())
+
+
+ON_ONE_CORE = """
+import os, torch
+from npucompose import ops
+from tests.replay.executor import test_streams as streams
+
+ops.define()
+torch.set_num_threads(2)
+captured = streams.on_two(streams.planned(streams.acting, streams.X, aside=streams.ASIDE), streams.X)
+torch.randn(300, 300).exp()
+for task in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(task), {min(os.sched_getaffinity(0))})
+for _ in range(2):
+    streams.replayed(captured)
+    print(len({thread for _, thread in streams.ran.values()}))
+"""
+
+
+@pytest.mark.slow
+@needs_two_cores
+@with_openmp
+def test_torch_s_threads_on_one_core_take_no_streams_any_more() -> None:
+    done = subprocess.run([sys.executable, "-c", ON_ONE_CORE], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "1"], done.stderr
 
 
 def test_more_streams_than_threads_share_them() -> None:

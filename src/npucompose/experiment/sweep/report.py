@@ -5,6 +5,7 @@ stores with a ledger.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from airflow_free.errors import OrchestratorError
@@ -14,7 +15,11 @@ from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
 from npucompose.report import compare, comparison
 from npucompose.report import json as report_json
+from npucompose.report.terminal import render
 from npucompose.report.words import STATUS_WORDS
+
+UNBROKEN = 4000
+"""Columns of a table that goes into a pipe or a file: no terminal breaks its lines, and `grep` and `cut` want them."""
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -27,13 +32,15 @@ def act(arguments: argparse.Namespace) -> int:
     found = _gathered(places, arguments)
     if arguments.html is not None:
         return _write_page(found, arguments.html)
+    if arguments.full:
+        return _show_whole(found)
     if arguments.markdown:
         print(compare.as_markdown(found.lines), end="")
     elif arguments.csv:
         print(compare.as_csv(found.lines), end="")
         return 0
     else:
-        terminal = console()
+        terminal = console(width=None if sys.stdout.isatty() else UNBROKEN)
         terminal.print(compare.as_table(found.lines))
         terminal.print(_summary(found), highlight=False)
     if sentence := _verdict(found):
@@ -60,6 +67,17 @@ def _verdict(found: Gathered) -> str | None:
         return None
     one, other = (run.report for run in with_reports(found.lines))
     return comparison.verdict(one, other) if one is not None and other is not None else None
+
+
+def _show_whole(found: Gathered) -> int:
+    """Each run as it was, one after the other; of those that left no report, their line."""
+    terminal = console()
+    for run in with_reports(found.lines):
+        if run.report is None:
+            terminal.print(compare.as_table([run.line]))
+            continue
+        render(run.report, terminal, None if run.line.folder is None else run.line.folder / report_json.FILE_NAME)
+    return 0
 
 
 def _write_page(found: Gathered, path: Path) -> int:

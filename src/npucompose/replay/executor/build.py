@@ -34,6 +34,7 @@ from typing import Literal
 from attrs import frozen
 
 from npucompose import private
+from npucompose.activity import doing
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 
 HELD: dict[str, str] = {
@@ -291,6 +292,7 @@ def _build(place: Path) -> Path:
         raise Unavailable(complaint)
     torch = metadata.version("torch")
     print(f"npucompose: building the native replayer for torch {torch} with {found}, once …", file=sys.stderr)
+    doing("building the native replayer, once for this torch")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=place) as work:
         try:

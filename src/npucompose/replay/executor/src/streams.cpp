@@ -16,10 +16,10 @@ int64_t now_ns() {
 // A caller's Python modes are a stack of its own thread, which a worker cannot see: their key without it is an error.
 const c10::DispatchKeySet kPython({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
 
-class Streams::Surroundings {
+class Streams::ThreadState {
  public:
-  Surroundings()
-      : keys_(c10::impl::tls_local_dispatch_key_set()), gradients_(c10::AutogradState::get_tls_state()), caller_(std::this_thread::get_id()), whom_(acting_for()) {
+  ThreadState()
+      : keys_(c10::impl::tls_local_dispatch_key_set()), gradients_(c10::AutogradState::get_tls_state()), thread_(std::this_thread::get_id()), whom_(acting_for()) {
 #if defined(__SSE__)
     floats_ = __builtin_ia32_stmxcsr();
 #else
@@ -28,8 +28,9 @@ class Streams::Surroundings {
     keys_.included_ = keys_.included_ - kPython;
   }
 
+  bool is_of_this_thread() const { return thread_ == std::this_thread::get_id(); }
+
   void take() const {
-    if (caller_ == std::this_thread::get_id()) return;
     acting_for() = whom_;
     c10::impl::_force_tls_local_dispatch_key_set(keys_);
     c10::AutogradState::set_tls_state(gradients_);
@@ -43,7 +44,7 @@ class Streams::Surroundings {
  private:
   c10::impl::LocalDispatchKeySet keys_;
   c10::AutogradState gradients_;
-  std::thread::id caller_, whom_;
+  std::thread::id thread_, whom_;
 #if defined(__SSE__)
   unsigned floats_;
 #else
@@ -56,8 +57,8 @@ Streams::Streams(std::vector<std::vector<Turn>> threads, size_t events, int64_t 
       cores_(std::move(cores)) {}
 
 bool Streams::run(std::vector<Span>* spans) {
-  const Surroundings surroundings;
-  surroundings_ = &surroundings, spans_ = spans;
+  const ThreadState callers;
+  callers_ = &callers, spans_ = spans;
   ++replay_;
   const bool done = Workers::here().run(*this, threads_.size(), spin_ns_, cores_);
   if (!failed_.load()) return done;
@@ -66,13 +67,18 @@ bool Streams::run(std::vector<Span>* spans) {
 }
 
 void Streams::part(size_t number, CoreWatch& watch) noexcept {
+  std::optional<ThreadState> own;  // a thread of torch's goes on with it
+  if (!callers_->is_of_this_thread()) {
+    own.emplace();
+    callers_->take();
+  }
   try {
-    surroundings_->take();
     run_turns(threads_[number], watch);
   } catch (...) {
     if (!failed_.exchange(true)) error_ = std::current_exception();
     happened_.open();
   }
+  if (own) own->take();
 }
 
 void Streams::in_child() {

@@ -39,7 +39,7 @@ class Streams final : private Job, private Forkable {
     std::atomic<uint64_t> happened_in{0};
   };
   // What of a thread's state changes what kernels do: dispatch keys, gradients, rounding and denormals.
-  class Surroundings;
+  class ThreadState;
 
   void part(size_t number, CoreWatch& watch) noexcept override;
   void in_child() override;
@@ -51,7 +51,7 @@ class Streams final : private Job, private Forkable {
   const int64_t spin_ns_;
   const std::vector<int> cores_;
   uint64_t replay_ = 0;
-  const Surroundings* surroundings_ = nullptr;
+  const ThreadState* callers_ = nullptr;
   std::vector<Span>* spans_ = nullptr;
   Gate happened_;
   std::atomic<bool> failed_{false};

@@ -11,6 +11,12 @@
 // Threads of one kernel, as this thread's OpenMP and MKL count them; null where torch was built without.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
+// The threads that torch's operators compute with. What a compiler makes of `#pragma omp parallel` would want an OpenMP
+// of its own beside the one that torch brings; this is the call itself, which LLVM's and Intel's libraries have too.
+extern "C" __attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+extern "C" __attribute__((weak)) int omp_get_thread_num();
+extern "C" __attribute__((weak)) int omp_get_num_threads();
+extern "C" __attribute__((weak)) int omp_in_parallel();
 
 namespace npucompose {
 
@@ -25,6 +31,53 @@ OneThread::~OneThread() {
   if (omp_set_num_threads) omp_set_num_threads(before_);
   if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(products_before_);
 }
+
+namespace {
+
+// Notes that a thread of a team was on the caller's core.
+struct Meeting final : CoreWatch {
+  const std::atomic<int>& callers;
+  bool was_there = false;
+
+  explicit Meeting(const std::atomic<int>& core) : callers(core) {}
+  void look() override { was_there |= sched_getcpu() == callers.load(std::memory_order_relaxed); }
+};
+
+// What the threads of a team are given: all of them, so that none is dismissed, and started anew by the next operator.
+struct TeamCall {
+  Job& job;
+  const size_t parts;
+  CoreWatch& caller;
+  const std::atomic<int>& callers_core;
+  bool is_done = false;
+  std::atomic<bool> met{false};
+
+  static void take_part(void* call) { static_cast<TeamCall*>(call)->take_part(); }
+
+  void take_part() {
+    const size_t number = static_cast<size_t>(omp_get_thread_num());
+    if (static_cast<size_t>(omp_get_num_threads()) < parts) return;  // the system gives no more threads: so for each
+    if (number >= parts) return;
+    const OneThread quiet;
+    if (number == 0) {
+      is_done = true;
+      return job.part(number, caller);
+    }
+    Meeting watch(callers_core);
+    job.part(number, watch);
+    if (watch.was_there) met.store(true, std::memory_order_relaxed);
+  }
+};
+
+bool has_team(size_t parts) {
+#if defined(__SANITIZE_THREAD__)
+  return false;  // it does not see how OpenMP's threads wait for one another
+#endif
+  return GOMP_parallel && omp_get_thread_num && omp_get_num_threads && omp_in_parallel && !omp_in_parallel() &&
+         static_cast<size_t>(at::get_num_threads()) >= parts;
+}
+
+}  // namespace
 
 class Workers::Worker final : private CoreWatch {
  public:
@@ -42,9 +95,7 @@ class Workers::Worker final : private CoreWatch {
   bool settle(int core, int taken) {
     const bool bound = core >= 0;
     if (core == core_ && (bound || (taken == taken_ && ran_on_ != taken))) return true;
-    cpu_set_t now;
-    if (pthread_getaffinity_np(thread_, sizeof now, &now) == 0 && !CPU_EQUAL(&now, &allowed_))
-      anywhere_ = now;  // somebody else has said where it may run
+    hear();
     if (!bound && !has_other(taken)) pthread_getaffinity_np(pthread_self(), sizeof anywhere_, &anywhere_);
     if (!bound && !has_other(taken)) return false;
     core_ = core;
@@ -64,7 +115,14 @@ class Workers::Worker final : private CoreWatch {
   void look() override {
     ran_on_ = sched_getcpu();
     if (ran_on_ != caller_.core.load(std::memory_order_relaxed) || core_ >= 0 || taken_ == ran_on_) return;
+    hear();
     if (has_other(ran_on_)) allow(all_but(ran_on_), ran_on_);
+  }
+
+  // Somebody else may have said where it may run.
+  void hear() {
+    cpu_set_t now;
+    if (pthread_getaffinity_np(thread_, sizeof now, &now) == 0 && !CPU_EQUAL(&now, &allowed_)) anywhere_ = allowed_ = now;
   }
 
   bool has_other(int core) const { return CPU_COUNT(&anywhere_) > (core >= 0 && CPU_ISSET(core, &anywhere_) ? 1 : 0); }
@@ -122,15 +180,25 @@ Workers& Workers::here() {
   return *workers.load(std::memory_order_relaxed);
 }
 
+bool Workers::run_in_team(Job& job, size_t parts) {
+  if (without_team_ > 0) return --without_team_, false;
+  if (!has_team(parts)) return false;
+  TeamCall call{job, parts, caller_, caller_.core};
+  GOMP_parallel(&TeamCall::take_part, &call, static_cast<unsigned>(at::get_num_threads()), 0);
+  if (call.met.load()) without_team_ = kApart;
+  return call.is_done;
+}
+
 bool Workers::run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int>& cores) {
   const std::unique_lock turn(taken_, std::try_to_lock);
   if (!turn) return false;
+  caller_.look();
+  if (cores.empty() && run_in_team(job, parts)) return true;
   try {
     while (workers_.size() + 1 < parts) workers_.push_back(std::make_unique<Worker>(workers_.size() + 1, ended_, caller_));
   } catch (const std::system_error&) {  // the system gives no more threads
     return false;
   }
-  caller_.look();
   const int here = caller_.core.load(std::memory_order_relaxed);
   for (size_t i = 0; i + 1 < parts; ++i)
     if (!workers_[i]->settle(i < cores.size() ? cores[i] : -1, here)) return false;

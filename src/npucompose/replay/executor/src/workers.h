@@ -101,11 +101,17 @@ class Workers {
   // Those of this process: a child of fork() has none of its parent's threads and starts its own.
   static Workers& here();
 
-  // Part 0 on the calling thread, each other one on a worker; returns when all have ended. Kernels in them use one
-  // thread each. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, any but the caller's, of
-  // those that the thread which started it could use then, or that it was given from outside since. Where the caller
-  // may run is never changed. False, with nothing done: the workers are at work for somebody else, or the caller's core
-  // is the only one for a worker.
+  // Part 0 on the calling thread, each other one on a thread of its own; returns when all have ended. Kernels in them use
+  // one thread each. False, with nothing done: the threads are at work for somebody else, or the caller's core is the
+  // only one for a worker.
+  //
+  // The threads are the caller's own in OpenMP, where it has enough and `cores` is empty: after an operator of torch they
+  // look for work for milliseconds (libgomp: GOMP_SPINCOUNT) and leave no core to anybody else. Where they may run is
+  // torch's affair, so once two of them were seen on one core the next replays take workers.
+  //
+  // Otherwise they are workers. `cores[i]`: the core that the worker of part i + 1 is bound to; without it, any but the
+  // caller's, of those that the thread which started it could use then, or that it was given from outside since. Where
+  // the caller may run is never changed.
   bool run(Job& job, size_t parts, int64_t spin_ns, const std::vector<int>& cores);
 
  private:
@@ -115,7 +121,12 @@ class Workers {
     void look() override { core.store(sched_getcpu(), std::memory_order_relaxed); }
   };
 
+  bool run_in_team(Job& job, size_t parts);
+
+  static constexpr int kApart = 64;  // so many replays until OpenMP's threads are tried again
+
   std::mutex taken_;
+  int without_team_ = 0;
   std::vector<std::unique_ptr<Worker>> workers_;
   Gate ended_;
   Caller caller_;

@@ -1,14 +1,10 @@
 """Plans with collectives on two ranks, each a process: executed with gloo and compared with one stream, bit for bit.
 
-    python benchmarks/collectives.py              # three plans, 1,000 executions each, and ranks that disagree
-    python benchmarks/collectives.py --times 20
-
 Ranks meet by a file and talk over the loopback device. Times are of this machine with two processes on it; bits count.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,16 +15,17 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from rich.console import Console
-from rich.table import Table
 from torch import distributed as dist
 from torch import multiprocessing
 from torch.distributed import _functional_collectives as functional
 
+from benchmarks.streams.goals import Goal, Part, say, table_of
 from npucompose.api import materialize
 from npucompose.errors import CompileError, PlanError
 
 RANKS, TOKENS, WIDTH, HEADS = 2, 32, 64, 4
+TIMES = 1000
+"""Executions of each plan."""
 PATIENCE = timedelta(minutes=10)
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -186,23 +183,23 @@ def run(times: int) -> list[dict[str, Any]]:
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=1000, help="executions of each plan")
-    console = Console()
-    found = run(parser.parse_args().times)
-    table = Table("plan", "rank", "executions", "bit-equal", "streams", "events", "plan µs, p10", "one stream µs, p10")
+def collectives() -> Part:
+    say(f"collectives: {len(MODELS)} plans on {RANKS} ranks, {TIMES} executions each")
+    found = run(TIMES)
+    columns = ("plan", "rank", "executions", "bit-equal", "streams", "events", "plan µs, p10", "one stream µs, p10")
+    table = table_of(f"{RANKS} ranks under gloo, each a process", *columns)
+    goals: list[Goal] = []
     for name in MODELS:
         for rank, of_rank in enumerate(found):
-            one = of_rank[name]
+            one: Executed = of_rank[name]
             cells = (one.times, one.equal, one.streams, one.events, f"{one.plan_us:.0f}", f"{one.one_stream_us:.0f}")
             table.add_row(name, str(rank), *map(str, cells))
-    console.print(table)
-    for rank, of_rank in enumerate(found):
-        console.print(
-            f"Ranks that disagree, rank {rank}: {of_rank['refused'] or 'NOT REFUSED'}", markup=False, highlight=False
-        )
+            what = f"{name}, rank {rank}: {TIMES} executions of several streams with the bits of one"
+            goals.append(Goal(what, one.equal == TIMES and one.streams > 1, f"{one.equal} on {one.streams} streams"))
+    return Part(tables=[table], goals=[*goals, *(_refused(rank, one["refused"]) for rank, one in enumerate(found))])
 
 
-if __name__ == "__main__":
-    main()
+def _refused(rank: int, why: str) -> Goal:
+    orders = ("Rank 0: all_reduce", "Rank 1: all_gather_into_tensor")
+    named = "[rank_order]" in why and all(order in why for order in orders)
+    return Goal(f"ranks that disagree are refused with both orders named, rank {rank}", named, why or "not refused")
