@@ -134,7 +134,8 @@ def test_a_plan_that_one_recording_keeps_or_that_was_not_tried_everywhere_stays(
 def prediction(cost: str = "measured", times: float = 1.0) -> Any:
     return SimpleNamespace(
         device="d", cost=cost, plan_us=10.0 * times, serial_us=20.0 * times, critical_us=5.0 * times,
-        busy={"s1": 0.5}, peak_bytes=int(100 * times), serial_peak_bytes=int(80 * times), spread=0.25, intra_op_threads=2,
+        busy={"s1": 0.5}, peak_bytes=int(100 * times), serial_peak_bytes=int(80 * times),
+        spread=0.25, intra_op_threads=2,
     )  # fmt: skip
 
 
