@@ -108,7 +108,8 @@ class CostTable:
         }
         if not all(rows for operators in families.values() for rows in operators.values()):
             raise ValueError("an operator without samples")
-        return cls(**{**data, "families": families})
+        values: dict[str, Any] = {**data, "families": families}
+        return cls(**values)
 
 
 def _at(samples: Sequence[Sample], size: float, time: Callable[[Sample], float]) -> float:

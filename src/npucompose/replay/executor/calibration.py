@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from npucompose.errors import CaptureError
 from npucompose.graphs import Dependence
@@ -116,7 +117,7 @@ def sample_graph(samples: Samples) -> tuple[fx.GraphModule, list[torch.Tensor]]:
         for call in calls_of(size)
         for _ in range(SMALL_AGAIN if place < len(sizes) // 2 else 1)
     ]
-    placed = [(op, fx.node.map_aggregate(args, given)) for op, args in calls]
+    placed = [(op, map_aggregate(args, given)) for op, args in calls]
     last: fx.Node | None = None
     for (op, args), (_, real) in zip(placed, calls, strict=True):
         last = graph.call_function(op, args)
