@@ -25,7 +25,7 @@ from npucompose.streams.cost import ResultSizes
 from npucompose.streams.execute import isolated_run
 
 aten: Any = torch.ops.aten
-Call = tuple[Any, Sequence[Any]]
+Call = tuple[Any, tuple[Any, ...]]
 """(operator, arguments), tensors among them."""
 SIZES = (1 << 8, 1 << 12, 1 << 15, 1 << 17, 1 << 19)
 """Elements: what a call costs, then up to and beyond what torch gives to one thread (32,768)."""
@@ -117,7 +117,7 @@ def sample_graph(samples: Samples) -> tuple[fx.GraphModule, list[torch.Tensor]]:
         for call in calls_of(size)
         for _ in range(SMALL_AGAIN if place < len(sizes) // 2 else 1)
     ]
-    placed = [(op, map_aggregate(args, given)) for op, args in calls]
+    placed: list[Call] = [(op, tuple(map_aggregate(one, given) for one in args)) for op, args in calls]
     last: fx.Node | None = None
     for (op, args), (_, real) in zip(placed, calls, strict=True):
         last = graph.call_function(op, args)
