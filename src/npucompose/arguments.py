@@ -98,6 +98,10 @@ def _kinds() -> tuple[str, ...]:
     return kinds()
 
 
+def _beginnings() -> tuple[str, ...]:
+    return pkgutil.resolve_name("npucompose.new:KINDS")
+
+
 def _sortable() -> tuple[str, ...]:
     from npucompose.results.record import MEASURED
 
@@ -139,6 +143,11 @@ LIST = (
         help="options only: of this version (default: the one found, or 2.13.0)",
     ),
     *_one_of(AS_JSON, _flag("--yaml", "options only: conf/compiler as the table has it")),
+)
+NEW = (
+    _argument("kind", choices=_beginnings, metavar="KIND", help="model, pass, target or experiment"),
+    _argument("name", metavar="NAME", help="of the file, and of the choice: my_block"),
+    _argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where (default: here)"),
 )
 FETCH = (
     _argument("package", choices=("torch_npu",), help="what to fetch"),
@@ -247,6 +256,11 @@ COMMANDS = {
         arguments=EXPLAIN,
     ),
     "list": Command(about="what can be chosen", act="npucompose.cli:list_choices", arguments=LIST),
+    "new": Command(
+        about="files to begin with: a model, pass, target or experiment of your own, and its test",
+        act="npucompose.new:act",
+        arguments=NEW,
+    ),
     "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=DOCTOR),
     "fetch": Command(
         about="download the genuine torch_npu wheel for target=npu_offline",
