@@ -1,4 +1,4 @@
-"""npucompose run, explain, report, recipe, device-kit, bisect, list, doctor, fetch, completion.
+"""npucompose run, explain, report, recipe, device-kit, bisect, list, new, doctor, fetch, completion.
 
 Errors are one paragraph on stderr, by status:
 
@@ -154,6 +154,11 @@ def doctor(arguments: argparse.Namespace) -> int:
     from npucompose.experiment.orchestrator import default_store
     from npucompose.report.doctor import diagnose, show
 
+    if arguments.calibrate:
+        from npucompose.replay.executor.calibration import calibrate
+
+        if calibrate() is None:
+            raise ConfigError("the times of kernels are those of the native replayer, and there is none here.")
     diagnosis = diagnose(default_store().root)
     show(diagnosis, as_json=arguments.json)
     return diagnosis.exit_status
