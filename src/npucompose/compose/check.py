@@ -14,7 +14,7 @@ import attrs
 from attrs import evolve, frozen
 
 from npucompose.compose.legality import effective_options
-from npucompose.compose.places import with_places
+from npucompose.compose.places import located
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError, listed, raise_for
@@ -102,10 +102,8 @@ def _readable(tree: dict[str, Any], problems: Sequence[str]) -> Experiment | Non
 def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError; each value that a file says
     with the file and its line."""
-    try:
+    with located(composed.provenance, composed.files):
         return _checked(composed, with_model=with_model, sections=sections)
-    except ConfigError as error:
-        raise ConfigError(*with_places(error.problems, composed.provenance, composed.files)) from error.__cause__
 
 
 def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | None) -> Checked:

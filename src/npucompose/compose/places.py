@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from npucompose.errors import shown_path
+from npucompose.errors import ConfigError, shown_path
 from npucompose.input_safety import read_text
 
 ABOUT = re.compile(r"(?:unknown key )?'(?P<name>[\w.-]+)'(?:.* @ (?P<section>[\w.-]*\w)(?=[.\s]|$))?", re.DOTALL)
 """How a sentence about a value begins: `'seed' must be …`, `unknown key 'min_cals' @ benchmark`."""
 
 
-def with_places(problems: Iterable[str], provenance: Mapping[str, str], files: Mapping[str, str]) -> tuple[str, ...]:
-    """Each sentence about a value that a file says, with `(mine/experiment/x.yaml:3)` behind it.
+@contextmanager
+def located(provenance: Mapping[str, str], files: Mapping[str, str]) -> Iterator[None]:
+    """Each sentence of a ConfigError about a value that a file says gets `(mine/experiment/x.yaml:3)`.
 
     `provenance` is that of a Composed, `files` where each of its `conf/….yaml` lies.
     """
-    return tuple(_with_place(problem, provenance, files) for problem in problems)
+    try:
+        yield
+    except ConfigError as error:
+        problems = tuple(_with_place(problem, provenance, files) for problem in error.problems)
+        if problems == error.problems:
+            raise
+        raise ConfigError(*problems) from error.__cause__
 
 
 def _with_place(problem: str, provenance: Mapping[str, str], files: Mapping[str, str]) -> str:

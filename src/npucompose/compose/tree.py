@@ -177,7 +177,8 @@ class Composer:
     def _naming(self, missing: str) -> str:
         """The file and line of the defaults list that asks for `mode/eagre`, which is not there."""
         group, _, name = missing.removesuffix(".yaml").rpartition("/")
-        for path, result in self.loader.repository.read.items():
+        known: Mapping[str, Any] = getattr(self.loader.repository, "read", {})
+        for path, result in known.items():
             entries = (result.defaults_list if result is not None else None) or ()
             named = [
                 str(getattr(one, "value", "")) for one in entries if str(getattr(one, "group", "")).strip("/") == group
