@@ -179,7 +179,9 @@ class Composer:
         group, _, name = missing.removesuffix(".yaml").rpartition("/")
         known: Mapping[str, Any] = getattr(self.loader.repository, "read", {})
         for path, result in known.items():
-            entries = (result.defaults_list if result is not None else None) or ()
+            if result is None:
+                continue
+            entries = result.defaults_list or ()
             named = [
                 str(getattr(one, "value", "")) for one in entries if str(getattr(one, "group", "")).strip("/") == group
             ]
