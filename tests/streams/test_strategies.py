@@ -21,7 +21,6 @@ from npucompose.streams.strategies.relocation import relocated
 from npucompose.vendor.devices import ATLAS_A2
 from tests.streams import dags, named
 from tests.streams.dags import Dag
-from tests.streams.exhaustive import best_makespan
 from tests.streams.lower_bound import lower_bound
 
 MODEL = attrs.evolve(ATLAS_A2, launch_us=0.0, event_us=1.0, stream_us=1.0)
@@ -217,28 +216,3 @@ def test_networks_with_little_beside_one_another_stay_near_the_bound(name: str) 
     graph = named.graph(name)
     inst = instance(graph.then, graph.work, 4, attrs.evolve(ATLAS_A2, event_us=1.0, stream_us=1.0))
     assert best(inst).simulation.makespan <= 1.22 * lower_bound(graph.then, graph.work, 4, inst.model)
-
-
-def _beyond_the_best(graphs: int, most: int) -> list[float]:
-    """By how much plans for time exceed the best of all plans."""
-    found: list[float] = []
-    for seed in range(graphs):
-        then, work = drawn(seed, most)
-        inst = instance(then, work, 2 + seed % 2, MODEL)
-        least = best_makespan(then, work, inst.streams, MODEL)
-        found.append(best(inst, "time").simulation.makespan / least - 1 if least else 0.0)
-    return found
-
-
-def test_plans_of_forty_small_graphs_are_the_best_or_nearly() -> None:
-    beyond = _beyond_the_best(40, most=5)
-    assert sum(beyond) / len(beyond) <= 0.02
-    assert max(beyond) <= 0.10
-    assert min(beyond) >= -1e-9
-
-
-@pytest.mark.slow
-def test_plans_of_five_hundred_small_graphs_are_the_best_or_nearly() -> None:
-    beyond = _beyond_the_best(500, most=7)
-    assert sum(beyond) / len(beyond) <= 0.02
-    assert max(beyond) <= 0.10

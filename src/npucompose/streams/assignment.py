@@ -14,6 +14,7 @@ from npucompose.streams import dag
 from npucompose.streams.simulate import Work
 from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on
 from npucompose.streams.strategies.dispatch import Policy, backward_and_forward, dispatch
+from npucompose.streams.strategies.exact import fastest
 from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
 from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
 from npucompose.streams.strategies.list_schedule import by_urgency
@@ -96,10 +97,17 @@ def _improved(every: Sequence[TimedPlan], instance: Instance, most: float) -> li
     found = [plan for plan in every if len(plan.events) <= most]
     best = min(found, key=lambda plan: plan.rank)
     if best.simulation.makespan > CLOSE * instance.least and not instance.communicates:
-        best = relocated(instance, found, most)
+        best = _fastest(instance, found, most)
     handed = sorted(found, key=lambda plan: plan.rank)
     several = [plan for plan in handed if any(plan.streams)]
     return [instance.with_fewer_events(best), *dict.fromkeys((*handed[:KEPT], *several[:1]))]
+
+
+def _fastest(instance: Instance, found: Sequence[TimedPlan], most: float) -> TimedPlan:
+    """The best plan that a local search reaches; of a small graph the best of all, with few events for its time."""
+    reached = relocated(instance, found, most)
+    best = fastest(instance, reached, most)
+    return best if best is reached else relocated(instance, [best], most)
 
 
 def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> list[TimedPlan]:

@@ -16,6 +16,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from math import inf, nan
 from typing import Literal
 
@@ -181,6 +182,13 @@ class SharedDevice:
         # Whether some kernel runs slower than with the device to itself.
         self._shared = False
         self._issued: deque[int] = deque()
+
+    def copy(self) -> SharedDevice:
+        """The same moment once more, to go on from in another way."""
+        other = SharedDevice(self.work, self.load.model)
+        other.load, other.now, other.running = copy(self.load), self.now, dict(self.running)
+        other._shared, other._issued = self._shared, deque(self._issued)
+        return other
 
     @property
     def next_end(self) -> float:

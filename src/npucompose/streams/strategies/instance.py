@@ -127,12 +127,15 @@ class Instance:
         )
 
     def timed(self, found: Assignment) -> TimedPlan:
+        """The plan of an assignment after `tidy`."""
+        return self.realised(tidy(found, self))
+
+    def realised(self, found: Assignment) -> TimedPlan:
         """The plan of an assignment: listed in long runs, with the fewest events that keep all edges, simulated."""
-        tidied = tidy(found, self)
-        order = in_runs(tidied.streams, self.then, tidied.ranked)
-        events = fewest_events(order, tidied.streams, self.edges)
-        simulation = simulate(order, tidied.streams, events, self.work, self.model)
-        return TimedPlan(streams=tidied.streams, order=order, events=events, simulation=simulation)
+        order = in_runs(found.streams, self.then, found.ranked)
+        events = fewest_events(order, found.streams, self.edges)
+        simulation = simulate(order, found.streams, events, self.work, self.model)
+        return TimedPlan(streams=found.streams, order=order, events=events, simulation=simulation)
 
     def with_fewer_events(self, plan: TimedPlan) -> TimedPlan:
         """The same plan with events merged where that moves no kernel in time; itself where none can be.
