@@ -18,6 +18,8 @@ disagree, refused.
 execution, for a machine with two cores and nothing else to do: `parallel_branches` on one stream and on two, predicted
 against measured time.
 
+headline: the command that README shows, five times, each in a process and a store of its own.
+
 Each part ends with its goals, met or MISSED; where one is missed the exit status is 1.
 """
 
@@ -37,6 +39,7 @@ from benchmarks.streams.comparison import comparison
 from benchmarks.streams.cores import cores
 from benchmarks.streams.execution import executed, one_thread, predictions
 from benchmarks.streams.goals import Part, say, shown
+from benchmarks.streams.headline import headline
 from benchmarks.streams.memory import memory
 from benchmarks.streams.optimal import optimal
 from benchmarks.streams.planning import families, large, large_graph, published, sizes, whole_pass
@@ -50,6 +53,7 @@ PARTS: Mapping[str, Sequence[Callable[[int], Part]]] = {
     "memory": (lambda _: one_thread(memory),),
     "collectives": (lambda _: collectives(),),
     "execution": (lambda _: one_thread(executed), lambda _: one_thread(predictions)),
+    "headline": (headline,),
 }
 
 

@@ -36,6 +36,7 @@ from npucompose.experiment.sweep.run import (
     folder_of,
     kept,
 )
+from npucompose.report.words import as_count
 from npucompose.results.effective import origin
 from npucompose.results.record import MEASURED, figure_stage
 from npucompose.schema.sweep import Executor, Optuna
@@ -155,6 +156,9 @@ class _Trials(Source):
         self.ends[entry.key] = entry
         for trial in asked:
             self.study.tell(trial, entry.key, self._values(entry), illegal=entry.status == "illegal")
+            if entry.status == "ok":
+                objectives = self.question.options.objectives
+                self.study.lacking.update(name for name in objectives if getattr(entry.figures, name) is None)
 
     def _values(self, entry: PointEntry) -> tuple[float, ...] | None:
         """The objectives, of a point that held; None where it failed, was wrong or missed an expectation."""
@@ -215,13 +219,19 @@ class OptunaTask(SearchTask):
 
 
 def best_lines(study: Study) -> Iterator[str]:
-    """The best trial, or those of the front."""
+    """The best trial, or those of the front; then why trials that ran are not among those that compete."""
+    yield from _best(study)
+    for name, count in study.lacking.items():
+        yield f"{as_count(count, 'trial')} ran and cannot compete: without {name}, an objective of the search."
+
+
+def _best(study: Study) -> Iterator[str]:
     found = list(study.best())
     if not found:
         yield "no trial has all objectives."
         return
     objectives = study.options.objectives
-    yield ("best:" if len(objectives) == 1 else f"{len(found)} trials that no other one beats in all objectives:")
+    yield ("best:" if len(objectives) == 1 else f"Pareto front, {as_count(len(found), 'trial')}:")
     for params, values in found[:MOST_SHOWN]:
         reached = ", ".join(f"{name} {value:g}" for name, value in zip(objectives, values, strict=True))
         yield f"  {reached}  {' '.join(f'{key}={value}' for key, value in params.items())}"

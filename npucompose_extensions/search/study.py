@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -145,6 +146,8 @@ class Study:
         sampler = samplers.TPESampler(seed=seed) if options.sampler == "tpe" else samplers.RandomSampler(seed=seed)
         self.study = self.optuna.create_study(directions=list(options.objectives.values()), sampler=sampler)
         self.distributions: dict[str, Any] = {}
+        self.lacking: Counter[str] = Counter()
+        """{objective: trials of this process that ended well without it}."""
         known = {trial.number for trial in self.told}
         self.left = iter([number for number in range(options.trials) if number not in known])
         for trial in self.told:
@@ -178,7 +181,7 @@ class Study:
         )
 
     def best(self) -> Iterator[tuple[Mapping[str, Any], tuple[float, ...]]]:
-        """(parameters, values) of the best trial, or of every trial that no other one beats in all objectives."""
+        """(parameters, values) of the best trial, or of every trial of the Pareto front."""
         if not any(trial.state.name == "COMPLETE" for trial in self.study.trials):
             return
         found = [self.study.best_trial] if len(self.options.objectives) == 1 else self.study.best_trials

@@ -98,6 +98,10 @@ def _kinds() -> tuple[str, ...]:
     return kinds()
 
 
+def _beginnings() -> tuple[str, ...]:
+    return pkgutil.resolve_name("npucompose.new:KINDS")
+
+
 def _sortable() -> tuple[str, ...]:
     from npucompose.results.record import MEASURED
 
@@ -109,6 +113,10 @@ ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with 
 OTHER_FILE = _argument("--config-name", "-cn", default="config", help="another file than config.yaml")
 EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
 AS_JSON = _flag("--json", "as JSON")
+DOCTOR = (
+    AS_JSON,
+    _flag("--calibrate", "first measure how long kernels take here, with torch's threads (streams.cost=calibrated)"),
+)
 TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
 OUT = _argument("--out", metavar="FILE", help="write here and not on the screen")
 LOCK = _argument("lock", type=Path, help="the file, or a run's folder")
@@ -135,6 +143,11 @@ LIST = (
         help="options only: of this version (default: the one found, or 2.13.0)",
     ),
     *_one_of(AS_JSON, _flag("--yaml", "options only: conf/compiler as the table has it")),
+)
+NEW = (
+    _argument("kind", choices=_beginnings, metavar="KIND", help="model, pass, target or experiment"),
+    _argument("name", metavar="NAME", help="of the file, and of the choice: my_block"),
+    _argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where (default: here)"),
 )
 FETCH = (
     _argument("package", choices=("torch_npu",), help="what to fetch"),
@@ -243,7 +256,12 @@ COMMANDS = {
         arguments=EXPLAIN,
     ),
     "list": Command(about="what can be chosen", act="npucompose.cli:list_choices", arguments=LIST),
-    "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=(AS_JSON,)),
+    "new": Command(
+        about="files to begin with: a model, pass, target or experiment of your own, and its test",
+        act="npucompose.new:act",
+        arguments=NEW,
+    ),
+    "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=DOCTOR),
     "fetch": Command(
         about="download the genuine torch_npu wheel for target=npu_offline",
         act="npucompose.cli:fetch",

@@ -1,4 +1,4 @@
-"""npucompose run, explain, report, recipe, device-kit, bisect, list, doctor, fetch, completion.
+"""npucompose run, explain, report, recipe, device-kit, bisect, list, new, doctor, fetch, completion.
 
 Errors are one paragraph on stderr, by status:
 
@@ -13,8 +13,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from npucompose.arguments import command_line
 from npucompose.console import guarded
@@ -153,6 +154,11 @@ def doctor(arguments: argparse.Namespace) -> int:
     from npucompose.experiment.orchestrator import default_store
     from npucompose.report.doctor import diagnose, show
 
+    if arguments.calibrate:
+        from npucompose.replay.executor.calibration import calibrate
+
+        if calibrate() is None:
+            raise ConfigError("the times of kernels are those of the native replayer, and there is none here.")
     diagnosis = diagnose(default_store().root)
     show(diagnosis, as_json=arguments.json)
     return diagnosis.exit_status
@@ -185,7 +191,9 @@ def _run(argv: Sequence[str], program: str) -> int:
     from hydra._internal.utils import get_args_parser
 
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
-    arguments, unknown = get_args_parser().parse_known_intermixed_args(argv)
+    parser = get_args_parser()
+    parser.error = partial(_refuse, program)
+    arguments, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own.")
     composer = _composer(arguments)
@@ -203,6 +211,10 @@ def _run(argv: Sequence[str], program: str) -> int:
     task = _sweep(arguments, composer, inside) if arguments.multirun else _single(arguments, composer, inside, program)
     refused = _hydra(arguments, program, composer, task)
     return statuses[0] if statuses else refused
+
+
+def _refuse(program: str, message: str) -> NoReturn:
+    raise ConfigError(f"{message.rstrip('.')}. `{program} --hydra-help` lists Hydra's own options.")
 
 
 def _single(

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib.util
 import os
 import re
+import sysconfig
+import traceback
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -125,6 +128,44 @@ def traced_line(trace: str) -> str | None:
     file, line, function, code = frames[-1]
     return f"{file.rpartition('/')[2]}:{line} in {function}: {code.strip()}"
 
+
+def users_line(error: BaseException) -> str | None:
+    """``my_pass.py:3 in f, `x[0]` ``: the last line of a person's own code that the exception went
+    through; of a file that is no Python, the line that is not. None where no such code is in it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{shown_path(error.filename)}:{error.lineno}, `{(error.text or '').strip()}`"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
+    if not frames:
+        return None
+    last = frames[-1]
+    code = f", `{last.line}`" if last.line else ""
+    return f"{shown_path(last.filename)}:{last.lineno} in {last.name}{code}"
+
+
+def _is_theirs(file: str) -> bool:
+    """An installed extension lies within Python's folder, and is somebody's own."""
+    return not file.startswith(_NOT_THEIRS) and ("site-packages" in file or not file.startswith(_PYTHON))
+
+
+def shown_path(path: str) -> str:
+    """As a person would type it here."""
+    here = f"{os.getcwd()}{os.sep}"
+    return path.removeprefix(here)
+
+
+def _folder_of(package: str) -> tuple[str, ...]:
+    found = importlib.util.find_spec(package)
+    return () if found is None or found.origin is None else (f"{os.path.dirname(found.origin)}{os.sep}",)
+
+
+_NOT_THEIRS = (
+    f"{os.path.dirname(os.path.abspath(__file__))}{os.sep}",
+    *_folder_of("torch"),
+    *_folder_of("airflow_free"),
+    "<",
+)
+"""Beginnings of the file names in a traceback that a person did not write."""
+_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 
 OF_A_PATH = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import ConfigError, unknown, users_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -144,8 +144,10 @@ class UserFunction:
         return function
 
     def failed(self, what: str, error: BaseException) -> ConfigError:
-        """What the user's own code raised, in one sentence."""
-        return ConfigError(f"{self.option} '{self.name}': {what} {type(error).__name__}: {error}")
+        """What the user's own code raised, in one sentence with their line."""
+        where = users_line(error)
+        said = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}".removesuffix(": ")
+        return ConfigError(f"{self.option} '{self.name}': {what} {said}" + (f" @ {where}" if where else ""))
 
     def _spec(self) -> ModuleSpec | None:
         """What an import would find; importlib.util.find_spec alone would import the parents of a dotted name."""

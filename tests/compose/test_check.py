@@ -33,13 +33,21 @@ def test_a_choice_is_a_name_and_its_options() -> None:
     }  # fmt: skip
     assert told == []
     assert tree["target"] == {"name": "cpu", "soc": 1}, "the tree is shared and stays what it was"
-    assert checking._shaped({"target": 3, "passes": [1]}, told) == {"target": 3, "passes": [1]}
+    assert checking._shaped({"target": 3, "passes": 1}, told) == {"target": 3, "passes": 1}
     assert checking._shaped({}, told) == {"passes": {}}
     assert checking._shaped({"target": {"soc": 1}, "passes": {"a": 3}}, told) == {"passes": {"a": Choice(name="a")}}
     assert told == [
         "'name' is missing @ target: it says which target this is.",
         "this must be a mapping of the pass's options: 3 @ passes.a",
     ]
+
+
+def test_a_list_of_passes_in_a_file_says_how_it_is_written_there() -> None:
+    told: list[str] = []
+    assert checking._shaped({"passes": ["cse", "dead_code"]}, told) == {"passes": {}}
+    (problem,) = told
+    assert "- override /passes: [cse, dead_code]" in problem
+    assert "passes: {cse: {}, dead_code: {}}" in problem
 
 
 def test_sections_that_are_one_object_are_made_once_and_wrong_ones_are_left_for_later() -> None:

@@ -254,19 +254,28 @@ def test_a_sweep_ends_with_the_worst_of_its_ends(statuses: tuple[Status, ...], s
 
 
 def study(objectives: dict[str, str], *best: Any) -> Any:
-    return SimpleNamespace(best=lambda: iter(best), options=SimpleNamespace(objectives=objectives))
+    made = SimpleNamespace(objectives=objectives)
+    return SimpleNamespace(best=lambda: iter(best), options=made, lacking={"pool_bytes": 2})
+
+
+LACKING = "2 trials ran and cannot compete: without pool_bytes, an objective of the search."
 
 
 def test_the_best_trial_is_told_or_the_first_of_those_that_nothing_beats() -> None:
-    assert list(best_lines(study({"p50_us": "minimize"}))) == ["no trial has all objectives."]
+    assert list(best_lines(study({"p50_us": "minimize"}))) == ["no trial has all objectives.", LACKING]
     one = ({"mode": "eager", "seed": 3}, (12.3456789,))
-    assert list(best_lines(study({"p50_us": "minimize"}, one))) == ["best:", "  p50_us 12.3457  mode=eager seed=3"]
+    assert list(best_lines(study({"p50_us": "minimize"}, one))) == [
+        "best:",
+        "  p50_us 12.3457  mode=eager seed=3",
+        LACKING,
+    ]
     front = [({"seed": k}, (float(k), 2.0)) for k in range(MOST_SHOWN + 2)]
     lines = list(best_lines(study({"p50_us": "minimize", "pool_bytes": "minimize"}, *front)))
     assert lines[:2] == [
-        "12 trials that no other one beats in all objectives:", "  p50_us 0, pool_bytes 2  seed=0"
+        "Pareto front, 12 trials:", "  p50_us 0, pool_bytes 2  seed=0"
     ]  # fmt: skip
-    assert len(lines) == 1 + MOST_SHOWN == 11
+    assert len(lines) == 2 + MOST_SHOWN == 12
+    assert lines[-1] == LACKING
 
 
 # A run.

@@ -76,7 +76,11 @@ def test_every_pass_leaves_a_record_and_the_code_is_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "words"), [("raise", "failed: IndexError: out of range"), ("swap", "left an invalid graph")]
+    ("how", "words"),
+    [
+        ("raise", 'in rewrite, `raise IndexError("out of range")`: IndexError: out of range'),
+        ("swap", "left an invalid graph"),
+    ],
 )
 def test_the_guilty_pass_is_named(how: str, words: str) -> None:
     pipeline = PassPipeline(passes=(("cse", Cse()), ("mine", Faulty(how=how))), can=CAN)

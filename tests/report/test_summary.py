@@ -48,8 +48,8 @@ def test_a_terminal_breaks_lines_at_its_width_but_never_what_is_copied() -> None
 def test_there_is_one_figure_of_speed_and_how_it_was_taken() -> None:
     text = shown(FULL)
     assert text.count("over eager") == 1
-    assert "1.91x over eager: 990.1 µs to 517.0 µs, median of 2 calls of each in turn, replay without guards" in text
-    for figure in ("p90", "p99", "0.57x"):
+    assert "1.91x over eager: median ratio of 2 pairs of calls made in turn, replay without guards" in text
+    for figure in ("p90", "p99", "0.57x", "990.1", "517.0"):
         assert figure not in text
 
 
@@ -129,7 +129,7 @@ def test_a_pass_that_is_to_blame_is_looked_for() -> None:
 
 def test_what_needs_attention_is_said_though_nothing_failed() -> None:
     assert list(attention(QUIET)) == []
-    assert next(attention(FULL)).startswith("6 options without effect here: ")
+    assert next(attention(FULL)).startswith("6 options have no effect here: ")
     assert next(attention(EXAMPLES["inductor"])).startswith("1 recompilation: tensor 'x' size mismatch")
 
 

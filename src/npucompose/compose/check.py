@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from npucompose.compose.legality import effective_options
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
-from npucompose.errors import ConfigError, raise_for
+from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.models import MODELS
 from npucompose.models.base import Model
 from npucompose.passes.base import Pass
@@ -83,13 +83,30 @@ def _sections() -> dict[str, Any]:
     return {f.name: f.type for f in fields if f.type not in (Choice, Extensions) and classes_of(f.type)}
 
 
+def _readable(tree: dict[str, Any], problems: Sequence[str]) -> Experiment | None:
+    """The experiment without the sections that cannot be read, so that the rest is checked too; None where one of them
+    has no default."""
+    good, left = dict(tree), len(problems)
+    for name in tree:
+        found: list[str] = []
+        without = {key: value for key, value in good.items() if key != name}
+        experiment = _gather(found, partial(structure, Experiment, without, ""))
+        if experiment is not None:
+            return experiment
+        if len(found) < left:
+            good, left = without, len(found)
+    return None
+
+
 def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError."""
     sections = sections or SectionCache()
     _gather(list(composed.problems), sections.torch_npu)  # before the options are read: they are those of its tree
     problems = list(composed.problems)
     tree = sections.with_sections(_shaped(composed.tree, problems))
-    experiment = _gather(problems, lambda: structure(Experiment, tree, ""))
+    unread: list[str] = []
+    experiment = _gather(unread, lambda: structure(Experiment, tree, "")) or _readable(tree, unread)
+    problems += unread
     if experiment is None:
         raise ConfigError(*problems)
     trusting = composed.provenance.get("trust", DEFAULT)
@@ -110,8 +127,8 @@ def check(composed: Composed, *, with_model: bool = True, sections: SectionCache
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
-    model, said_by_model = _settled(model, experiment, problems)
-    _pass_problems(passes or (), experiment, problems)
+    model, said_by_model = _settled(model, experiment, composed.trust_with, problems)
+    _pass_problems(passes or (), experiment, composed.trust_with, problems)
     effective = None
     operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
     if target is not None:
@@ -154,11 +171,24 @@ def _shaped(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
             else:
                 shaped[group] = Choice(name=name, options=options)
     passes = shaped.get("passes") or {}
-    if isinstance(passes, Mapping):
+    if isinstance(passes, list):
+        problems.append(_listed_passes(passes))
+        shaped["passes"] = {}
+    elif isinstance(passes, Mapping):
         shaped["passes"] = {
             str(label): _pass_choice(str(label), options, problems) for label, options in passes.items()
         }
     return shaped
+
+
+def _listed_passes(names: list[Any]) -> str:
+    """A list chooses files, which a value cannot."""
+    options = ", ".join(f"{name}: {{}}" for name in names)
+    chosen = f"- override /passes: [{listed(map(str, names))}]"
+    return (
+        f"'passes' is a list, which only a defaults list and the command line may hold: write '{chosen}' below "
+        f"`defaults:`, or the passes with their options, passes: {{{options}}}."
+    )
 
 
 def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
@@ -178,13 +208,13 @@ def _made(registry: Registry[type[T]], choice: Choice, group: str) -> T:
 
 
 def _settled(
-    model: Model | None, experiment: Experiment, problems: list[str]
+    model: Model | None, experiment: Experiment, trust_with: str, problems: list[str]
 ) -> tuple[Model | None, Mapping[str, str]]:
     """The model, checked, and who says what only its own code says; code is looked at once it is trusted."""
     if model is None:
         return None, {}
     if model.needs_trust and not experiment.trust:
-        problems.append(_untrusted(f"model={experiment.model.name}"))
+        problems.append(_untrusted(f"model={experiment.model.name}", trust_with))
         return model, {}
     before = len(problems)
     _gather(problems, model.check)
@@ -194,17 +224,19 @@ def _settled(
     return settled, {f"model.{name}": by for name, by in said_by.items()}
 
 
-def _untrusted(what: str) -> str:
+def _untrusted(what: str, trust_with: str) -> str:
     return (
         f"{what} imports code that the configuration names, and trust is false. If you trust that code, add "
-        "trust=true to the command line (no file can set it)."
+        f"{trust_with} to the command line (no file can set it)."
     )
 
 
-def _pass_problems(passes: Sequence[tuple[str, Pass]], experiment: Experiment, problems: list[str]) -> None:
+def _pass_problems(
+    passes: Sequence[tuple[str, Pass]], experiment: Experiment, trust_with: str, problems: list[str]
+) -> None:
     for label, a_pass in passes:
         if a_pass.needs_trust and not experiment.trust:
-            problems.append(_untrusted(f"passes.{label}"))
+            problems.append(_untrusted(f"passes.{label}", trust_with))
             continue
         _gather(problems, a_pass.check)
         for keyword in ("training", "cache"):

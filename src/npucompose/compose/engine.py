@@ -84,6 +84,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
 
 # What Dynamo says when it cannot make a graph, as one paragraph: the operator or construct and the model's line.
 
+CANNOT = "torch.compile cannot make one graph of the model"
 _NO_FAKE = re.compile(r"unsupported operator: ([\w.]+)")
 """What torch says of an operator that torch.library.define made; of one of custom_op it gives its own advice."""
 
@@ -135,24 +136,29 @@ def sentence(message: str) -> str:
     """Dynamo's long explanation cut to what is wrong, where, and what it hints at.
 
     "Unsupported Tensor.item() call with capture_scalar_outputs=False … from user code: File "m.py", line 3, in forward
-    return x.item()" becomes "torch.compile cannot make one graph of the model: Unsupported Tensor.item() call … at
-    m.py:3 in forward: return x.item()".
+    return x.item()" becomes "torch.compile cannot make one graph of the model at m.py:3 in forward, `return x.item()`:
+    Unsupported Tensor.item() call …".
     """
     # the last frame under "from user code" that is not torch's
     trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
-    where = traced_line(trace) or ""
+    where = _quoted(traced_line(trace) or "")
     operator = _NO_FAKE.search(message)
     if operator is not None:
         return (
-            f"torch.compile cannot make one graph of the model: the operator {operator[1]} has no fake implementation, "
-            f"which tells the shapes of its results, at {where}. Add one with torch.library.register_fake."
+            f"{CANNOT}{f' at {where}' if where else ''}: the operator {operator[1]} has no fake implementation, which "
+            "tells the shapes of its results. Add one with torch.library.register_fake."
         )
     of_operator = _of_fake_tensors(message)
     what = of_operator or _first_line(message)
     hint = None if of_operator else re.search(r"Hint: (.+)", message)
-    text = f"torch.compile cannot make one graph of the model: {what}"
-    text += f" at {where}." if where else "."
+    text = f"{CANNOT}{f' at {where}' if where else ''}: {what}."
     return f"{text} {hint.group(1).strip()}" if hint else text
+
+
+def _quoted(line: str) -> str:
+    """`m.py:3 in forward: x.item()` with the code between marks, so that a sentence can go on after it."""
+    place, _, code = line.partition(": ")
+    return f"{place}, `{code}`" if code else place
 
 
 def _of_fake_tensors(message: str) -> str | None:

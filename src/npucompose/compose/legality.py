@@ -223,6 +223,18 @@ def _stripped_plans(asked: LegalityCase) -> Iterator[Objection]:
             yield idle(f"passes.{label}", streams, why, NEVER, effective="one stream")
 
 
+def _unfollowed_streams(asked: LegalityCase) -> Iterator[Objection]:
+    """A plan, or options of one, that no pass reads."""
+    streams = asked.experiment.streams
+    changed = attrs.evolve(streams, name="auto") != type(streams)() and streams.kind != "none"
+    if changed and asked.mode.compiles and not any(_reads(p, "streams") for _, p in asked.passes):
+        yield idle("streams", streams.name, "no pass follows it; passes=stream_plan does", STRICTEST)
+
+
+def _reads(p: Pass, section: str) -> bool:
+    return any(f.name == section and f.metadata.get("from_experiment") for f in attrs.fields(type(p)))
+
+
 CORES = Acts(can="core_limits", words="limits of cores")
 
 
@@ -399,6 +411,7 @@ def _nothing_runs(asked: LegalityCase) -> Iterator[Objection]:
 COMPILE_RULES: tuple[Rule, ...] = (partial(_at_odds, CONFLICTS), _nothing_runs, partial(_acting, "compile"))
 GEAR_RULES: tuple[Rule, ...] = (_gears, partial(_at_odds, GEAR_CONFLICTS), partial(_acting, "shapes"))
 RULES: tuple[Rule, ...] = (
-    _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans, _passes, _device, _ge_streams, _ge_policy,
+    _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans,
+    _unfollowed_streams, _passes, _device, _ge_streams, _ge_policy,
     *COMPILE_RULES, _inductor, _installed,
 )  # fmt: skip

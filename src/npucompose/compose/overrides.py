@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
     if o.is_sweep_override():
         return [needs_multirun(o)]
     group, value = o.key_or_group, o.value()
+    if (o.is_add() or o.is_force_add()) and group != "passes":
+        return [f"'{o.input_line}': {group} is chosen already, so nothing can be added: write {group}={value}."]
     if value is None or isinstance(value, dict):
         return [] if o.is_delete() else [f"'{o.input_line}' names no choice. ~{group} leaves the whole group out."]
     chosen = value if isinstance(value, list) else [value]
@@ -153,7 +156,15 @@ def translate_hydra_errors(problems: Sequence[str] = ()) -> Iterator[None]:
 
 
 def words(error: BaseException) -> str:
-    """Hydra's sentence; the useful one is often only in `__cause__`."""
+    """What Hydra says, in one sentence without its search path; the useful one is often only in `__cause__`."""
+    missing, choices = getattr(error, "missing_cfg_file", None), getattr(error, "options", None)
+    if isinstance(missing, str) and "/" in missing and choices:
+        group, _, name = missing.rpartition("/")
+        return unknown(SINGULAR.get(group, group), name, list(choices), where="a defaults list")
+    if isinstance(missing, str):
+        return f"--config-name {missing.removesuffix('.yaml')}: there is no such file in conf/, nor in --config-dir."
+    if deleted := re.match(r"Could not delete '(\w+)'. No match in the defaults list", str(error)):
+        return f"'~{deleted[1]}': no file of {deleted[1]} is chosen here, so there is nothing to leave out."
     texts = [str(e).strip() for e in (error.__cause__, error) if e is not None and str(e).strip()]
     first = texts[0].splitlines() if texts else [type(error).__name__]
     if mark := getattr(error, "problem_mark", None):

@@ -20,7 +20,15 @@ from npucompose.compose.calls import step as training_step
 from npucompose.compose.check import Checked
 from npucompose.compose.engine import Materialised, materialize, translate_torch_errors
 from npucompose.compose.state import ModelState, Steadiness, seed_all, steadiness_of
-from npucompose.errors import CaptureError, ConfigError, raise_for, unknown
+from npucompose.errors import (
+    CaptureError,
+    CompileError,
+    ConfigError,
+    NpuComposeError,
+    raise_for,
+    unknown,
+    users_line,
+)
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind
 from npucompose.replay.front.detached import DetachedHandle, detach_call, modules_of
@@ -232,12 +240,32 @@ class Session:
             backend.repeated = Repeated()
         doing("tracing the model")
         begun = perf_counter()
-        self.call(compiled, inputs)
+        try:
+            self.call(compiled, inputs)
+        except CompileError as error:
+            self._try_in_eager(error)
+            raise
         times = _times(backend, begun, perf_counter())
         if backend.repeated is not None:
             found = backend.repeated.close()
             self.overwrites = {graph: Overwrites(runs=n, option=f"compiler.{clone}") for graph, n in found.items()}
         return FirstCall(compiled=compiled, times=times, backend=backend, entered=len(backend.entered_at))
+
+    def _try_in_eager(self, error: CompileError) -> None:
+        """CompileError with what the model itself raises, where it cannot be called uncompiled either."""
+        self.rewind()
+        try:
+            self.call(self.reference, self.inputs(0))
+        except NpuComposeError:
+            return
+        except Exception as own:  # noqa: BLE001  a model may raise anything
+            if GRAPH_ONLY in str(own):
+                return
+            where = users_line(own)
+            raise CompileError(
+                f"the model itself fails, compiled or not{f', at {where}' if where else ''}: "
+                f"{type(own).__name__}: {' '.join(str(own).split())}"
+            ) from error
 
     def _try_calls_in_eager(self) -> None:
         """ConfigError where the model itself cannot make a declared call; sizes that must agree are its own affair."""

@@ -54,6 +54,8 @@ class Composed:
     provenance: Mapping[str, str]
     overrides: tuple[str, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    trust_with: str = "trust=true"
+    """How trust is said on the command line that this came from."""
 
 
 def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), config_name: str = "config") -> Composed:

@@ -17,11 +17,11 @@ from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
 from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
-from npucompose.errors import raise_for
+from npucompose.errors import ConfigError, raise_for, unknown
 from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
-from npucompose.experiment.stages import ablation, graph_of, modes
+from npucompose.experiment.stages import STAGES, ablation, graph_of, modes
 from npucompose.experiment.stages.ablation import AblationStage
 from npucompose.experiment.stages.modes import ModesStage
 from npucompose.input_safety import read_text
@@ -117,8 +117,21 @@ class Job:
         return (*((warning,) if warning else ()), *target.warnings(mode))
 
 
+def _unknown_stages(tree: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each stage that there is not, beside the other mistakes of the experiment."""
+    pipeline = tree.get("pipeline")
+    named = pipeline.get("stages") if isinstance(pipeline, Mapping) else None
+    known = STAGES.names()
+    for name in named if isinstance(named, Sequence) and not isinstance(named, str) else ():
+        if name not in known:
+            yield unknown("stage", str(name), known, "pipeline.stages")
+
+
 def _job(composed: Composed, context: PlanContext) -> Job:
-    checked = check(composed, sections=context.sections)
+    try:
+        checked = check(composed, sections=context.sections)
+    except ConfigError as error:
+        raise ConfigError(*error.problems, *_unknown_stages(composed.tree)) from error
     target = checked.target
     experiment = checked.experiment
     asked = wanted(checked)

@@ -60,7 +60,7 @@ def job_of(locked: Locked, *, trust: bool = False) -> Job:
     """The locked experiment, checked on this machine as any other; only the command line can trust."""
     tree = {**locked.experiment, "trust": trust}
     provenance = dict.fromkeys(locked.experiment, ORIGIN) | ({"trust": COMMAND_LINE} if trust else {})
-    return Job.from_composed(Composed(tree=tree, provenance=provenance))
+    return Job.from_composed(Composed(tree=tree, provenance=provenance, trust_with="--trust"))
 
 
 def run_again(locked: Locked, *, trust: bool = False) -> Locked:

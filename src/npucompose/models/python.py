@@ -173,7 +173,8 @@ class Python(Model):
 
 
 def _described(value: Any) -> str:
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
 
 
 def _reordered(examples: Mapping[str, Any], seed: int, step: int) -> Inputs:

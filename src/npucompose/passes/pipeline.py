@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from npucompose.activity import doing
-from npucompose.errors import ConfigError, PassError, RejectedError, raise_for
+from npucompose.errors import ConfigError, PassError, RejectedError, raise_for, users_line
 from npucompose.machine import gc_paused
 from npucompose.passes import PASSES
 from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
@@ -131,8 +131,10 @@ class PassPipeline:
         except (ConfigError, RejectedError):
             raise
         except Exception as error:
+            where = users_line(error)
             raise PassError(
-                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {what}: {type(error).__name__}: {error}"
+                f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {what}"
+                f"{f' at {where}' if where else ''}: {type(error).__name__}: {error}"
             ) from error
         outcome = found if isinstance(found, Outcome) else Outcome(matches=found, exact=a_pass.exact)
         return PassRecord(

@@ -63,6 +63,7 @@ def _written(text: str, out: str | None) -> int:
         print(text, end="")
         return 0
     try:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}.") from None

@@ -104,7 +104,7 @@ Objective = Literal["makespan", "time", "events", "streams", "ge"]
 GE_POLICY = re.compile(r"cv|(LoadBalance|MainStream):([1-9]|[1-5]\d|6[0-4])")
 DEFAULT_GE_POLICY = "LoadBalance:8"
 
-Cost = Literal["none", "roofline", "measured"]
+Cost = Literal["none", "roofline", "calibrated", "measured"]
 
 
 @frozen(kw_only=True)
@@ -130,7 +130,8 @@ class Streams:
     )
     cost: Cost = option(
         "roofline",
-        "how long a kernel takes: unknown, estimated from shapes, or measured on this very graph (target=cpu)",
+        "how long a kernel takes: unknown; estimated from shapes; by a table that is measured once on this machine "
+        "(target=cpu in the modes that capture; elsewhere from shapes); or measured on this very graph (target=cpu)",
     )
     min_gain: float = option(
         0.02,
@@ -140,8 +141,8 @@ class Streams:
     )
     trial_ms: float = option(
         50.0,
-        "at capture an automatic plan and one stream are timed in turns for at most so long, and the faster is kept, "
-        "where the target can; 0: the prediction decides",
+        "at capture an automatic plan and one stream are timed in turns for at most so long (four times that where the "
+        "machine stalls short ones), and the faster is kept, where the target can; 0: the prediction decides",
         ge=0,
         le=1e9,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -195,6 +196,24 @@ def test_a_trial_ends_in_time() -> None:
     captured, _ = captured_call(two_chains, X, ms=1e-6)
     assert captured.verdict is not None
     assert captured.verdict.why == "not tried: 5 turns take longer than streams.trial_ms=1e-06"
+
+
+@pytest.mark.parametrize(("stalled", "turns"), [(range(2, 3), 5), (range(4, 6), 5), (range(2, 1000), 0)])
+def test_a_trial_of_short_turns_goes_on_after_a_stall_and_not_after_many(
+    stalled: range, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`stalled` are looks at the clock that come a second after the one before, of a trial of 50 ms."""
+    looks, now = itertools.count(), [0]
+
+    def clock() -> int:
+        now[0] += 1_000_000_000 if next(looks) in stalled else 1_000
+        return now[0]
+
+    monkeypatch.setattr(trials, "perf_counter_ns", clock)
+    captured, _ = captured_call(two_chains, X, ms=50.0, predicted_us=40.0, predicted_serial_us=60.0)
+    assert captured.verdict is not None
+    assert captured.verdict.turns >= turns
+    assert bool(captured.verdict.turns) == bool(turns)
 
 
 def test_a_graph_that_is_predicted_to_take_longer_than_the_trial_is_not_run_for_it(

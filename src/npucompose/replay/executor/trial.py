@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import inf
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Any, Literal
@@ -35,6 +36,8 @@ from npucompose.streams import decision_of
 
 LEAST_TURNS, MOST_TURNS = 5, 200
 """Fewer turns say nothing; more of them say nothing new."""
+STALLS = 3
+"""So many times a trial whose turns are short is given its time anew: the machine had other work to do in between."""
 COPIED_BYTES = 64 << 20
 """Of inputs that a graph writes, at most so much is copied for a trial."""
 LONG_NS = 2e6
@@ -144,7 +147,9 @@ class _Race:
         self.plan, self.asked, self.before = plan, asked, before
         self.ways = (streams, one)
         self.written = {index: copy_of(value) for index, value in before.items()}
-        self.deadline = 0.0
+        self.deadline, self.stalls = 0.0, 0
+        self.shortest = ((asked.predicted_us or inf) + (asked.predicted_serial_us or inf)) * 1e3
+        """Nanoseconds of a turn, predicted and then measured."""
         self.given = {root.index: root.tensor for root in plan.roots if root.kind == "input" and root.index in before}
 
     def verdict(self) -> TrialVerdict:
@@ -185,18 +190,27 @@ class _Race:
             for way in self.ways if len(times[one]) % 2 else self.ways[::-1]:
                 took = self._replay(way)
                 times[way].append(took if took > LONG_NS else self._replay(way))
-            longest = max(longest, perf_counter_ns() - turn)
+            took_all = perf_counter_ns() - turn
+            longest, self.shortest = max(longest, took_all), min(self.shortest, took_all)
         return self._judged(times[streams], times[one])
 
     def _replay(self, way: Way) -> int:
         """Nanoseconds of one replay, from the inputs of the captured call."""
         if perf_counter_ns() > self.deadline:
-            raise _OutOfTime
+            self._stalled()
         assert isinstance(way.executor, Native)
         for index, value in self.written.items():
             value.copy_(self.before[index])
         (took,) = way.executor.recording.took(1)
         return took
+
+    def _stalled(self) -> None:
+        """A graph whose turns take too long is out of time; where one was short, something else took it."""
+        allowed = self.asked.ms * 1e6
+        if self.stalls == STALLS or self.shortest * LEAST_TURNS > allowed:
+            raise _OutOfTime
+        self.stalls += 1
+        self.deadline = perf_counter_ns() + allowed
 
     def _seen(self, way: Way) -> list[torch.Tensor]:
         """Copies of what the replay left: outputs, and inputs that it wrote."""
@@ -210,6 +224,8 @@ class _Race:
             plan_p90_us=_quantile(plan_ns, 0.9),
             one_stream_us=_quantile(one_ns, 0.1),
             one_stream_p90_us=_quantile(one_ns, 0.9),
+            threads=self.ways[0].threads.count if self.ways[0].threads is not None else 0,
+            intra_op_threads=torch.get_num_threads(),
         )
         gain, least = verdict.gain, self.asked.min_gain
         if gain is not None and gain >= least:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ Entry = tuple[dict[str, Any], str, torch.Tensor]
 """(the dict in which a module keeps a parameter or buffer, its name, the tensor)."""
 
 
+LONGEST_SHAPE = 200
+"""Characters of a structure of arguments in an error."""
 _PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -96,8 +99,14 @@ class _Arguments:
     def _tree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         leaves, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
-            raise SignatureError(f"captured for arguments of structure {self._spec}, got {spec}")
+            raise SignatureError(f"captured for arguments of structure {_shape_of(self._spec)}, got {_shape_of(spec)}")
         return leaves
+
+
+def _shape_of(spec: TreeSpec) -> str:
+    """A structure in no more than a line: objects among the arguments would bring the address of each part."""
+    text = re.sub(r"\bat 0x[0-9a-f]+", "", " ".join(str(spec).split()))
+    return text if len(text) <= LONGEST_SHAPE else f"{text[:LONGEST_SHAPE]}… ({spec.num_leaves} values)"
 
 
 Source = Callable[[list[Any], Sequence[Any]], Any]

@@ -257,13 +257,29 @@ def refusal(
         wanted = f"; captured for {captured[index]}" if index < len(captured) else ""
         return SignatureError(f"input {index} {why}{wanted}", index=index, why=f"{why}{wanted}")
     given = signature(inputs, fixed)
-    words = f"captured for {captured}, got {given}"
+    words = _difference(captured, given)
     if captured == given:
         words += (
             ": the same, but an input that the graph writes overlaps another input, or an input that as_strided reads "
             "does not lie at the begin of its storage"
         )
     return SignatureError(words)
+
+
+FEW_INPUTS, FEW_DIFFERENCES = 4, 3
+
+
+def _difference(captured: tuple[str, ...], given: tuple[str, ...]) -> str:
+    """Both signatures where they are short; else the inputs that differ: a model has hundreds of parameters."""
+    if len(captured) != len(given) and max(len(captured), len(given)) > FEW_INPUTS:
+        return f"captured for {len(captured)} inputs, got {len(given)}"
+    differing = [i for i, (one, other) in enumerate(zip(captured, given, strict=False)) if one != other]
+    if len(captured) <= FEW_INPUTS or not differing:
+        few = len(captured) <= FEW_INPUTS
+        return f"captured for {captured}, got {given}" if few else f"captured for these {len(captured)} inputs"
+    shown = [f"input {i} captured for {captured[i]}, got {given[i]}" for i in differing[:FEW_DIFFERENCES]]
+    more = len(differing) - FEW_DIFFERENCES
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
 def _slots_of_inputs(inputs: Sequence[Any], slots: Sequence[Slot]) -> dict[int, list[tuple[int, Layout | None]]]:
