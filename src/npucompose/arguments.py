@@ -113,6 +113,10 @@ ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with 
 OTHER_FILE = _argument("--config-name", "-cn", default="config", help="another file than config.yaml")
 EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
 AS_JSON = _flag("--json", "as JSON")
+DOCTOR = (
+    AS_JSON,
+    _flag("--calibrate", "first measure how long kernels take here, with torch's threads (streams.cost=calibrated)"),
+)
 TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
 OUT = _argument("--out", metavar="FILE", help="write here and not on the screen")
 LOCK = _argument("lock", type=Path, help="the file, or a run's folder")
@@ -257,7 +261,7 @@ COMMANDS = {
         act="npucompose.new:act",
         arguments=NEW,
     ),
-    "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=(AS_JSON,)),
+    "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=DOCTOR),
     "fetch": Command(
         about="download the genuine torch_npu wheel for target=npu_offline",
         act="npucompose.cli:fetch",

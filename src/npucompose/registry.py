@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import re
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError, unknown, users_line
+from npucompose.errors import ConfigError, listed, shown_path, unknown, users_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -142,6 +143,23 @@ class UserFunction:
         if not callable(function):
             raise ConfigError(f"{self.option} '{self.name}': {module.__file__} has no such function.")
         return function
+
+    def refuses(self, function: Callable[..., Any], *names: str) -> str | None:
+        """Why a call with these arguments cannot bind, in one sentence with the line of the function; None: it can."""
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # built-in functions tell none
+            return None
+        try:
+            signature.bind(*names)
+        except TypeError as error:
+            code = getattr(inspect.unwrap(function), "__code__", None)
+            where = f" @ {shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+            return (
+                f"{self.option} '{self.name}' is called as function({listed(names)}), and takes {signature}: "
+                f"{error}{where}."
+            )
+        return None
 
     def failed(self, what: str, error: BaseException) -> ConfigError:
         """What the user's own code raised, in one sentence with their line."""

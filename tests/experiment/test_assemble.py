@@ -135,6 +135,7 @@ def prediction(cost: str = "measured", times: float = 1.0) -> Any:
     return SimpleNamespace(
         device="d", cost=cost, plan_us=10.0 * times, serial_us=20.0 * times, critical_us=5.0 * times,
         busy={"s1": 0.5}, peak_bytes=int(100 * times), serial_peak_bytes=int(80 * times),
+        spread=0.25, intra_op_threads=2,
     )  # fmt: skip
 
 
@@ -157,7 +158,7 @@ def test_the_plan_of_one_graph_keeps_its_names_and_its_prediction() -> None:
         StreamFacts(
             streams=2, events=3, nodes={"mm": "default", "add": "s1"}, validated=True, applied=True, why="it pays",
             device="d", cost="measured", predicted_us=10.0, serial_us=20.0, critical_us=5.0, busy={"s1": 0.5},
-            peak_bytes=100, serial_peak_bytes=80,
+            peak_bytes=100, serial_peak_bytes=80, gain_interval=(0.375, 0.6), intra_op_threads=2,
         )
     )  # fmt: skip
 
@@ -174,6 +175,7 @@ def test_plans_of_several_graphs_are_one_with_names_told_apart() -> None:
             streams=3, events=3, nodes={"g0.mm": "default", "g1.mm": "s1", "g1.add": "s2"}, validated=False,
             applied=False, why="g0: it pays; g1: it pays", device="d", cost="measured", predicted_us=30.0,
             serial_us=60.0, critical_us=15.0, busy={}, peak_bytes=200, serial_peak_bytes=160,
+            gain_interval=(0.375, 0.6), intra_op_threads=2,
         )
     )  # fmt: skip
 

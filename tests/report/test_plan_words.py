@@ -40,6 +40,17 @@ def test_a_plan_that_was_slower_leaves_one_stream() -> None:
     )
 
 
+def test_it_is_said_how_many_threads_were_compared_and_which_win() -> None:
+    on_two = {"threads": 2, "intra_op_threads": 2}
+    compared = "p10 of 40 turns, 2 threads with one for each kernel against 2 intra-op threads"
+    assert f"{compared}, predicted" in plan_words(tried(attrs.evolve(FASTER, **on_two)))
+    assert f"{compared}, which win, predicted" in plan_words(tried(attrs.evolve(SLOWER, **on_two)))
+    too_little = attrs.evolve(FASTER, applied=False, why="below streams.min_gain", **on_two)
+    assert f"{compared}, below" in plan_words(tried(too_little))
+    alone = attrs.evolve(SLOWER, threads=2, intra_op_threads=1)
+    assert "one for each kernel against 1 intra-op thread, predicted" in plan_words(tried(alone))
+
+
 def test_a_plan_that_was_not_tried_says_why() -> None:
     plan = tried(TrialVerdict(applied=False, why="not tried: aten.rand.default draws random numbers"))
     assert plan_words(plan) == (

@@ -292,5 +292,5 @@ def test_an_operand_whose_size_is_unknown_has_no_formula() -> None:
     graph = traced(lambda x: x.mm(x), X).graph
     product = node(graph, "mm")
     del node(graph, "x_1").meta["val"]
-    assert cost._flops(product, 1.0) is None
-    assert cost._flops(node(graph, "x_1"), 1.0) is None
+    assert cost.flops_of(product, 1.0) is None
+    assert cost.flops_of(node(graph, "x_1"), 1.0) is None

@@ -106,9 +106,9 @@ def clocked(spread: float) -> Capabilities:
 @pytest.mark.parametrize(
     ("spread", "applied", "words"),
     [
-        (0.0, True, "predicted gain 25.0%"),
-        (0.1, True, "predicted gain 25.0% (at least 17.5%: times spread by 10%)"),
-        (0.6, False, "at least -20.0%: times spread by 60%, the machine was busy when they were measured) is below"),
+        (0.0, True, "predicted gain 25.0% (25.0% to 25.0%)"),
+        (0.1, True, "predicted gain 25.0% (17.5% to 31.8%)"),
+        (0.6, False, "(-20.0% to 53.1%, the machine was busy when kernels were timed) is below"),
     ],
 )
 def test_the_lower_end_of_a_measured_gain_decides_and_a_busy_machine_is_named(

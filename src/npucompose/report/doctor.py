@@ -20,6 +20,7 @@ from attrs import asdict, field, frozen
 
 from npucompose import private
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
+from npucompose.report.kernel_times import KernelTimes, in_words, kernel_times
 from npucompose.version import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
@@ -106,6 +107,8 @@ class Diagnosis:
     """The store's folder and its state in words."""
     native_replayer: str
     """Whether the C++ replayer of target cpu is built for this torch; if building it failed, the compiler's words."""
+    kernel_times: tuple[KernelTimes, ...] = ()
+    """What was measured of this machine for `streams.cost=calibrated`."""
     notes: tuple[str, ...] = ()
     """What a person should know or do."""
 
@@ -132,6 +135,7 @@ def diagnose(store: Path = Path(".npucompose")) -> Diagnosis:
         extras=tuple(extra(name) for name in EXTRAS),
         store=state_of(store),
         native_replayer=native_replayer(),
+        kernel_times=kernel_times(),
         notes=notes(torch, machine, packages),
     )
 
@@ -339,6 +343,7 @@ def rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("cpu", f"{machine.cpu}, {machine.cores} cores, {memory}, {machine.architecture}"),
         ("C++ compiler", machine.compiler or "none found"),
         ("native replayer", diagnosis.native_replayer),
+        ("kernel times", in_words(diagnosis.kernel_times)),
         ("NVIDIA devices", ", ".join(machine.nvidia) or "none found"),
         ("Ascend devices", machine.npu or "none found"),
         *((f"target {target.name}", _verdict(target)) for target in diagnosis.targets),

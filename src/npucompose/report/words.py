@@ -21,7 +21,7 @@ from npucompose.results.measured import (
 )
 from npucompose.results.record import Report, Status, StreamFacts, choice_name
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
-from npucompose.results.streams import Fallback
+from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.schema.sizes import as_bytes
 from npucompose.table.modes import MODES
 
@@ -167,10 +167,28 @@ def trial_words(plan: StreamFacts) -> str:
         turns = min(verdict.turns for verdict in timed)
         measured = _both(sum(v.plan_us or 0 for v in timed), sum(v.plan_p90_us or 0 for v in timed))
         alone = _both(sum(v.one_stream_us or 0 for v in timed), sum(v.one_stream_p90_us or 0 for v in timed))
-        words.insert(0, f"measured {measured} against {alone} on one stream, p10 of {turns} turns")
+        words.insert(0, f"measured {measured} against {alone} on one stream, p10 of {turns} turns{_threads(timed[0])}")
     if plan.predicted_us is not None and plan.serial_us is not None:
-        words.append(f"predicted {as_time(plan.predicted_us)} against {as_time(plan.serial_us)}")
+        words.append(f"predicted {as_time(plan.predicted_us)} against {as_time(plan.serial_us)}{_interval(plan)}")
     return ", ".join(words)
+
+
+def _interval(plan: StreamFacts) -> str:
+    """Between which gains the prediction leaves it, where that is known."""
+    if plan.gain_interval is None:
+        return ""
+    low, high = plan.gain_interval
+    return f" (a gain of {low:.0%} to {high:.0%})"
+
+
+def _threads(verdict: TrialVerdict) -> str:
+    """How many threads were compared, and that those of one stream's kernels win where they do."""
+    if not verdict.threads:
+        return ""
+    own = as_count(verdict.intra_op_threads, "intra-op thread")
+    compared = f", {verdict.threads} threads with one for each kernel against {own}"
+    wins = not verdict.applied and verdict.intra_op_threads > 1 and (verdict.gain or 0) <= 0
+    return f"{compared}, which {'wins' if verdict.intra_op_threads == 1 else 'win'}" if wins else compared
 
 
 def _both(low_us: float, high_us: float) -> str:

@@ -25,6 +25,7 @@ from npucompose.results.measured import (
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.schema.streams import Cost
 from npucompose.table.structure import facts_of, of_facts
 
 SCHEMA = 1
@@ -92,9 +93,14 @@ class StreamFacts:
     """Why it was applied, or was not."""
     device: str | None = None
     """The device model that the prediction is for; a prediction compares plans and is no measurement."""
-    cost: Literal["none", "roofline", "measured"] | None = None
+    cost: Cost | None = None
     predicted_us: float | None = None
     serial_us: float | None = None
+    gain_interval: tuple[float, float] | None = None
+    """[low, high] of the share of `serial_us` that is predicted to be saved; None where nobody knows how far times may
+    be off."""
+    intra_op_threads: int | None = None
+    """Threads that a kernel on one stream may take, torch's; a kernel of a stream beside others has one."""
     critical_us: float | None = None
     busy: Mapping[str, float] = field(factory=dict[str, float])
     """{stream: share of predicted_us in which it works}."""

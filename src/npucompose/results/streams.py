@@ -65,6 +65,30 @@ class StreamTimes:
     serial_us: float
 
 
+def gain_interval(predictions: Sequence[Prediction]) -> tuple[float, float] | None:
+    """(low, high) of the share of one stream's time that plans of several graphs save together; None: nobody knows.
+
+    Where the spread is s, the plans' times may be longer by it and one stream's not, or the other way round.
+    """
+    known = [(one.plan_us, one.serial_us, one.spread) for one in predictions if one.spread is not None]
+    serial = sum(us for _, us, _ in known)
+    if len(known) < len(predictions) or not serial:
+        return None
+    low = 1 - sum(us * (1 + spread) for us, _, spread in known) / serial
+    return low, 1 - sum(us / (1 + spread) for us, _, spread in known) / serial
+
+
+def least_gain(gain: float, spread: float) -> float:
+    """The lower end of a predicted gain, where the plan's times may be longer by the share `spread`, and one stream's
+    need not be: `least_gain(0.2, 0.1)` is 0.12."""
+    return 1 - (1 - gain) * (1 + spread)
+
+
+def most_gain(gain: float, spread: float) -> float:
+    """The upper end of it, where one stream's times may be longer and the plan's need not be."""
+    return 1 - (1 - gain) / (1 + spread)
+
+
 @frozen(kw_only=True)
 class Prediction:
     """What a simulation says of a plan. It compares plans of one graph; it is no measurement."""
@@ -82,17 +106,15 @@ class Prediction:
     """Most bytes of intermediate results that may be alive at once, however long each kernel takes; what the graph
     reads and returns is not counted."""
     serial_peak_bytes: int = 0
+    spread: float | None = None
+    """By which share the times of kernels that it is made of may be longer; None: nobody knows."""
+    intra_op_threads: int | None = None
+    """Threads that a kernel on one stream may take in `serial_us`; None: it runs on cores, not on threads."""
 
     @property
     def gain(self) -> float:
         """Share of the serial time that the plan saves."""
         return 1 - self.plan_us / self.serial_us if self.serial_us else 0.0
-
-
-def least_gain(gain: float, spread: float) -> float:
-    """The lower end of a predicted gain, where the plan's times may be longer by the share `spread`, and one stream's
-    need not be: `least_gain(0.2, 0.1)` is 0.12."""
-    return 1 - (1 - gain) * (1 + spread)
 
 
 @frozen(kw_only=True)
@@ -106,8 +128,8 @@ class TrialRequest:
     predicted_us: float | None = None
     """Of the plan; None where nothing is predicted."""
     predicted_serial_us: float | None = None
-    spread: float = 0.0
-    """By which share the times that the prediction is made of may be longer."""
+    spread: float | None = None
+    """By which share the times that the prediction is made of may be longer; None: nobody knows."""
 
     @property
     def predicted_gain(self) -> float | None:
@@ -119,7 +141,7 @@ class TrialRequest:
     def is_expected_to_pay(self) -> bool:
         """What decides where the plan cannot be tried; without a prediction a plan is applied."""
         gain = self.predicted_gain
-        return gain is None or least_gain(gain, self.spread) >= self.min_gain
+        return gain is None or least_gain(gain, self.spread or 0.0) >= self.min_gain
 
 
 @frozen(kw_only=True)
@@ -135,6 +157,10 @@ class TrialVerdict:
     plan_p90_us: float | None = None
     one_stream_us: float | None = None
     one_stream_p90_us: float | None = None
+    threads: int = 0
+    """Of the plan, one for each kernel; 0 where it was not tried."""
+    intra_op_threads: int = 0
+    """Of a kernel on one stream: torch's."""
 
     @property
     def gain(self) -> float | None:

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose.vendor.devices import ATLAS_A2, DeviceModel
+from npucompose.schema.cost_table import MakeCostTable
+from npucompose.vendor.devices import ATLAS_A2, STREAMS, DeviceModel
 
 
 @frozen(kw_only=True)
@@ -28,9 +29,7 @@ class Clocked:
 
     def onto(self, model: DeviceModel) -> DeviceModel:
         """`model` with the figures that were measured."""
-        cores = max(model.vector, 1)
-        name = f"CPU with {cores} cores, measured"
-        return attrs.evolve(model, name=name, launch_us=0.0, event_us=self.event_us, stream_us=self.stream_us)
+        return model.measured(f"CPU with {max(model.vector, 1)} cores, measured", self.stream_us, self.event_us)
 
 
 Clock = Callable[[Any, Sequence[Any]], Clocked | None]
@@ -54,7 +53,7 @@ class Capabilities:
     `air.record` and `air.wait`, so that its own come out as nothing and two streams run unordered."""
     explicit_events: bool = True
     """The mode syncs streams only where the graph says record/wait (aclgraph); GE syncs data edges by itself."""
-    max_streams: int = 64
+    max_streams: int = STREAMS
     max_events: int | None = None
     """A device that runs out of events ends the process; None where they cost nothing but memory."""
     frees_early: bool = False
@@ -85,5 +84,7 @@ class Capabilities:
     """The kernels of a graph can be run and timed where passes run (`streams.cost=measured`)."""
     clock: Clock | None = attrs.field(default=None, eq=False, repr=False)
     """Times kernels as the replay will run them; without it they are called one by one from Python."""
+    cost_table: MakeCostTable | None = attrs.field(default=None, eq=False, repr=False)
+    """How long kernels take on this machine (`streams.cost=calibrated`); None where nobody measures that."""
     ranks: Ranks | None = attrs.field(default=None, eq=False, repr=False)
     """The other ranks that compile the graph now, whose order of collectives must be this one's; None: nobody asks."""

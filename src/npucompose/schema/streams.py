@@ -104,7 +104,7 @@ Objective = Literal["makespan", "time", "events", "streams", "ge"]
 GE_POLICY = re.compile(r"cv|(LoadBalance|MainStream):([1-9]|[1-5]\d|6[0-4])")
 DEFAULT_GE_POLICY = "LoadBalance:8"
 
-Cost = Literal["none", "roofline", "measured"]
+Cost = Literal["none", "roofline", "calibrated", "measured"]
 
 
 @frozen(kw_only=True)
@@ -130,7 +130,8 @@ class Streams:
     )
     cost: Cost = option(
         "roofline",
-        "how long a kernel takes: unknown, estimated from shapes, or measured on this very graph (target=cpu)",
+        "how long a kernel takes: unknown; estimated from shapes; by a table that is measured once on this machine "
+        "(target=cpu in the modes that capture; elsewhere from shapes); or measured on this very graph (target=cpu)",
     )
     min_gain: float = option(
         0.02,

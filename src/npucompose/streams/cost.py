@@ -149,8 +149,8 @@ def _arithmetic(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes) -> _Ari
     made, made_bytes = sizes[kernel]
     inputs = [sizes[source] for source in kernel.all_input_nodes]
     read, read_bytes = sum(elements for elements, _ in inputs), sum(nbytes for _, nbytes in inputs)
-    mixed = bool(model.cube) and _name(kernel).startswith(_MIXED)
-    flops = _flops(kernel, made)
+    mixed = bool(model.cube) and name_of(kernel).startswith(_MIXED)
+    flops = flops_of(kernel, made)
     if flops is None:
         count = max(made, read)
         operations = max(count, max(made_bytes, read_bytes) / model.word_bytes) if model.word_bytes else count
@@ -175,7 +175,7 @@ def _product_speed(kernel: fx.Node, model: DeviceModel) -> float:
 def _tiles(kernel: fx.Node, made: float) -> int:
     """Parts of a product's result; where rows and columns are no dimensions of it, as many as it has elements for."""
     shape = next((value.shape for value in _tensors(kernel)), ())
-    if _name(kernel) not in _CONTRACTIONS or not shape:
+    if name_of(kernel) not in _CONTRACTIONS or not shape:
         return max(1, math.ceil(made / _CUBE_TILE**2))
     rows, columns = (hint(shape[-2]), hint(shape[-1])) if len(shape) > 1 else (hint(shape[-1]), 1.0)
     batches = math.prod(hint(size) for size in shape[:-2])
@@ -187,13 +187,25 @@ def _tensors(node: fx.Node) -> Sequence[torch.Tensor]:
     return (value,) if isinstance(value, torch.Tensor) else tuple(effects.tensors_in(value))
 
 
-def _name(kernel: fx.Node) -> str:
+def name_of(kernel: fx.Node) -> str:
+    """Of its operator without the overload: "mm"; '' for what is no operator."""
     return getattr(getattr(kernel.target, "overloadpacket", None), "__name__", "")
 
 
-def _flops(kernel: fx.Node, made: float) -> float | None:
-    """Of a matrix product, a convolution or an attention, by torch's own formulas; None for everything else."""
-    name = _name(kernel)
+def rows_of(kernel: fx.Node) -> float:
+    """Of the result of a matrix product, in one of its batches; many for a convolution or an attention."""
+    shape = next((value.shape for value in _tensors(kernel)), ())
+    if name_of(kernel) not in _CONTRACTIONS:
+        return math.inf
+    return 1.0 if name_of(kernel) in ("mv", "addmv") or len(shape) < 2 else hint(shape[-2])
+
+
+def flops_of(kernel: fx.Node, made: float) -> float | None:
+    """Of a matrix product, a convolution or an attention, by torch's own formulas; None for everything else.
+
+    `made` is how many elements its result has.
+    """
+    name = name_of(kernel)
     if name in _CONTRACTIONS and len(kernel.args) > _CONTRACTIONS[name]:
         left = kernel.args[_CONTRACTIONS[name]]
         value = left.meta.get("val") if isinstance(left, fx.Node) else None

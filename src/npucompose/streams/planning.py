@@ -15,8 +15,9 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import is_planned
 from npucompose.graphs.effects import has_only_limits, is_collective, priorities, stream_labels
-from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest, least_gain
+from npucompose.results.streams import Decision, StreamAssignment, StreamEvent, TrialRequest, least_gain, most_gain
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.cost_table import BUSY
 from npucompose.schema.sizes import as_bytes
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
@@ -62,7 +63,13 @@ class NamedPlan:
     @property
     def least_gain(self) -> float:
         """The lower end of it: what the kernels were timed with may have been no more than the machine's best."""
-        return least_gain(self.gain, self.scheduled.problem.spread)
+        return least_gain(self.gain, self.scheduled.problem.spread or 0.0)
+
+    @property
+    def most_gain(self) -> float | None:
+        """The upper end; None where nobody knows how far the prediction may be off."""
+        spread = self.scheduled.problem.spread
+        return None if spread is None else most_gain(self.gain, spread)
 
     def decision(
         self, *, applied: bool, why: str, validated: bool = True, trial: TrialRequest | None = None
@@ -173,8 +180,9 @@ def _repaired(graph: fx.Graph, problem: Problem, there: StreamAssignment, can: C
 
 
 HOPELESS = -0.5
-"""A plan that is predicted to take half as long again as one stream is not tried: no prediction is that wrong, and a
-trial costs every capture its time. The worst seen so far said -24% of a plan that saves a fifth."""
+"""A plan that nominal figures predict to take half as long again as one stream is not tried: they are not that wrong,
+and a trial costs every capture its time. The worst seen so far said -24% of a plan that saves a fifth. Where kernels
+were timed, the upper end of the gain says it."""
 DECISION = "npucompose.stream_plan"
 """Where `apply` leaves its Decision: in the meta data of the graph module."""
 
@@ -265,16 +273,13 @@ def _why(found: NamedPlan) -> str:
     )
 
 
-BUSY = 0.5
-"""Where the middle times of kernels are longer than the low ones by this share, the machine had other work to do."""
-
-
 def _gain_words(found: NamedPlan) -> str:
-    spread = found.scheduled.problem.spread
-    if not spread:
+    """`predicted gain 25.0% (12.5% to 37.5%)`: with its interval where that is known."""
+    most = found.most_gain
+    if most is None:
         return f"predicted gain {found.gain:.1%}"
-    doubt = ", the machine was busy when they were measured" if spread > BUSY else ""
-    return f"predicted gain {found.gain:.1%} (at least {found.least_gain:.1%}: times spread by {spread:.0%}{doubt})"
+    doubt = ", the machine was busy when kernels were timed" if (found.scheduled.problem.spread or 0.0) > BUSY else ""
+    return f"predicted gain {found.gain:.1%} ({found.least_gain:.1%} to {most:.1%}{doubt})"
 
 
 def _trial(found: NamedPlan, can: Capabilities) -> TrialRequest | None:
@@ -314,7 +319,8 @@ def _not_worth_it(found: NamedPlan, can: Capabilities, trial: TrialRequest | Non
     if wanted.cost == "none" or not wanted.min_gain:
         return ""
     if trial is not None:
-        return f"predicted gain {found.gain:.1%}, which is beyond a trial" if found.gain < HOPELESS else ""
+        hopeless = found.gain < HOPELESS if found.most_gain is None else found.most_gain < wanted.min_gain
+        return f"{_gain_words(found)}, which is beyond a trial" if hopeless else ""
     if found.least_gain >= wanted.min_gain:
         return ""
     return f"{_gain_words(found)} is below streams.min_gain {wanted.min_gain:.1%}"

@@ -8,17 +8,20 @@ from functools import cached_property
 from itertools import accumulate
 
 import attrs
+import torch
 from attrs import field, frozen
 from torch import fx
 
 from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, Edge, allocations
 from npucompose.graphs.dependence import storage_of
-from npucompose.graphs.effects import core_limits, is_collective, tensors_in
+from npucompose.graphs.effects import core_limits, has_only_limits, is_collective, is_planned, tensors_in
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
-from npucompose.schema.streams import Cores, Streams
-from npucompose.streams import dag, explicit
+from npucompose.schema.cost_table import CostTable
+from npucompose.schema.streams import Cores, Cost, Streams
+from npucompose.streams import dag, explicit, gangs
+from npucompose.streams.calibrated import Calibrated, calibrated
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.link import on_link
@@ -45,6 +48,10 @@ class Problem:
     """With the edges that were asked for; `kernels` in a legal order."""
     clocked: Clocked | None = None
     """The kernels' measured times, where they were asked for and the device has a clock."""
+    table: CostTable | None = None
+    """The times of kernels on this machine, where they are asked for and there is such a table."""
+    threads: int = field(factory=torch.get_num_threads)
+    """That torch gives to a kernel where no other one runs beside it."""
     sizes: ResultSizes = field(factory=ResultSizes)
     limits: Mapping[fx.Node, Cores] = field(factory=dict[fx.Node, Cores])
     """On how many cores kernels run at most, as the graph's own scopes say."""
@@ -60,21 +67,33 @@ class Problem:
     ) -> Problem:
         """`asked` is order beside that of `wanted.edges`, `limits` are those of scopes that the graph has no more.
 
+        Kernels that take their cores all at once take turns, unless a person said where streams or cores go.
+
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
         found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
+        needed = _with_asked(found, asked) if asked else found
+        kept = limits if limits is not None else core_limits(graph) if can.core_limits else {}
+        model = wanted.device.onto(can.device_model)
+        has_streams = is_planned(graph) and not has_only_limits(graph)
+        if not has_streams and not any(entry.cores for entry in wanted.plan):
+            in_turn = gangs.turns(needed, model, kept)
+            needed = _with_asked(needed, in_turn) if in_turn else needed
         asks_clock = wanted.cost == "measured" and not any(map(is_collective, found.kernels))
         times = clocked(graph, can.clock) if asks_clock and can.clock is not None else None
+        table = can.cost_table() if wanted.cost == "calibrated" and can.cost_table is not None else None
+        known = times or table
         return cls(
             graph=graph,
             wanted=wanted,
-            model=wanted.device.onto(can.device_model if times is None else times.onto(can.device_model)),
+            model=model if known is None else wanted.device.onto(known.onto(can.device_model)),
             clocked=times,
+            table=table,
             profiles=can.profiles,
             pools_apart=can.frees_early,
-            needed=_with_asked(found, asked) if asked else found,
-            limits=limits if limits is not None else core_limits(graph) if can.core_limits else {},
+            needed=needed,
+            limits=kept,
         )
 
     def on_its_model(self, can: Capabilities) -> Capabilities:
@@ -131,7 +150,9 @@ class Problem:
 
     @property
     def _alone(self) -> list[Work]:
-        if self.wanted.cost == "roofline":
+        if self._calibrated is not None:
+            return list(self._calibrated.work)
+        if self.cost == "roofline":
             return roofline(self.kernels, self.model, self.sizes)
         if self.wanted.cost == "none":
             return [Work(us=1.0)] * len(self.kernels)
@@ -150,9 +171,19 @@ class Problem:
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
     @property
-    def spread(self) -> float:
-        """By which share the kernels' times may be longer than `work` has them; 0 where nobody knows."""
-        return 0.0 if self.clocked is None else self.clocked.spread
+    def cost(self) -> Cost:
+        """How long kernels take, by what: a machine without a table falls back on their shapes."""
+        return "roofline" if self.wanted.cost == "calibrated" and self.table is None else self.wanted.cost
+
+    @cached_property
+    def _calibrated(self) -> Calibrated | None:
+        return None if self.table is None else calibrated(self.kernels, self.table, self.sizes)
+
+    @property
+    def spread(self) -> float | None:
+        """By which share the kernels' times may be longer than `work` has them; None where nobody knows."""
+        known = self.clocked or self._calibrated
+        return None if known is None else known.spread
 
     def instance(self, streams: int) -> Instance:
         """In numbers alone, for plans on at most so many streams; on one, kernels may use threads of their own."""
@@ -280,13 +311,15 @@ def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:
         busy[name] = busy.get(name, 0.0) + simulation.end[index] - simulation.start[index]
     return Prediction(
         device=problem.model.name,
-        cost=problem.wanted.cost,
+        cost=problem.cost,
         plan_us=simulation.makespan,
         serial_us=problem.serial_us,
         critical_us=max(dag.longest_paths(times, problem.then), default=0.0),
         busy={name: us / simulation.makespan for name, us in busy.items()} if simulation.makespan else {},
         peak_bytes=plan.footprint.nbytes,
         serial_peak_bytes=problem.one_stream.nbytes,
+        spread=problem.spread,
+        intra_op_threads=None if all(item.in_a_row_us is None for item in problem.work) else problem.threads,
     )
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes
+    from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]
@@ -44,6 +45,12 @@ def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | N
     from npucompose.replay.executor.native import clocked
 
     return clocked(graph_module, inputs)
+
+
+def _cost_table() -> CostTable | None:
+    from npucompose.replay.executor.calibration import cost_table
+
+    return cost_table()
 
 
 def _traced_where_unrecorded(
@@ -144,6 +151,7 @@ class CpuTarget(Target):
             device_model=cpu(usable_cores()),
             profiles=True,
             clock=_clocked if captures and self.executor != "portable" else None,
+            cost_table=_cost_table if captures and self._replayer() == "native" else None,
         )
 
     def check(self, mode: str) -> None:

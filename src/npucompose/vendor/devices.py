@@ -58,6 +58,10 @@ class DeviceModel:
     collective_cores: int = 0
     """Vector cores that a collective takes while it runs, all at once; 0: the link works by itself."""
 
+    def measured(self, name: str, stream_us: float, event_us: float) -> DeviceModel:
+        """With measured times of streams and events; the launch is in the measured times of kernels."""
+        return attrs.evolve(self, name=name, launch_us=0.0, event_us=event_us, stream_us=stream_us)
+
     def lacks(self, aicore: int, vectorcore: int) -> str | None:
         """`Atlas A2, nominal has 24 cube and 48 vector cores` where that many are not there."""
         if aicore <= (self.cube or self.vector) and vectorcore <= self.vector:
@@ -86,6 +90,10 @@ ATLAS_A2 = DeviceModel(
 clock and a vector core 128 elements of 16 bits (platform_config: cube_m_size, vec_calc_size), which is 15,155 and 237
 GFLOPS at 1.85 GHz; the rates are some 85 % of them. Latencies are round assumptions of the right order and no
 measurement: calibrate them before a prediction is believed."""
+
+
+STREAMS = 64
+"""So many a process can have on every device; the table says it of a SoC."""
 
 
 def cpu(cores: int) -> DeviceModel:

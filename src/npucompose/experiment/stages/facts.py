@@ -11,6 +11,7 @@ from attrs import evolve, fields
 
 from npucompose.results.graphs import PassFacts
 from npucompose.results.record import GraphFacts, StreamFacts
+from npucompose.results.streams import gain_interval
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
             cost=told[0].cost,
             predicted_us=sum(one.plan_us for one in told),
             serial_us=sum(one.serial_us for one in told),
+            gain_interval=gain_interval(told),
+            intra_op_threads=told[0].intra_op_threads,
             critical_us=sum(one.critical_us for one in told),
             busy=told[0].busy if len(told) == 1 else {},
             peak_bytes=max(one.peak_bytes for one in told),

@@ -15,10 +15,12 @@ from contextlib import AbstractContextManager
 from functools import cache, partial
 from itertools import pairwise
 from statistics import median
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
+from attrs import frozen
 from torch import fx
 from torch._ops import OpOverload
 
@@ -199,6 +201,8 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 
 ROUNDS, MOST_ROUNDS, LONG_ENOUGH_NS = 11, 200, 100e6
 """So many replays at least and at most, and between them as many as fit into this time."""
+FEWEST_ROUNDS, TOO_LONG_NS = 5, 1.5e9
+"""So many do where the rounds together take longer than this: stalls on a busy machine."""
 LOW, MIDDLE = 0.1, 0.5
 """Quantiles. On a machine that has other work to do most replays may stall; the others show what a kernel takes."""
 
@@ -247,28 +251,42 @@ def in_turn(*ways: Callable[[], Spans]) -> list[list[Spans]]:
     with torch.random.fork_rng(devices=[]):
         longest = max(_makespan(way()) for way in ways)
         count = min(MOST_ROUNDS, max(ROUNDS, round(LONG_ENOUGH_NS / max(longest, 1))))
-        turns = [[way() for way in ways] for _ in range(count)]
+        begun, turns = perf_counter_ns(), []
+        while len(turns) < count and (len(turns) < FEWEST_ROUNDS or perf_counter_ns() - begun < TOO_LONG_NS):
+            turns.append([way() for way in ways])
     return [list(rounds) for rounds in zip(*turns, strict=True)]
+
+
+@frozen(kw_only=True)
+class ClockedTwice:
+    """The low quantiles of the kernels' times, which are what work takes, and the middle ones."""
+
+    low: Clocked
+    middle: Clocked
 
 
 def clocked(module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
     """The kernels of a graph as the native replayer runs them; None for a graph that it cannot run."""
     try:
-        watch = Stopwatch(module, inputs)
+        return clocked_twice(module, inputs).low
     except CaptureError:
         return None
+
+
+def clocked_twice(module: fx.GraphModule, inputs: Sequence[Any]) -> ClockedTwice:
+    """The same with the middle quantiles; CaptureError for a graph that the native replayer cannot run."""
+    watch = Stopwatch(module, inputs)
     ways = [partial(build.load().alone, watch.round), watch.round]
     seen = in_turn(*ways[: min(2, torch.get_num_threads())])
     low = [_kernel_us(watch.plan.steps, rounds, LOW) for rounds in seen]
     middle = [_kernel_us(watch.plan.steps, rounds, MIDDLE) for rounds in seen]
+    spread = max(_spread(*both) for both in zip(low, middle, strict=True))
     stream_us, event_us = synchronisation_us()
-    return Clocked(
-        kernel_us=low[0],
-        together_us=low[-1],
-        stream_us=stream_us,
-        event_us=event_us,
-        spread=max(_spread(*both) for both in zip(low, middle, strict=True)),
+    found = (
+        Clocked(kernel_us=us[0], together_us=us[-1], stream_us=stream_us, event_us=event_us, spread=spread)
+        for us in (low, middle)
     )
+    return ClockedTwice(low=next(found), middle=next(found))
 
 
 def _spread(low: Mapping[str, float], middle: Mapping[str, float]) -> float:

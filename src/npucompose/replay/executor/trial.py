@@ -224,6 +224,8 @@ class _Race:
             plan_p90_us=_quantile(plan_ns, 0.9),
             one_stream_us=_quantile(one_ns, 0.1),
             one_stream_p90_us=_quantile(one_ns, 0.9),
+            threads=self.ways[0].threads.count if self.ways[0].threads is not None else 0,
+            intra_op_threads=torch.get_num_threads(),
         )
         gain, least = verdict.gain, self.asked.min_gain
         if gain is not None and gain >= least:
