@@ -201,7 +201,7 @@ MOST_SOURCES = 1_000
 
 
 def _own_files(file: Path, root: Path, inside: str) -> Iterator[Path]:
-    """Every file below `root` that `file` imports, directly or not; in the package `inside` alone, where one is named."""
+    """Every file below `root` that `file` imports, directly or not; only in the package `inside` where one is named."""
     seen: set[Path] = set()
     left = [file]
     while left and len(seen) < MOST_SOURCES:
