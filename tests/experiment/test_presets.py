@@ -26,13 +26,16 @@ RUNS += [["model=mm_abs_sub", "passes=stream_plan", "streams.min_gain=0", "expec
 
 
 DEAR = {
+    "model=parallel_branches",
+    "model=moe_shared_expert",
     "experiment=decode",
     "experiment=adapt_pool_dispatch",
     "experiment=adapt_pool_nhwc",
     "experiment=adapt_relu_grad",
 }
-"""Of what decode expects, test_decode.py proves the part that takes twenty steps; adapt_nll_loss stands for all presets
-that adapt, whose rules tests/passes/test_adapt.py tries one by one."""
+"""mla_prolog stands for the plans that are written for a model; tests/streams/test_built_in_models.py puts each of them
+into its graph. Of what decode expects, test_decode.py proves the part that takes twenty steps; adapt_nll_loss stands
+for all presets that adapt, whose rules tests/passes/test_adapt.py tries one by one."""
 
 
 @pytest.mark.parametrize(

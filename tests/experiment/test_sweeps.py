@@ -53,7 +53,7 @@ def faulty_sweep(folder: Path, modes: int, fine: int, time_limit_s: float) -> No
 
 
 def test_points_that_die_hang_or_raise_end_alone_and_only_they_are_run_again(tmp_path: Path) -> None:
-    faulty_sweep(tmp_path, modes=1, fine=1, time_limit_s=12)
+    faulty_sweep(tmp_path, modes=1, fine=1, time_limit_s=9)
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ from tests.replay.capturing import request, traced
 
 executor = sys.argv[1]
 torch.set_num_threads(1)  # OpenMP ends the process where there is no memory for its threads
-SIZE = 1 << 24  # numbers: 64 megabytes for each buffer
+SIZE = 1 << 23  # numbers: 32 megabytes for each buffer
 def model(x): return (((x * 2).exp() + x).sin() * x, x + 1)
 module = traced(model, torch.randn(8))
 x, small = torch.randn(SIZE), torch.randn(8)

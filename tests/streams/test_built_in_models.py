@@ -98,3 +98,12 @@ def test_a_plan_that_would_lose_is_left_out_by_default() -> None:
     assert compilation.plan.streams == ("default",)
     assert compilation.decision is not None
     assert "nothing runs beside" in compilation.decision.why or "below streams.min_gain" in compilation.decision.why
+
+
+@pytest.mark.parametrize("model", ["mm_abs_sub", "mla_prolog", "moe_shared_expert", "parallel_branches"])
+def test_a_plan_that_is_written_for_a_model_fits_its_graph(model: str) -> None:
+    live = Session(checked([f"model={model}", "mode=reduce-overhead", "passes=stream_plan", f"streams={model}"]))
+    (compilation,) = live.compilations
+    assert compilation.decision is not None
+    assert compilation.decision.applied
+    assert len(compilation.plan.streams) == 2

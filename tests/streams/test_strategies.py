@@ -158,6 +158,35 @@ def test_relocation_puts_a_kernel_where_it_is_better_and_never_makes_a_plan_wors
     assert relocated(inst, [start], 0).events == []
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), share=st.sampled_from([0.5, 0.9, 1.0, 1.1]))
+def test_a_plan_that_takes_too_long_is_left_out_and_no_other(seed: int, streams: int, share: float) -> None:
+    then, work = drawn(seed, 14)
+    inst = instance(then, work, streams, MODEL)
+    on = [(seed >> i) % streams for i in range(len(then))]
+    plan = inst.timed(Assignment(streams=on, ranked=range(len(then))))
+    most = share * plan.makespan
+    found = inst.realised_within(Assignment(streams=plan.streams, ranked=range(len(then))), most)
+    if plan.makespan > most:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.order, found.events, found.simulation) == (plan.order, plan.events, plan.simulation)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), streams=st.integers(2, 4))
+def test_relocation_reaches_the_plan_that_it_reaches_with_every_simulation_to_its_end(seed: int, streams: int) -> None:
+    then, work = drawn(seed, 12)
+    inst = instance(then, work, streams, MODEL)
+    start = inst.timed(Assignment(streams=[0] * len(then), ranked=range(len(then))))
+    found = relocated(inst, [start], 20)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Instance, "realised_within", lambda self, tidied, most: self.realised(tidied))
+        slow = relocated(inst, [start], 20)
+    assert (found.streams, found.order, found.events) == (slow.streams, slow.order, slow.events)
+
+
 def test_the_effort_bounds_what_is_tried_and_one_strategy_is_always_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
