@@ -31,6 +31,9 @@ READS = re.compile(
 )
 NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
+    "npucompose.registry": "which files a module imports, of code that a person has to trust",
+    "npucompose.new": "the package's own texts",
+    "npucompose_extensions.pretrained.folder": "a model's folder: tests/models/test_folder.py",
     "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
     "npucompose.vendor.inductor_source": "the installed torch",
     "npucompose.vendor.versions": "the package's own table",
