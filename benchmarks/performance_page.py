@@ -17,7 +17,7 @@ HEAD = """# Performance
 Written by `python benchmarks/performance.py` (`make bench-table`) from `benchmarks/results/performance/`; no figure is
 by hand. One process for each model and number of threads; in it all candidates are called in turns on the same inputs,
 so that whatever disturbs the machine disturbs all of them, and none finds the caches as it left them. *Time* is the
-median of a call, then the quartiles; *speed-up* over eager the median of the ratios of each round; *results* the comparison with
+median of a call, then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with
 eager on three steps before anything is timed; *made* the seconds of compiling, capturing, loading and the first call
 (compilers' caches may be warm); *memory* what the process holds more than before, and the replayer's planned pool where
 there is one. The *kernel floor* is what ATen's own kernels take, by themselves and hot, without fusion
