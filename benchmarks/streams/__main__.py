@@ -18,6 +18,9 @@ disagree, refused.
 execution, for a machine with two cores and nothing else to do: `parallel_branches` on one stream and on two, predicted
 against measured time.
 
+predictions, for such a machine, too: predicted against measured gain of forced plans on fifteen models, with one and
+with two intra-op threads; `python -m benchmarks.streams.predictions --models gpt_decode` takes some of them.
+
 headline: the command that README shows, five times, each in a process and a store of its own.
 
 Each part ends with its goals, met or MISSED; where one is missed the exit status is 1.
@@ -43,6 +46,7 @@ from benchmarks.streams.headline import headline
 from benchmarks.streams.memory import memory
 from benchmarks.streams.optimal import optimal
 from benchmarks.streams.planning import families, large, large_graph, published, sizes, whole_pass
+from benchmarks.streams.predictions import predicted_gains
 
 WIDTH = 160
 """Letters of a line, in a terminal or a file."""
@@ -53,6 +57,7 @@ PARTS: Mapping[str, Sequence[Callable[[int], Part]]] = {
     "memory": (lambda _: one_thread(memory),),
     "collectives": (lambda _: collectives(),),
     "execution": (lambda _: one_thread(executed), lambda _: one_thread(predictions)),
+    "predictions": (lambda _: predicted_gains(),),
     "headline": (headline,),
 }
 
