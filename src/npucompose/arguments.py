@@ -251,7 +251,7 @@ COMMANDS = {
         arguments=(_argument("overrides", nargs="*", help="the experiment; Hydra reads them"),),
     ),
     "explain": Command(
-        about="why a graph would sink or not; who set which option; runs no stage",
+        about="would GE build the graph static, and why not; who set which option; runs no stage",
         act="npucompose.experiment.explain:act",
         arguments=EXPLAIN,
     ),
