@@ -25,6 +25,7 @@ from rich.console import Console
 from benchmarks.streams.goals import Goal, Part, say, shown, table_of
 from npucompose.api import checked
 from npucompose.compose.session import Session
+from npucompose.replay.executor.calibration import calibrate
 from npucompose.results.streams import gain_interval
 
 MODELS: Sequence[tuple[str, ...]] = (
@@ -169,6 +170,9 @@ def predicted_gains(names: Sequence[str] = ()) -> Part:
     columns = ("model", "threads", "predicted gain", "interval", "measured", "error", "one stream, µs", "default")
     table = table_of("streams.cost=calibrated: predicted against measured gain of forced plans", *columns)
     cases: list[Case] = []
+    for threads in THREADS:  # by the table of now, not of a day on which the machine was busy
+        with _intra_op(threads):
+            calibrate()
     for model in MODELS:
         if names and model[0] not in names:
             continue

@@ -115,7 +115,7 @@ EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
 AS_JSON = _flag("--json", "as JSON")
 DOCTOR = (
     AS_JSON,
-    _flag("--calibrate", "first measure how long kernels take here, with torch's threads (streams.cost=calibrated)"),
+    _flag("--calibrate", "first measure anew how long kernels take here (streams.cost=calibrated)"),
 )
 TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
 OUT = _argument("--out", metavar="FILE", help="write here and not on the screen")
