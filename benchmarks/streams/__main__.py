@@ -18,6 +18,9 @@ disagree, refused.
 execution, for a machine with two cores and nothing else to do: `parallel_branches` on one stream and on two, predicted
 against measured time.
 
+predictions, for such a machine, too: predicted against measured gain of forced plans on fifteen models, with one and
+with two intra-op threads; `python -m benchmarks.streams.predictions --models gpt_decode` takes some of them.
+
 halves, for such a machine: a chain of layers whole and in two halves of its batch; two ranks with their sums in halves.
 
 busy, for such a machine: forced plans while a second process takes one core, one and two intra-op threads.
@@ -49,6 +52,7 @@ from benchmarks.streams.headline import headline
 from benchmarks.streams.memory import memory
 from benchmarks.streams.optimal import optimal
 from benchmarks.streams.planning import families, large, large_graph, published, sizes, whole_pass
+from benchmarks.streams.predictions import predicted_gains
 
 WIDTH = 160
 """Letters of a line, in a terminal or a file."""
@@ -59,6 +63,7 @@ PARTS: Mapping[str, Sequence[Callable[[int], Part]]] = {
     "memory": (lambda _: one_thread(memory),),
     "collectives": (lambda _: collectives(),),
     "execution": (lambda _: one_thread(executed), lambda _: one_thread(predictions)),
+    "predictions": (lambda _: predicted_gains(),),
     "headline": (headline,),
     "halves": (lambda _: halves(),),
     "busy": (lambda _: busy(),),
