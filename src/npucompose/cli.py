@@ -155,9 +155,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     from npucompose.report.doctor import diagnose, show
 
     if arguments.calibrate:
-        from npucompose.replay.executor.calibration import calibrate
+        from npucompose.replay.executor.calibration import calibrate_again
 
-        if calibrate() is None:
+        if not calibrate_again():
             raise ConfigError("the times of kernels are those of the native replayer, and there is none here.")
     diagnosis = diagnose(default_store().root)
     show(diagnosis, as_json=arguments.json)

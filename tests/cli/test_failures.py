@@ -90,6 +90,12 @@ def test_a_mistake_that_only_a_worker_sees_is_answered_the_same_way(
         assert line not in done.stdout
 
 
+def test_a_script_is_imported_into_a_folder_that_is_not_there_yet(here: Path) -> None:
+    (here / "serve.py").write_text("import torchair\nconfig = torchair.CompilerConfig()\n")
+    assert main(["recipe", "import", "serve.py", "--out", "new/folder/serve.yaml"]) == 0
+    assert (here / "new" / "folder" / "serve.yaml").read_text().strip()
+
+
 def test_there_are_sixty_of_them() -> None:
     assert len({*CASES.values(), *IN_A_WORKER.values()}) >= 60
     assert set(OWN_LINE) <= {*CASES, *IN_A_WORKER}

@@ -31,6 +31,7 @@ READS = re.compile(
 )
 NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
+    "npucompose.registry": "which files a module imports, of code that a person has to trust",
     "npucompose.new": "the package's own texts",
     "npucompose_extensions.pretrained.folder": "a model's folder: tests/models/test_folder.py",
     "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
@@ -49,6 +50,7 @@ NO_STRANGERS = {
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
+    "npucompose.replay.executor.tables": "a user's own folder: tests/replay/executor/test_calibration.py",
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.environment": "the kernel's files",
     "npucompose.vendor.devices": "the package's own table",

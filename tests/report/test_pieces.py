@@ -309,7 +309,8 @@ def with_mode(name: str, ratio: float, *, spread: float = 0.0, **changes: Any) -
         (
             with_mode("a", 2.0),
             with_mode("b", 1.0),
-            "mode=a is 2.00 × as fast as mode=b: medians 100.0 µs and 100.0 µs, 2.00 × and 1.00 × eager beside each. ",
+            "mode=a is 2.00 × as fast as mode=b: medians 100.0 µs and 100.0 µs, speed-up over eager "
+            "2.00 and 1.00, each against eager in its own process. ",
         ),
         (with_mode("a", 1.0), with_mode("b", 3.0), "mode=b is 3.00 × as fast as mode=a: "),
         (with_mode("a", 2.0), with_mode("a", 1.0), "the first run is 2.00 × as fast as the second run: "),

@@ -16,6 +16,10 @@ EFFORT = 6_000
 """So many kernels are simulated at most, whatever the clock says: the same graph gets the same plan."""
 
 
+LEAST = 10
+"""Simulations without which the search is not begun: on more than 600 kernels."""
+
+
 def relocated(instance: Instance, starts: Sequence[TimedPlan], most_events: float) -> TimedPlan:
     """The best plan that is reached from any of `starts`, the best of them first, until the effort is spent.
 
@@ -23,6 +27,8 @@ def relocated(instance: Instance, starts: Sequence[TimedPlan], most_events: floa
     """
     found: list[TimedPlan] = []
     left = EFFORT // max(1, len(instance.work))
+    if left < LEAST:
+        return min(starts, key=lambda plan: plan.rank)
     for start in sorted(starts, key=lambda plan: plan.rank):
         better, left = _climbed(instance, start, most_events, left)
         found.append(better)
