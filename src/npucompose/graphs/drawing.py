@@ -18,8 +18,9 @@ NO_PLAN = StreamAssignment()
 
 def drawing(before: Snapshot, after: Snapshot | None, plan: StreamAssignment = NO_PLAN) -> GraphDrawing:
     """`plan` are the streams and events of `after`."""
-    changed = after is not None and after is not before
-    return GraphDrawing(before=node_table(before), after=node_table(after, plan) if changed else None)
+    if after is None or after is before:
+        return GraphDrawing(before=node_table(before))
+    return GraphDrawing(before=node_table(before), after=node_table(after, plan))
 
 
 def node_table(snapshot: Snapshot, plan: StreamAssignment = NO_PLAN) -> NodeTable:
