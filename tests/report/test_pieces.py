@@ -156,7 +156,7 @@ def test_a_page_names_what_may_run_and_look_by_its_content() -> None:
     assert "script-src &#39;none&#39;" in plain
     assert "<script>" not in plain
     assert plain.startswith("<!doctype html>\n<html lang")
-    assert f"<title>t &amp; t</title><style>{style}</style></head><body><main></main></body></html>\n" in plain
+    assert f"<title>t &amp; t</title><style>{style}</style></head><body><a class="skip" href="#main">to the result</a>\n" in plain
     for text, page in ((style, plain), (style + html.source("wide.css"), scripted), (script, scripted)):
         assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in page
     assert "script-src &#39;sha256-" in scripted
