@@ -17,9 +17,9 @@ NO_PLAN = StreamAssignment()
 
 
 def drawing(before: Snapshot, after: Snapshot | None, plan: StreamAssignment = NO_PLAN) -> GraphDrawing:
-    """`plan` are the streams and events of `after`."""
+    """`plan` are the streams and events of the graph as it is now."""
     if after is None or after is before:
-        return GraphDrawing(before=node_table(before))
+        return GraphDrawing(before=node_table(before, plan))
     return GraphDrawing(before=node_table(before), after=node_table(after, plan))
 
 

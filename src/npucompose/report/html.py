@@ -17,6 +17,9 @@ from typing import Any
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
 from npucompose.report.graph_view import graph_view
+from npucompose.report.json import PAGE
+from npucompose.report.overview import overview
+from npucompose.report.verdict import verdict
 from npucompose.report.words import (
     TITLES,
     as_count,
@@ -48,7 +51,6 @@ from npucompose.results.streams import Timelines
 from npucompose.schema.sizes import as_bytes
 from npucompose.table.structure import facts_of, flat
 
-FILE_NAME = "report.html"
 CUT = 200
 """Characters of a value in a table; report.json has all of them."""
 FOLDER = Path(__file__).with_name("templates")
@@ -118,7 +120,7 @@ def value_words_cut(value: Any) -> str:
 
 def write(report: Report, folder: Path, timelines: Timelines = (), drawings: Drawings = NO_DRAWINGS) -> Path:
     """Put report.html in the folder, whole or not at all, and return its path."""
-    path = folder / FILE_NAME
+    path = folder / PAGE
     write_atomically(path, render(report, timelines, drawings))
     return path
 
@@ -146,6 +148,9 @@ def render(report: Report, timelines: Timelines = (), drawings: Drawings = NO_DR
         stream_words=stream_words,
         timelines=list(pictures.timeline_drawings(timelines)),
         lanes=pictures.lanes,
+        overview=overview(report, timelines),
+        sentences=verdict(report),
+        memory_drawings=list(pictures.memory_drawings(timelines)),
         **_measured(report),
         **_tables(report),
     )

@@ -225,7 +225,7 @@
       const item = element('li');
       item.append(element('span', '', 'key c' + n % COLOURS), stream);
       return item;
-    }), ...(graph.states.length > 1 ? [element('li', 'dashed: only in this one of the two graphs')] : []));
+    }), ...(graph.states.some((one) => one.only.includes(true)) ? [element('li', 'dashed: only in this one of the two graphs')] : []));
     part('states').replaceChildren(...graph.states.map((one, n) => {
       const label = element('label'), radio = element('input');
       Object.assign(radio, {type: 'radio', name: 'state', checked: n === graph.states.length - 1});
