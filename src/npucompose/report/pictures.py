@@ -73,7 +73,7 @@ class Axis:
         return LABEL + self.place(value) * (WIDTH - LABEL)
 
 
-def _axis(scale: Axis, height: float) -> Drawing:
+def axis_marks(scale: Axis, height: float) -> Drawing:
     """Five marks of time at the bottom of a picture: (words, x, where the words are held)."""
     anchors = ("start", "middle", "middle", "middle", "end")
     marks = [
@@ -93,7 +93,7 @@ def distributions(samples: Mapping[str, Sequence[float]]) -> Drawing:
     high = max(_percentile(times, 99) for times in samples.values())
     scale = Axis.between(low, high if high > low else low + 1.0)
     rows = [_row(n, name, times, scale) for n, (name, times) in enumerate(samples.items())]
-    return {"rows": rows, "axis": _axis(scale, ROW * len(rows) + AXIS)}
+    return {"rows": rows, "axis": axis_marks(scale, ROW * len(rows) + AXIS)}
 
 
 def _row(row: int, name: str, times: Sequence[float], scale: Axis) -> Drawing:
@@ -188,7 +188,7 @@ def _timeline(name: str, line: Timeline, scale: Axis) -> Drawing:
         "boxes": _kernels(line, streams, scale),
         "arrows": _arrows(line, events, streams, scale),
         "curve": curve,
-        "axis": _axis(scale, bottom + (CURVE if curve is not None else 0) + AXIS),
+        "axis": axis_marks(scale, bottom + (CURVE if curve is not None else 0) + AXIS),
     }
 
 
