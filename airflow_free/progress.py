@@ -120,7 +120,10 @@ class _Log:
                 now = time.monotonic()
                 if now - self.said >= self.silent_s:
                     what = ": ".join(filter(None, (self.stage, self.activity))) or "working"
-                    self._print(f"{what} … {now - self.begun:.0f} s")
+                    try:
+                        self._print(f"{what} … {now - self.begun:.0f} s")
+                    except BrokenPipeError:
+                        return  # the reader has enough; the next line of the run itself ends it
 
     def _print(self, line: str) -> None:
         self.console.print(Text(line), soft_wrap=True)

@@ -17,7 +17,7 @@ HEAD = """# Performance
 Written by `python benchmarks/performance.py` (`make bench-table`) from `benchmarks/results/performance/`; no figure is
 by hand. One process for each model and number of threads; in it all candidates are called in turns on the same inputs,
 so that whatever disturbs the machine disturbs all of them, and none finds the caches as it left them. *Time* is the
-median of a call, then the quartiles; *× eager* the median of the ratios of each round; *results* the comparison with
+median of a call, then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with
 eager on three steps before anything is timed; *made* the seconds of compiling, capturing, loading and the first call
 (compilers' caches may be warm); *memory* what the process holds more than before, and the replayer's planned pool where
 there is one. The *kernel floor* is what ATen's own kernels take, by themselves and hot, without fusion
@@ -73,7 +73,7 @@ def _summary(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
     for threads in sorted({r["threads"] for r in results}):
         found = {r["model"]: r for r in results if r["threads"] == threads}
         shown = [model for model in models if model in found]
-        yield f"\n## × eager, {threads} thread{'s' if threads > 1 else ''}\n"
+        yield f"\n## Speed-up over eager, {threads} thread{'s' if threads > 1 else ''}\n"
         yield "| | " + " | ".join(shown) + " |"
         yield "|---|" + "---:|" * len(shown)
         for name in CANDIDATES:
@@ -99,7 +99,7 @@ def _details(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
             facts.append(f"kernel floor {_time(result['floor_us'])}")
         yield f"\n## {result['model']}, {result['threads']} thread{'s' if result['threads'] > 1 else ''}\n"
         yield " · ".join(facts) + "\n"
-        yield "| | time | quartiles | × eager | results | made | memory |\n|---|---:|---:|---:|---|---:|---:|"
+        yield "| | time | quartiles | speed-up | results | made | memory |\n|---|---:|---:|---:|---|---:|---:|"
         yield from (_row(name, row) for name, row in result["candidates"].items())
     yield "\n## Reasons\n"
     reasons = {

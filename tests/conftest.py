@@ -92,6 +92,14 @@ def plans_at_first_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "_fastest", first)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def times_that_nobody_measures() -> Iterator[None]:
+    """Plans of tests do not depend on how long kernels take here; who needs a table of times brings one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("npucompose.targets.cpu._cost_table", lambda: None)
+        yield
+
+
 @pytest.fixture
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that this process starts itself need not import torch first: `nursery`."""

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import errno
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from npucompose import errors
-from npucompose.errors import ConfigError, MissingExtra, NpuComposeError, PlanError, RejectedError, SignatureError
+from npucompose.errors import (
+    ConfigError,
+    MissingExtra,
+    NpuComposeError,
+    PlanError,
+    RejectedError,
+    SignatureError,
+    raise_for,
+    users_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +86,26 @@ def test_what_is_wrong_with_a_path_is_a_mistake_of_who_gave_it(error: OSError, w
     assert told is not None
     assert str(told).startswith(words)
     assert told.__cause__ is error
+
+
+def test_the_last_line_of_a_persons_own_code_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import json\n\n\ndef f(x):\n    return json.loads(x)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import mine  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(ValueError, match="Expecting") as found:
+        mine.f("{")
+    assert users_line(found.value) == "mine.py:5 in f, `return json.loads(x)`"
+    (tmp_path / "other.py").write_text("def f(:\n")
+    with pytest.raises(SyntaxError) as wrong:
+        import other  # noqa: F401  # pyright: ignore[reportMissingImports]
+    assert users_line(wrong.value) == "other.py:1, `def f(:`"
+
+
+def test_code_that_no_person_wrote_is_not_named() -> None:
+    with pytest.raises(ConfigError) as ours:
+        raise_for(["wrong"])
+    ours.value.__traceback__ = ours.value.__traceback__ and ours.value.__traceback__.tb_next
+    assert users_line(ours.value) is None
+    assert users_line(ValueError("never raised")) is None

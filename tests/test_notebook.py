@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from npucompose import api
-from npucompose.errors import ConfigError
+from npucompose.errors import CaptureError, ConfigError
 from npucompose.schema.experiment import Shapes
 from npucompose.targets.base import ModeSupport
 
@@ -129,3 +130,18 @@ def test_the_package_brings_its_names_late_and_no_others() -> None:
         assert getattr(npucompose, name) is not None
     with pytest.raises(AttributeError, match="no_such"):
         _ = npucompose.no_such  # type: ignore[attr-defined]
+
+
+def test_a_call_with_gradients_is_not_detached_and_the_sentence_says_what_to_do() -> None:
+    model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    fast = api.compile(model, ["mode=reduce-overhead"])
+    with pytest.raises(
+        CaptureError, match=r"this call computes gradients.*torch\.no_grad\(\).*requires_grad_\(False\)"
+    ):
+        fast.detach(x)
+    with torch.no_grad():
+        assert torch.equal(fast.detach(x)(x), model(x))
+    model.requires_grad_(False)
+    assert torch.equal(fast.detach(x)(x), model(x))
+    with pytest.raises(CaptureError, match="this call computes gradients"):
+        fast.detach(x.requires_grad_())

@@ -102,6 +102,21 @@ class Chromium:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def press(self, key: str) -> None:
+        """A key goes down and up again: `ArrowDown`, `Tab`, `a`."""
+        text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
+        code = {"Tab": 9, "Enter": 13}.get(key, 0)
+        for kind in ("keyDown", "keyUp"):
+            more = text if kind == "keyDown" else {}
+            self._call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
+
+    def point(self, x: float, y: float, *, click: bool = False) -> None:
+        """The pointer moves there, in pixels of the screen, and clicks."""
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
+            self._call(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left" if click else "none", clickCount=1
+            )
+
     def complaints(self) -> list[str]:
         """What the page has put on the console since it was opened: refused loads, exceptions, messages."""
         self.ask("0")  # whatever was on its way is here then

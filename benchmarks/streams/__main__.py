@@ -18,6 +18,13 @@ disagree, refused.
 execution, for a machine with two cores and nothing else to do: `parallel_branches` on one stream and on two, predicted
 against measured time.
 
+predictions, for such a machine, too: predicted against measured gain of forced plans on fifteen models, with one and
+with two intra-op threads; `python -m benchmarks.streams.predictions --models gpt_decode` takes some of them.
+
+halves, for such a machine: a chain of layers whole and in two halves of its batch; two ranks with their sums in halves.
+
+busy, for such a machine: forced plans while a second process takes one core, one and two intra-op threads.
+
 headline: the command that README shows, five times, each in a process and a store of its own.
 
 Each part ends with its goals, met or MISSED; where one is missed the exit status is 1.
@@ -34,15 +41,18 @@ from pathlib import Path
 from attrs import asdict
 from rich.console import Console
 
+from benchmarks.streams.busy import busy
 from benchmarks.streams.collectives import collectives
 from benchmarks.streams.comparison import comparison
 from benchmarks.streams.cores import cores
 from benchmarks.streams.execution import executed, one_thread, predictions
 from benchmarks.streams.goals import Part, say, shown
+from benchmarks.streams.halves import halves
 from benchmarks.streams.headline import headline
 from benchmarks.streams.memory import memory
 from benchmarks.streams.optimal import optimal
 from benchmarks.streams.planning import families, large, large_graph, published, sizes, whole_pass
+from benchmarks.streams.predictions import predicted_gains
 
 WIDTH = 160
 """Letters of a line, in a terminal or a file."""
@@ -53,7 +63,10 @@ PARTS: Mapping[str, Sequence[Callable[[int], Part]]] = {
     "memory": (lambda _: one_thread(memory),),
     "collectives": (lambda _: collectives(),),
     "execution": (lambda _: one_thread(executed), lambda _: one_thread(predictions)),
+    "predictions": (lambda _: predicted_gains(),),
     "headline": (headline,),
+    "halves": (lambda _: halves(),),
+    "busy": (lambda _: busy(),),
 }
 
 

@@ -6,7 +6,8 @@ handle, replays in turn; medians of rounds, and their spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
@@ -31,11 +32,12 @@ PREDICTED = (
 LONG_US, ERROR_GOAL = 1000.0, 0.15
 
 
-def _session(model: str, *wanted: str) -> Session:
+def session(model: str, *wanted: str) -> Session:
+    """The model on the native replayer, with these overrides."""
     return Session(checked([f"model={model}", "mode=reduce-overhead", "target.executor=native", *wanted]))
 
 
-def _in_turn(handles: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+def in_turn(handles: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Microseconds of a call, one figure for each batch; the handles take turns."""
     found: dict[str, list[float]] = {name: [] for name in handles}
     begun = perf_counter()
@@ -59,11 +61,11 @@ def executed() -> Part:
     for size in SIZES:
         shape = ("parallel_branches", f"model.size={size}", f"model.depth={DEPTH}")
         lives = {
-            "one": _session(*shape, "passes=[]"),
-            "two": _session(*shape, "passes=stream_plan", "streams.min_gain=0"),
+            "one": session(*shape, "passes=[]"),
+            "two": session(*shape, "passes=stream_plan", "streams.min_gain=0"),
         }
-        times = _in_turn({name: _handle(live) for name, live in lives.items()})
-        (gated,) = _session(*shape, "passes=stream_plan").compilations
+        times = in_turn({name: handle(live) for name, live in lives.items()})
+        (gated,) = session(*shape, "passes=stream_plan").compilations
         applied = gated.decision is not None and gated.decision.applied
         ratios = [one / two for one, two in zip(times["one"], times["two"], strict=True)]
         low, middle, high = quantiles(ratios, n=4)
@@ -78,10 +80,11 @@ def executed() -> Part:
     return Part(tables=[table], goals=goals)
 
 
-def _handle(live: Session) -> Callable[[], Any]:
-    handle, inputs = live.detached, live.bind(live.inputs(0)).args
-    assert handle is not None, live.why_attached
-    return lambda: handle(*inputs)
+def handle(live: Session) -> Callable[[], Any]:
+    """A call of the recorded graph on the inputs of the model, for where gradients are off."""
+    call, inputs = live.detached, live.bind(live.inputs(0)).args
+    assert call is not None, live.why_attached
+    return lambda: call(*inputs)
 
 
 def predictions() -> Part:
@@ -89,7 +92,7 @@ def predictions() -> Part:
     table = table_of("streams.cost=measured: predicted against measured, µs", *columns)
     goals: list[Goal] = []
     for model, shape in PREDICTED:
-        live = _session(model, *shape, "passes=stream_plan", "streams.cost=measured", "streams.min_gain=0")
+        live = session(model, *shape, "passes=stream_plan", "streams.cost=measured", "streams.min_gain=0")
         live.compiled  # noqa: B018  the first call records
         (compilation,) = live.compilations
         decision = compilation.decision
@@ -107,9 +110,15 @@ def predictions() -> Part:
 
 def one_thread(part: Callable[[], Part]) -> Part:
     """With one intra-op thread, as many as before afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with intra_op_threads(1):
         return part()
+
+
+@contextmanager
+def intra_op_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

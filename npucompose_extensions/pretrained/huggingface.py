@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from attrs import frozen
 
@@ -12,11 +12,12 @@ from npucompose.errors import ConfigError, MissingExtra, did_you_mean
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
 from npucompose.schema.scenario import FORWARD, Scenario, ScenarioName
 from npucompose.table.options import CLASS, foreign_config_problems, option
+from npucompose_extensions.pretrained.folder import CONFIG, Folder
 
 if TYPE_CHECKING:
     from torch import nn
 
-DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT = "LlamaForCausalLM"
 
 
 @frozen(kw_only=True)
@@ -30,14 +31,19 @@ class Transformers(Model):
 
     name: ClassVar[str] = "transformers"
     scenarios: ClassVar[tuple[ScenarioName, ...]] = ("forward", "prefill", "decode", "generate")
-    architecture: str = option(
-        "LlamaForCausalLM", "a class of the package, with its task's head or without", name=CLASS
+    architecture: str | None = option(
+        None,
+        "a class of the package, with its task's head or without; null: the folder's, or LlamaForCausalLM",
+        name=CLASS,
+        optional=True,
     )
     config_class: str | None = option(
         None, "the class of its configuration; null: the one that the architecture names", name=CLASS, optional=True
     )
     config: Mapping[str, Any] = option(factory=dict, doc="keys of the configuration: {n_embd: 64, n_layer: 3}")
-    small: bool = option(True, "what config does not name: small sizes, or false: the class's own")
+    small: bool = option(True, "what config does not name: small sizes, or false: the class's own; with a folder, its")
+    folder: str | None = option(None, "a folder on this disk with a config.json, whose class and sizes are taken")
+    weights: Literal["random", "folder"] = option("random", "drawn from the seed, or the folder's .safetensors")
     dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs")
     outputs: Literal["first", "all"] = option("first", "the first tensor, or every one")
     batch: int = option(1, "texts, images or recordings", ge=1)
@@ -49,6 +55,8 @@ class Transformers(Model):
     def __attrs_post_init__(self) -> None:
         if problem := next(foreign_config_problems(self.config, "config"), None):
             raise ValueError(problem)
+        if self.weights == "folder" and self.folder is None:
+            raise ValueError("'weights' are those of a folder: say which with model.folder")
 
     def check(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch", "tokens")}
@@ -58,6 +66,18 @@ class Transformers(Model):
             )
         if importlib.util.find_spec("transformers") is None:
             raise MissingExtra("model=transformers", "transformers", "transformers")
+        folder = self._folder()
+        if folder is not None and self.weights == "folder" and not folder.weights():
+            raise ConfigError(f"model.weights=folder: there is no .safetensors in {self.folder}; no pickle is read.")
+
+    def source_files(self) -> tuple[str, ...]:
+        folder = self._folder()
+        if folder is None:
+            return ()
+        return tuple(map(str, (folder.path / CONFIG, *(folder.weights() if self.weights == "folder" else ()))))
+
+    def _folder(self) -> Folder | None:
+        return None if self.folder is None else Folder.of(self.folder, "model.folder")
 
     def build(self, seed: int) -> Built:
         self.check()
@@ -98,19 +118,27 @@ class Transformers(Model):
         from npucompose_extensions.pretrained.inputs_and_outputs import offline
         from npucompose_extensions.pretrained.small_configs import arguments
 
-        architecture = self._class("architecture", self.architecture, transformers.PreTrainedModel)
+        folder = self._folder()
+        named = self.architecture or (folder.architecture if folder is not None else None) or DEFAULT
+        architecture = self._class("architecture", named, transformers.PreTrainedModel)
         config_class = self._config_class(architecture)
-        given = arguments(config_class, self._config(config_class), self.small)
+        given = arguments(config_class, self._config(config_class), self.small and folder is None)
+        given = _over(folder.config, given) if folder is not None else given
         try:
             with offline():
                 config = config_class(**given)
                 # A cache that a model makes for itself is no output, and one of growing length is another graph.
                 for part in {id(one): one for one in (config, config.get_text_config())}.values():
                     part.use_cache = False
+                if self.weights == "folder":
+                    return architecture.from_pretrained(
+                        self.folder, config=config, use_safetensors=True, local_files_only=True
+                    )
                 return architecture(config)
         except Exception as error:
-            what = f"{self.architecture}({config_class.__name__}(…))"
-            raise ConfigError(f"model.config: {what} raised {type(error).__name__}: {error}") from error
+            what = f"{named}({config_class.__name__}(…))"
+            where = "model.config" if folder is None else f"model.folder={self.folder}"
+            raise ConfigError(f"{where}: {what} raised {type(error).__name__}: {error}") from error
 
     def _config(self, config_class: Any) -> Mapping[str, Any]:
         """Beside a cache the experts of every token are one batched product: no shape depends on what is routed where,
@@ -130,7 +158,7 @@ class Transformers(Model):
         found = getattr(architecture, "config_class", None)
         if not isinstance(found, type):
             raise ConfigError(
-                f"model.architecture '{self.architecture}' names no configuration class: say which with "
+                f"model.architecture '{architecture.__name__}' names no configuration class: say which with "
                 "model.config_class."
             )
         return found
@@ -150,3 +178,13 @@ class Transformers(Model):
                 "picks its class itself: name the class, as in LlamaForCausalLM and LlamaConfig."
             )
         return found
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, `above` where they say different things; mappings are put together."""
+    made = {**below, **above}
+    for key, value in above.items():
+        inner = below.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            made[key] = _over(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value))
+    return made

@@ -115,7 +115,7 @@ EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
 AS_JSON = _flag("--json", "as JSON")
 DOCTOR = (
     AS_JSON,
-    _flag("--calibrate", "first measure how long kernels take here, with torch's threads (streams.cost=calibrated)"),
+    _flag("--calibrate", "first measure anew how long kernels take here (streams.cost=calibrated)"),
 )
 TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
 OUT = _argument("--out", metavar="FILE", help="write here and not on the screen")
@@ -251,7 +251,7 @@ COMMANDS = {
         arguments=(_argument("overrides", nargs="*", help="the experiment; Hydra reads them"),),
     ),
     "explain": Command(
-        about="why a graph would sink or not; who set which option; runs no stage",
+        about="would GE build the graph static, and why not; who set which option; runs no stage",
         act="npucompose.experiment.explain:act",
         arguments=EXPLAIN,
     ),

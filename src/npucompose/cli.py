@@ -155,9 +155,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     from npucompose.report.doctor import diagnose, show
 
     if arguments.calibrate:
-        from npucompose.replay.executor.calibration import calibrate
+        from npucompose.replay.executor.calibration import calibrate_again
 
-        if calibrate() is None:
+        if not calibrate_again():
             raise ConfigError("the times of kernels are those of the native replayer, and there is none here.")
     diagnosis = diagnose(default_store().root)
     show(diagnosis, as_json=arguments.json)
@@ -226,7 +226,7 @@ def _single(
 
     job = Job.from_composed(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
-        raise ConfigError(f"search={job.checked.experiment.search.name} asks for many points: it needs -m.")
+        raise ConfigError(f"search={job.checked.experiment.search.name} asks for many trials: it needs -m.")
     asked = Asked(program=program, overrides=arguments.overrides)
     return lambda _: inside(lambda: _run_here(job, asked))
 
@@ -291,7 +291,8 @@ def _run_here(job: Any, asked: Asked) -> int:
         _leave_no_folder()
         raise
     if report.error and report.exit_status:
-        print(f"{PREFIX}{report.status}: {report.error}", file=sys.stderr, flush=True)
+        status = "" if report.status == "failed" else f"{report.status}: "  # the error says which stage failed
+        print(f"{PREFIX}{status}{report.error}", file=sys.stderr, flush=True)
     render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
     for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], default_store().root):
         print(PREFIX + problem, file=sys.stderr)

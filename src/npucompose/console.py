@@ -36,6 +36,11 @@ def _kind() -> type[Console]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=visible(segment.text))
 
+        def on_broken_pipe(self) -> None:
+            """rich would end the process with 1; what a reader's leaving means is decided where the command ends."""
+            self.quiet = True
+            raise
+
     return Guarded
 
 

@@ -6,9 +6,11 @@ A name that is built in asks nobody else, so that no installed package is looked
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import re
@@ -16,11 +18,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError, unknown, users_line
+from npucompose.errors import ConfigError, listed, shown_path, unknown, users_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -125,10 +128,24 @@ class UserFunction:
     def module(self) -> str:
         return self.name.partition(":")[0]
 
-    def source_files(self) -> tuple[str, ...]:
-        """The file of the module, found without importing anything."""
+    @property
+    def file(self) -> str | None:
+        """Of the module, found without importing anything."""
         spec = self._spec()
-        return (spec.origin,) if spec is not None and spec.has_location and spec.origin else ()
+        return spec.origin if spec is not None and spec.has_location else None
+
+    def source_files(self) -> tuple[str, ...]:
+        """The file of the module, and those of a person's own modules that it imports; found by reading them.
+
+        Its own are those that lie beside it: below the working directory, or in the same installed package.
+        """
+        if self.file is None:
+            return ()
+        root, top = Path(self.file), self.module.partition(".")[0]
+        for _ in range(self.module.count(".") + 1 + (root.stem == "__init__")):
+            root = root.parent
+        inside = "" if root == Path.cwd() else top
+        return tuple(dict.fromkeys((self.file, *sorted(map(str, _own_files(Path(self.file), root, inside))))))
 
     def load(self) -> Callable[..., Any]:
         """The function; ConfigError when importing raises or the module has no such function."""
@@ -142,6 +159,23 @@ class UserFunction:
         if not callable(function):
             raise ConfigError(f"{self.option} '{self.name}': {module.__file__} has no such function.")
         return function
+
+    def refuses(self, function: Callable[..., Any], *names: str) -> str | None:
+        """Why a call with these arguments cannot bind, in one sentence with the line of the function; None: it can."""
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # built-in functions tell none
+            return None
+        try:
+            signature.bind(*names)
+        except TypeError as error:
+            code = getattr(inspect.unwrap(function), "__code__", None)
+            where = f" @ {shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+            return (
+                f"{self.option} '{self.name}' is called as function({listed(names)}), and takes {signature}: "
+                f"{error}{where}."
+            )
+        return None
 
     def failed(self, what: str, error: BaseException) -> ConfigError:
         """What the user's own code raised, in one sentence with their line."""
@@ -160,6 +194,48 @@ class UserFunction:
             # By its last part: a folder without __init__.py would be sought in its parent, which is not imported.
             spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
         return spec
+
+
+MOST_SOURCES = 1_000
+"""Files of a person's own that are followed."""
+
+
+def _own_files(file: Path, root: Path, inside: str) -> Iterator[Path]:
+    """Every file below `root` that `file` imports, directly or not; only in the package `inside` where one is named."""
+    seen: set[Path] = set()
+    left = [file]
+    while left and len(seen) < MOST_SOURCES:
+        one = left.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        yield one
+        names = [name for name in _imported(one, root) if name.partition(".")[0] == inside or not inside]
+        left += [found for name in names for found in _files_of(name, root)]
+
+
+def _imported(file: Path, root: Path) -> Iterator[str]:
+    """The names of modules that a file might import, absolute: `from . import a` in pkg/b.py is pkg and pkg.a."""
+    try:
+        tree = ast.parse(file.read_bytes()) if file.suffix == ".py" else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # importing it will say why
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)
+
+
+def _files_of(name: str, root: Path) -> Iterator[Path]:
+    """The files that an import of the name runs: of each package on the way, and of the module."""
+    at = root
+    for part in name.split("."):
+        at = at / part
+        yield from (one for one in (at / "__init__.py", at.with_suffix(".py")) if one.is_file())
 
 
 @contextlib.contextmanager

@@ -13,6 +13,11 @@ from torch import distributed as dist
 from torch import multiprocessing
 
 from benchmarks.streams import collectives
+from npucompose import ops
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.plan import Workers
+from tests.collectives.ranks import inputs_of, on_both, two_ranks
+from tests.collectives.test_replayed_collectives import MLP, planned
 
 pytestmark = pytest.mark.slow
 
@@ -47,3 +52,19 @@ def dies(rank: int, folder: str) -> None:
 def test_a_rank_whose_partner_dies_ends_in_an_error_within_the_group_s_time(tmp_path: Path) -> None:
     multiprocessing.spawn(dies, args=(str(tmp_path),), nprocs=2)
     assert float((tmp_path / "seconds").read_text()) < 150
+
+
+def waits_alone(_: int, seconds: float) -> None:
+    """Two ranks in one process; one of them replays, and what it launched stays in flight for ever."""
+    ops.define()
+    with two_ranks(seconds=seconds) as groups:
+        captured = on_both(
+            lambda rank: CapturedGraph.capture(planned(MLP, groups[rank]), inputs_of(rank, 0), workers=Workers(count=2))
+        )
+        with pytest.raises(RuntimeError, match=r"(?i)timed out|timeout"):
+            captured[0].replay(*inputs_of(0, 0))
+    os._exit(0)
+
+
+def test_a_rank_whose_partner_stays_away_says_so_within_the_group_s_time() -> None:
+    multiprocessing.spawn(waits_alone, args=(1.0,), nprocs=1)

@@ -10,6 +10,8 @@ import pytest
 from npucompose.compose import legality
 from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, LegalityCase, judged
 from npucompose.errors import ConfigError
+from npucompose.passes.scopes import StreamPlan
+from npucompose.passes.simplify import Cse
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.table.structure import structure
@@ -327,3 +329,25 @@ def test_frozen_weights_need_freezing_and_every_mistake_is_told() -> None:
     assert "inductor.freezing is off" in problems(lambda: inductor(off))[0]
     assert [one.option for one in inductor(off, strict="off")] == ["inductor.frozen_weights"]
     assert len(problems(lambda: inductor({"freezing": False, "cpp.simdlen": 256}, mode=EX))) == 2
+
+
+# Streams that no pass follows.
+
+
+@pytest.mark.parametrize(
+    ("streams", "passes", "told"),
+    [
+        ({"max_streams": 3}, [], True),
+        ({"name": "mine", "kind": "explicit", "plan": [{"stream": "s1", "match": {"target": "mm"}}]}, [], True),
+        ({"max_streams": 3}, [("stream_plan", StreamPlan())], False),
+        ({"max_streams": 3}, [("cse", Cse())], True),
+        ({"name": "none", "kind": "none", "max_streams": 1}, [], False),
+        ({}, [], False),
+    ],
+)
+def test_a_stream_plan_that_no_pass_follows_is_listed(streams: Any, passes: Any, told: bool) -> None:
+    made = experiment(ACL, streams=streams)
+    asked = LegalityCase(experiment=made, target=TARGETS.get("cpu")(), passes=passes)
+    found = judged((legality._unfollowed_streams,), asked)
+    assert [one.option for one in found] == (["streams"] if told else [])
+    assert all("passes=stream_plan" in one.why for one in found)

@@ -145,6 +145,8 @@ def look_at(words: list[str]) -> None:
             look_at_run(rest)
         case ["python", "-m", "tools.photograph" | "tools.read_option_trees", *_]:
             assert (ROOT / "tools" / f"{words[2].partition('.')[2]}.py").is_file()
+        case ["python", "-m", "pytest", test]:
+            assert test.startswith("test_")
         case ["npucompose", *rest]:
             look_at_command(rest)
         case ["python", script]:
@@ -156,7 +158,9 @@ def look_at(words: list[str]) -> None:
 def look_at_run(words: list[str]) -> None:
     dirs = [value for flag, value in pairwise(words) if flag == "--config-dir"]
     overrides = [word for word in words if "=" in word or word.startswith("~")]
-    if not all(Path(name).is_dir() for name in dirs) or "target=npu" in overrides:
+    saved = [word.partition("=")[2] for word in overrides if word.startswith("model.inputs_file=")]
+    there = all(Path(name).is_dir() for name in dirs) and all(Path(name).is_file() for name in saved)
+    if not there or "target=npu" in overrides:
         return  # what an earlier command writes, and what another machine has, is seen when the page is run
     composer = Composer(config_dirs=dirs)
     if "-m" in words:

@@ -284,7 +284,9 @@ def test_a_recipe_whose_run_fails_here_ends_with_status_3(
     chosen = ["model=python", "model.factory=broken:make", "trust=true", "pipeline=check"]
     assert main(["recipe", "lock", *chosen, "--out", "a.yaml"]) == 0
     assert main(["recipe", "verify", "a.yaml"]) == 2
-    assert "If you trust that code" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "If you trust that code, add --trust to the command line" in told
+    assert "trust=true" not in told
     (tmp_path / "broken.py").write_text(BROKEN.replace("return x + 1", "raise RuntimeError('broken')"))
     assert main(["recipe", "verify", "a.yaml", "--trust"]) == 3
     assert "failed: " in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_a_run_reports_what_it_did(finished: Path) -> None:
     assert report["reused"] is False
     assert report["recompiles"] == []
     graphs = next(finished.glob("outputs/*/*/graphs"))
-    assert {p.name for p in graphs.iterdir()} == {"graph_0.before.txt", "graph_0.after.txt"}
+    assert {p.name for p in graphs.iterdir()} == {"graph_0.before.txt", "graph_0.after.txt", "graph_0.json"}
 
 
 def test_a_finished_run_does_nothing(finished: Path) -> None:

@@ -14,6 +14,7 @@ from npucompose.experiment.stages.ablation import lists
 from npucompose.experiment.stages.capture import CaptureStage, _named, _shared, _summed
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
+from npucompose.results.drawing import GraphDrawing, NodeTable
 from npucompose.results.measured import ALL, MemoryFacts, Numerics, Variant
 from npucompose.results.record import CaptureFacts
 from npucompose.table.structure import facts_of
@@ -314,10 +315,13 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
     before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(
         id=name, before=before, nodes_after=7, partition=None, refused_on_npu=(), passes=[run], text_after="a",
+        after=before, plan=None,
     )  # fmt: skip
 
 
-def test_graphs_are_told_with_their_passes_and_texts() -> None:
+def test_graphs_are_told_with_their_passes_texts_and_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = NodeTable(names=(), operators=(), values=(), sources=(), streams=(), inputs=())
+    monkeypatch.setattr("npucompose.graphs.drawing.drawing", lambda *_: GraphDrawing(before=table))
     target = SimpleNamespace(device_texts=lambda backend: {"more.txt": "m"})
     live: Any = SimpleNamespace(
         compilations=[compilation("g", ("s0",)), compilation("h")], overwrites={},
@@ -336,6 +340,7 @@ def test_graphs_are_told_with_their_passes_and_texts() -> None:
     assert found["texts"] == {
         "g.before.txt": "b", "g.after.txt": "a", "h.before.txt": "b", "h.after.txt": "a", "more.txt": "m",
     }  # fmt: skip
+    assert found["drawings"] == dict.fromkeys(("g", "h"), facts_of(GraphDrawing(before=table)))
 
 
 def test_kernels_that_no_event_orders_fail_the_comparison() -> None:

@@ -9,7 +9,9 @@ from textwrap import dedent
 
 import pytest
 import torch
+import yaml
 
+from npucompose.cli import main
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
@@ -143,6 +145,15 @@ def test_defaults_are_written_out_with_their_line_and_the_label_is_the_factory()
     assert said_by["model.args.depth"] == "default of net.py:15"
     assert said_by["model.args.d"] == "command line"
     assert said_by["model.label"] == "the factory's name"
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_cfg_shows_the_defaults_once_the_command_line_trusts(trust: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=python", "model.factory=net:make", "model.args.d=16", *(["trust=true"] if trust else [])]
+    assert main(["run", "--cfg", "job", "--package", "model", *words]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["args"] == ({"d": 16, "depth": 2} if trust else {"d": 16})
+    assert shown["label"] == ("net.make" if trust else None)
 
 
 def test_the_label_is_what_reports_call_it() -> None:

@@ -122,7 +122,7 @@ def test_a_factory_of_another_form_is_refused(factory: str) -> None:
         ("def make():\n    raise TypeError('no')", "calling it raised TypeError: no"),
         ("def make(x):\n    pass", "cannot be called with no arguments: 'x' has no default and is missing"),
         ("def make():\n    return Scale()", "gave a Scale without inputs, and the configuration says none"),
-        ("def make():\n    return 3", "returned a int; it must return"),
+        ("def make():\n    return 3", "returned an int; it must return"),
         ("def make():\n    return Scale(), torch.ones(3)", "returned a tuple of a Scale and a Tensor"),
         ("def make():\n    return 1, 2, 3", "returned a tuple of 3"),
         ("def make():\n    return Scale(), {'y': 1}", "forward of Scale cannot be called with the inputs y"),

@@ -165,7 +165,7 @@ CASES = (
         checked(executor={"name": "ray", "address": "evil:1"}),
         "executor.address=evil:1 comes from conf/experiment/mine.yaml",
     ),
-    Case(CHECK, "check :: raise ConfigError(*problems)", checked(mode=3), "'mode'", "AttributeError"),
+    Case(CHECK, "_checked :: raise ConfigError(*problems)", checked(mode=3), "'mode'", "AttributeError"),
     Case(CHECK, "dict.fromkeys(problems)", checked(trust=True), "trust=true comes from conf/experiment/mine.yaml"),
     Case(CHECK, "'name' is missing", checked(model={"name": None}), "'name' is missing @ model"),
     Case(CHECK, "mapping of the pass's", checked(passes={"cse": 3}), "options: 3 @ passes.cse"),

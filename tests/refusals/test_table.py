@@ -31,6 +31,9 @@ READS = re.compile(
 )
 NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
+    "npucompose.registry": "which files a module imports, of code that a person has to trust",
+    "npucompose.new": "the package's own texts",
+    "npucompose_extensions.pretrained.folder": "a model's folder: tests/models/test_folder.py",
     "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
     "npucompose.vendor.inductor_source": "the installed torch",
     "npucompose.vendor.versions": "the package's own table",
@@ -42,10 +45,12 @@ NO_STRANGERS = {
     "npucompose.experiment.device_kit": "a text for results.premises, and our own files",
     "npucompose.experiment.job": "a text for schema.premises",
     "npucompose.experiment.verify": "a text for schema.premises",
+    "npucompose.compose.places": "a file that the composer has read, for the numbers of its lines",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
+    "npucompose.replay.executor.tables": "a user's own folder: tests/replay/executor/test_calibration.py",
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.environment": "the kernel's files",
     "npucompose.vendor.devices": "the package's own table",

@@ -339,3 +339,17 @@ def test_a_call_that_would_be_recorded_had_better_come_by() -> None:
     cache([torch.ones(4)])
     with pytest.warns(RuntimeWarning, match="capture_limit=3"):
         assert not cache.would_record(5, [torch.ones(5)])
+
+
+def test_a_signature_that_differs_names_what_differs_and_no_address_of_what_does_not() -> None:
+    from npucompose.replay.memory.inputs import _difference
+
+    captured = ("torch.float32[2]@cpu", *(f"torch.float32[4]@cpu at {n}" for n in range(99)))
+    given = ("torch.float32[3]@cpu", *captured[1:])
+    assert _difference(captured, given) == "input 0 captured for torch.float32[2]@cpu, got torch.float32[3]@cpu"
+    assert _difference(captured[:1], given[:1]) == (
+        "captured for ('torch.float32[2]@cpu',), got ('torch.float32[3]@cpu',)"
+    )
+    moved = tuple(f"{one}, moved" for one in captured)
+    assert _difference(captured, moved).endswith("; and 97 more")
+    assert _difference(captured, captured[:9]) == "captured for 100 inputs, got 9"

@@ -14,6 +14,7 @@ from hostile import HOSTILE, filled
 from report_examples import CUT_RUN, EXAMPLES, FULL, INDUCTOR, REPEATED_RUN, TIMELINES, WRONG
 
 from npucompose.report.html import environment, render, write
+from npucompose.results.drawing import GraphDrawing, NodeTable
 from npucompose.results.record import GraphFacts, Report
 from npucompose.results.streams import Timeline
 from tools.chromium import Chromium
@@ -21,7 +22,8 @@ from tools.chromium import Chromium
 OURS = {
     *("html", "head", "meta", "title", "style", "body", "main", "header", "section", "h1", "h2", "p", "div", "span"),
     *("b", "code", "pre", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"),
-    *("figure", "figcaption", "svg", "g", "rect", "line", "path", "text"),
+    *("figure", "figcaption", "svg", "g", "rect", "line", "path", "text", "nav", "a", "script", "noscript", "canvas"),
+    *("select", "option", "label", "input", "button"),
 }
 """Elements that a report is made of."""
 
@@ -39,7 +41,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.add(tag)
         self.attributes += attrs
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -62,17 +64,26 @@ def read(text: str) -> Reader:
     return reader
 
 
+def hostile_drawing() -> GraphDrawing:
+    """One node, of which every text is hostile."""
+    node = NodeTable(
+        names=(HOSTILE,), operators=(1,), values=(1,), sources=(1,), streams=(1,), inputs=((),), texts=("", HOSTILE)
+    )
+    return GraphDrawing(before=node, after=node)
+
+
 def shown(report: Report) -> str:
     return "\n".join(read(render(report)).text)
 
 
 def test_no_text_of_a_report_becomes_markup() -> None:
-    page = read(render(filled(Report), [(HOSTILE, filled(Timeline))]))
+    page = read(render(filled(Report), [(HOSTILE, filled(Timeline))], {HOSTILE: hostile_drawing()}))
     assert page.elements <= OURS
     assert "".join(page.text).count("window.ran=1") > 50
     for name, value in page.attributes:
         assert not name.startswith("on")
-        assert name not in ("href", "src", "style")
+        assert name not in ("src", "style")
+        assert name != "href" or re.fullmatch(r"#(main|section-\d+)", value or "")
         assert "javascript:" not in (value or "")
 
 
@@ -85,10 +96,14 @@ def test_without_escaping_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_browser_runs_nothing_of_a_hostile_report(chromium: Chromium, tmp_path: Path) -> None:
-    path = write(filled(Report), tmp_path, [(HOSTILE, filled(Timeline))])
+    path = write(filled(Report), tmp_path, [(HOSTILE, filled(Timeline))], {HOSTILE: hostile_drawing()})
     chromium.open(path)
+    chromium.ask("document.getElementById('graph-canvas').focus()")
+    chromium.press("Home")
+    assert HOSTILE in chromium.ask("document.getElementById('graph-node').textContent")
     assert chromium.ask("window.ran") is None
-    assert chromium.ask("document.querySelectorAll('script, img, svg[onload]').length") == 0
+    assert chromium.ask("document.querySelectorAll('img, svg[onload]').length") == 0
+    assert chromium.ask("document.querySelectorAll('script').length") == 2
     assert chromium.complaints() == []
 
 
@@ -169,8 +184,8 @@ def test_predicted_and_measured_share_a_scale() -> None:
 
 def test_events_and_memory_are_in_the_timeline() -> None:
     text = render(FULL, TIMELINES)
-    assert text.count('class="event"') == 1
-    assert "at most 4.0 KiB" in text
+    assert text.count('class="event"') == 2  # in the picture that the page opens with, too
+    assert "at most 4.0 KiB alive" in text
     assert "mm_1 on stream1: 5.0 µs, from 10.0 µs to 15.0 µs" in text
 
 

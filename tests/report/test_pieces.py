@@ -156,12 +156,13 @@ def test_a_page_names_what_may_run_and_look_by_its_content() -> None:
     assert "script-src &#39;none&#39;" in plain
     assert "<script>" not in plain
     assert plain.startswith("<!doctype html>\n<html lang")
-    assert f"<title>t &amp; t</title><style>{style}</style></head><body><main></main></body></html>\n" in plain
+    assert f"<title>t &amp; t</title><style>{style}</style></head><body><a class=" in plain
+    assert plain.endswith('<main id="main"></main></body></html>\n')
     for text, page in ((style, plain), (style + html.source("wide.css"), scripted), (script, scripted)):
         assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in page
     assert "script-src &#39;sha256-" in scripted
     assert scripted.count("sha256-") == 2
-    assert f"<main></main><script>{script}</script></body>" in scripted
+    assert f"</main><script>{script}</script></body>" in scripted
 
 
 def test_a_template_asks_for_nothing_that_is_not_there() -> None:
@@ -309,7 +310,8 @@ def with_mode(name: str, ratio: float, *, spread: float = 0.0, **changes: Any) -
         (
             with_mode("a", 2.0),
             with_mode("b", 1.0),
-            "mode=a is 2.00 × as fast as mode=b: medians 100.0 µs and 100.0 µs, 2.00 × and 1.00 × eager beside each. ",
+            "mode=a is 2.00 × as fast as mode=b: medians 100.0 µs and 100.0 µs, speed-up over eager "
+            "2.00 and 1.00, each against eager in its own process. ",
         ),
         (with_mode("a", 1.0), with_mode("b", 3.0), "mode=b is 3.00 × as fast as mode=a: "),
         (with_mode("a", 2.0), with_mode("a", 1.0), "the first run is 2.00 × as fast as the second run: "),

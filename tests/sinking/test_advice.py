@@ -1,4 +1,4 @@
-"""What would have avoided a recompilation: a sentence for each guard that torch names, against what was asked for."""
+"""Which option or change avoids a recompilation: a sentence for each guard that torch names."""
 
 from __future__ import annotations
 

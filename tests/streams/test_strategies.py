@@ -15,6 +15,7 @@ from npucompose.streams import assignment, dag
 from npucompose.streams.assignment import MORE_EVENTS, candidates, plans
 from npucompose.streams.events import merged_events
 from npucompose.streams.simulate import Work
+from npucompose.streams.strategies.clusters import by_critical_path
 from npucompose.streams.strategies.dispatch import Policy, backward_and_forward, dispatch
 from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
 from npucompose.streams.strategies.relocation import relocated
@@ -156,6 +157,64 @@ def test_relocation_puts_a_kernel_where_it_is_better_and_never_makes_a_plan_wors
     inst = instance(then, work, 2, MODEL)
     start = inst.timed(Assignment(streams=[0] * len(then), ranked=range(len(then))))
     assert relocated(inst, [start], 0).events == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), share=st.sampled_from([0.5, 0.9, 1.0, 1.1]))
+def test_a_plan_that_takes_too_long_is_left_out_and_no_other(seed: int, streams: int, share: float) -> None:
+    then, work = drawn(seed, 14)
+    inst = instance(then, work, streams, MODEL)
+    on = [(seed >> i) % streams for i in range(len(then))]
+    plan = inst.timed(Assignment(streams=on, ranked=range(len(then))))
+    most = share * plan.makespan
+    found = inst.realised_within(Assignment(streams=plan.streams, ranked=range(len(then))), most)
+    if plan.makespan > most:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.order, found.events, found.simulation) == (plan.order, plan.events, plan.simulation)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), streams=st.integers(2, 4))
+def test_relocation_reaches_the_plan_that_it_reaches_with_every_simulation_to_its_end(seed: int, streams: int) -> None:
+    then, work = drawn(seed, 12)
+    inst = instance(then, work, streams, MODEL)
+    start = inst.timed(Assignment(streams=[0] * len(then), ranked=range(len(then))))
+    found = relocated(inst, [start], 20)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Instance, "realised_within", lambda self, tidied, most: self.realised(tidied))
+        slow = relocated(inst, [start], 20)
+    assert (found.streams, found.order, found.events) == (slow.streams, slow.order, slow.events)
+
+
+def test_each_critical_path_stays_on_a_stream() -> None:
+    """The heaviest path first, then the heaviest of what is left, each where the least work is."""
+    work = [Work(us=float(us)) for us in (5, 2, 3, 4, 1)]
+    inst = instance([[2], [2, 3], [4], [4], []], work)
+    assert by_critical_path(inst) == [0, 1, 0, 1, 0]
+    assert by_critical_path(instance([[2], [2], []], [Work(us=5.0), Work(us=3.0), Work(us=4.0)])) == [0, 1, 0]
+
+
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4))
+def test_every_kernel_is_on_one_of_the_streams_of_critical_paths(seed: int, streams: int) -> None:
+    then, work = drawn(seed, 14)
+    found = by_critical_path(instance(then, work, streams))
+    assert len(found) == len(then)
+    assert set(found) <= set(range(streams))
+
+
+def test_more_streams_make_no_plan_much_slower() -> None:
+    """A decoder's plan on four streams took 3 % longer than the one on two."""
+    graph = named.graph("decoder")
+    two, four = (best(instance(graph.then, graph.work, streams, MODEL)).makespan for streams in (2, 4))
+    assert four <= 1.002 * two
+
+
+def test_a_search_that_could_look_at_next_to_nothing_is_not_begun() -> None:
+    inst = instance([[] for _ in range(700)], [Work(us=1.0)] * 700)
+    start = inst.timed(Assignment(streams=[0] * 700, ranked=range(700)))
+    assert relocated(inst, [start], 1000) is start
 
 
 def test_the_effort_bounds_what_is_tried_and_one_strategy_is_always_tried(monkeypatch: pytest.MonkeyPatch) -> None:

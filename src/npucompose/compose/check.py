@@ -14,6 +14,7 @@ import attrs
 from attrs import evolve, frozen
 
 from npucompose.compose.legality import LegalityCase, effective_options, judged
+from npucompose.compose.places import located
 from npucompose.compose.scenario import scenario_problems, unread_sizes
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
@@ -100,7 +101,13 @@ def _readable(tree: dict[str, Any], problems: Sequence[str]) -> Experiment | Non
 
 
 def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:
-    """Everything that can be known to be wrong before anything runs, in one ConfigError."""
+    """Everything that can be known to be wrong before anything runs, in one ConfigError; each value that a file says
+    with the file and its line."""
+    with located(composed.provenance, composed.files):
+        return _checked(composed, with_model=with_model, sections=sections)
+
+
+def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | None) -> Checked:
     sections = sections or SectionCache()
     _gather(list(composed.problems), sections.torch_npu)  # before the options are read: they are those of its tree
     problems = list(composed.problems)

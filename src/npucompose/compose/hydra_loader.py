@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from npucompose.compose.overrides import parsed_overrides, translate_hydra_error
 from npucompose.compose.references import escaped, resolved
 from npucompose.compose.untrusted_config import read_foreign
 from npucompose.errors import ConfigError
+from npucompose.models import MODELS
+from npucompose.table.structure import facts_of, structure
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -89,12 +92,25 @@ def _finish(config: Any, values: Sequence[Override], *, follow: bool) -> None:
     be what is referred to: there the references stay, as text."""
     base = completed(plain(config, but="hydra"))
     tree = with_overrides(base, values, Keys.of(base))
-    tree = escaped(resolved(tree) if follow else tree)
+    if follow:
+        tree = _settled(resolved(tree), trusted=any(o.key_or_group == "trust" and o.value() is True for o in values))
+    tree = escaped(tree)
     with flag_override(config, ["struct", "readonly"], [False, False]):
         for key in [key for key in config if key != "hydra" and key not in tree]:
             del config[key]
         for key, value in tree.items():
             config[key] = value
+
+
+def _settled(tree: dict[str, Any], *, trusted: bool) -> dict[str, Any]:
+    """With what the model's own code says of its options, where the command line trusts it; mistakes are told later."""
+    options = dict(tree["model"]) if trusted and isinstance(tree.get("model"), dict) else {}
+    with suppress(ConfigError):
+        model = structure(MODELS.get(str(options.pop("name", ""))), options, "model")
+        if model.needs_trust:
+            model.check()
+            return {**tree, "model": {"name": model.name, **facts_of(model.settled()[0])}}
+    return tree
 
 
 def _record(config: Any, overrides: Sequence[Override]) -> None:

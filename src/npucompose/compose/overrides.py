@@ -38,10 +38,18 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
         try:
             parsed.append(_parsed(text))
         except (HydraException, ValueError, RecursionError) as error:  # the second: a number of too many digits
-            reason = str(error).splitlines()[0].rstrip(".") + "."
-            problems.append(f"'{short(text)}' is not an override: {reason} Write key=value, group=choice, or ~key.")
+            reason = _grammar(str(error).splitlines()[0].rstrip("."), text)
+            problems.append(f"'{short(text)}' is not an override: {reason}. Write key=value, group=choice, or ~key.")
     raise_for(problems)
     return parsed
+
+
+def _grammar(said: str, text: str) -> str:
+    """What the parser of overrides misses, without the names of its grammar."""
+    if "missing EQUAL" in said:
+        return "it has no '='"
+    unclosed = [mark for mark, end in ("[]", "{}", "()") if text.count(mark) != text.count(end)]
+    return f"'{unclosed[0]}' is not closed" if unclosed else said
 
 
 @lru_cache(maxsize=4096)
@@ -155,14 +163,19 @@ def translate_hydra_errors(problems: Sequence[str] = ()) -> Iterator[None]:
         raise ConfigError(*problems, words(error)) from error
 
 
+def missing_choice(error: Any, where: str) -> str:
+    """What Hydra's MissingConfigException says: a choice that a defaults list names, or the file of the whole."""
+    missing, choices = str(error.missing_cfg_file).removesuffix(".yaml"), error.options
+    group, _, name = missing.rpartition("/")
+    if not group:
+        return f"--config-name {missing}: there is no such file in conf/, nor in --config-dir."
+    return unknown(SINGULAR.get(group, group), name, list(choices or ()), where=where)
+
+
 def words(error: BaseException) -> str:
     """What Hydra says, in one sentence without its search path; the useful one is often only in `__cause__`."""
-    missing, choices = getattr(error, "missing_cfg_file", None), getattr(error, "options", None)
-    if isinstance(missing, str) and "/" in missing and choices:
-        group, _, name = missing.rpartition("/")
-        return unknown(SINGULAR.get(group, group), name, list(choices), where="a defaults list")
-    if isinstance(missing, str):
-        return f"--config-name {missing.removesuffix('.yaml')}: there is no such file in conf/, nor in --config-dir."
+    if getattr(error, "missing_cfg_file", None):
+        return missing_choice(error, "a defaults list")
     if deleted := re.match(r"Could not delete '(\w+)'. No match in the defaults list", str(error)):
         return f"'~{deleted[1]}': no file of {deleted[1]} is chosen here, so there is nothing to leave out."
     texts = [str(e).strip() for e in (error.__cause__, error) if e is not None and str(e).strip()]

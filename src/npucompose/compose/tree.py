@@ -21,12 +21,14 @@ from npucompose.compose.overrides import (
     LONGEST_KEY,
     group_problems,
     hydra_problem,
+    missing_choice,
     named_twice,
     parsed_overrides,
     short,
     translate_hydra_errors,
     value_problem,
 )
+from npucompose.compose.places import line_that_names
 from npucompose.compose.references import parsed as parsed_references
 from npucompose.compose.references import resolved
 from npucompose.errors import ConfigError
@@ -54,6 +56,8 @@ class Composed:
     provenance: Mapping[str, str]
     overrides: tuple[str, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    files: Mapping[str, str] = field(factory=dict[str, str])
+    """{a file as `provenance` names it: where it lies}."""
     trust_with: str = "trust=true"
     """How trust is said on the command line that this came from."""
 
@@ -132,6 +136,7 @@ class Composer:
             provenance=provenance,
             overrides=tuple(overrides),
             problems=(*problems, *combination.problems),
+            files=combination.files,
         )
 
     @property
@@ -159,10 +164,30 @@ class Composer:
         return []
 
     def _combination(self, chosen: Sequence[Override], extensions: tuple[str, ...]) -> _Combination:
+        from hydra.errors import MissingConfigException
+
         texts = (*(str(o.input_line) for o in chosen), *extensions)
         if texts not in self._combinations:
-            self._combinations[texts] = _Combination.of(self.loader, self.config_name, chosen, extensions)
+            try:
+                self._combinations[texts] = _Combination.of(self.loader, self.config_name, chosen, extensions)
+            except MissingConfigException as error:
+                raise ConfigError(missing_choice(error, self._naming(error.missing_cfg_file or ""))) from error
         return self._combinations[texts]
+
+    def _naming(self, missing: str) -> str:
+        """The file and line of the defaults list that asks for `mode/eagre`, which is not there."""
+        group, _, name = missing.removesuffix(".yaml").rpartition("/")
+        known: Mapping[str, Any] = getattr(self.loader.repository, "read", {})
+        for path, result in known.items():
+            if result is None:
+                continue
+            entries = result.defaults_list or ()
+            named = [
+                str(getattr(one, "value", "")) for one in entries if str(getattr(one, "group", "")).strip("/") == group
+            ]
+            if name in named and result.path.startswith(ON_DISK):
+                return line_that_names(f"{result.path.removeprefix(ON_DISK)}/{path}.yaml", group, name)
+        return "a defaults list"
 
     def _try_hydra(self, parsed: Sequence[Override], chosen: Sequence[Override]) -> None:
         """Hydra's own values are Hydra's to check: here, because later it would end with a traceback."""
@@ -188,6 +213,7 @@ class _Combination:
     refers: bool
     """Something refers to something else."""
     problems: tuple[str, ...]
+    files: Mapping[str, str]
 
     @staticmethod
     def of(
@@ -218,6 +244,7 @@ class _Combination:
             provenance=_provenance(tree, origins),
             refers=any("$" in str(value) for value in flat(tree).values()),
             problems=tuple(problems),
+            files=_files(repository, defaults),
         )
 
     def with_values(self, values: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -288,6 +315,19 @@ def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str
             if not path.startswith(("defaults", "hydra")):
                 origins[package + path] = f"{named}{brought}{said}"
     return origins
+
+
+ON_DISK = "file://"
+
+
+def _files(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, str]:
+    """Where each file of the defaults list lies."""
+    found = {}
+    for d in defaults:
+        result = repository.load_config(d.config_path)
+        if result is not None and result.path.startswith(ON_DISK):
+            found[f"conf/{d.config_path}.yaml"] = f"{result.path.removeprefix(ON_DISK)}/{d.config_path}.yaml"
+    return found
 
 
 def _of_a_list(d: ResultDefault) -> str:

@@ -5,6 +5,7 @@ A finished experiment is recognised by its keys alone, in the parent, and runs n
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from npucompose.machine import thread_settings
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.json import trace_text
+from npucompose.results.drawing import GraphDrawing
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
 from npucompose.table.structure import facts_of, of_facts
@@ -134,12 +136,12 @@ class ActiveRun:
         job = self.job
         report = assembled(job.checked, job.ingredients, job.order, finished, self.store, outcome)
         _write_graphs(self.run_dir, finished)
-        timelines = _timelines(finished)
+        timelines, drawings = _timelines(finished), _drawings(finished)
         if timelines:
             write_atomically(self.run_dir / "trace.json", trace_text(timelines))
         _bring_files(self.run_dir, finished, self.store)
         report_json.write(report, self.run_dir)
-        report_html.write(report, self.run_dir, timelines)
+        report_html.write(report, self.run_dir, timelines, drawings)
         if report.exit_status in LOCKED:
             Locked.from_report(job.ingredients, report).write(self.run_dir)
         return report
@@ -182,11 +184,18 @@ def _passed(finished: Finished) -> bool:
 
 
 def _write_graphs(run_dir: Path, finished: Sequence[Finished]) -> None:
+    folder = run_dir / "graphs"
     for f in finished:
-        for name, text in f.facts.get("texts", {}).items():
-            folder = run_dir / "graphs"
+        drawn = {f"{name}.json": json.dumps(facts) for name, facts in f.facts.get("drawings", {}).items()}
+        for name, text in {**f.facts.get("texts", {}), **drawn}.items():
             folder.mkdir(exist_ok=True)
             write_atomically(folder / name, text)
+
+
+def _drawings(finished: Sequence[Finished]) -> dict[str, GraphDrawing]:
+    """{graph: what is drawn of it}, by the last stage that says so: it knows of all graphs before."""
+    found = next((f.facts["drawings"] for f in reversed(finished) if "drawings" in f.facts), {})
+    return {name: of_facts(GraphDrawing, facts, where=f"drawings.{name}") for name, facts in found.items()}
 
 
 def vendor_files(facts: Mapping[str, Any]) -> Sequence[str]:
@@ -202,8 +211,9 @@ def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> N
 
 
 def _timelines(finished: Sequence[Finished]) -> list[tuple[str, Timeline]]:
-    """(name of a graph, when each kernel ran) of every stage that has such: predicted, then measured."""
-    lines = [one for f in finished for one in f.facts.get("timelines", {}).items()]
+    """(name of a graph, when each kernel ran) of every stage that has such: predicted, measured, on one stream."""
+    names = ("timelines", "one_stream_timelines")
+    lines = [one for f in finished for name in names for one in f.facts.get(name, {}).items()]
     found = [(name, of_facts(Timeline, line, where=f"timelines.{name}")) for name, line in lines]
     return sorted(found, key=lambda one: one[0])
 

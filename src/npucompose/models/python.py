@@ -72,7 +72,7 @@ class Python(Model):
         return evolve(self, args={**self.args, **left}, label=self.title), said_by
 
     def source_files(self) -> tuple[str, ...]:
-        """The file of the factory's module, found without importing anything, and that of the inputs."""
+        """The files of the factory's module and of what it imports of one's own, and that of the inputs."""
         return (*self._function.source_files(), *((self.inputs_file,) if self.inputs_file is not None else ()))
 
     def build(self, seed: int) -> Built:
@@ -87,7 +87,7 @@ class Python(Model):
 
     def _declared(self) -> Declared | None:
         """What the file says of the factory; None where only the function itself can say it."""
-        (file, *_) = self._function.source_files() or ("",)
+        file = self._function.file or ""
         return factories.read(file, self.factory.partition(":")[2]) if file.endswith(".py") else None
 
     def _check_arguments(self, declared: Declared) -> None:

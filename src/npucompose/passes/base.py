@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import field, frozen
 
+from npucompose.errors import ConfigError
 from npucompose.registry import UserFunction
 from npucompose.results.graphs import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.capabilities import Capabilities
@@ -208,7 +209,10 @@ class PythonPass(Pass):
     def run(self, request: Request) -> int:
         """How many nodes are new, gone or changed."""
         before = _snapshot(request.graph_module.graph)
-        self._function.load()(request.graph_module, list(request.example_inputs), request.config)
+        function = self._function.load()
+        if problem := self._function.refuses(function, "graph_module", "example_inputs", "config"):
+            raise ConfigError(problem)
+        function(request.graph_module, list(request.example_inputs), request.config)
         after = _snapshot(request.graph_module.graph)
         return sum(before.get(node) != after.get(node) for node in {**before, **after})
 

@@ -134,7 +134,7 @@ class PassPipeline:
             where = users_line(error)
             raise PassError(
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {what}"
-                f"{f' at {where}' if where else ''}: {type(error).__name__}: {error}"
+                f"{f' at {where}' if where else ''}: {type(error).__name__}: {_first_line(error)}"
             ) from error
         outcome = found if isinstance(found, Outcome) else Outcome(matches=found, exact=a_pass.exact)
         return PassRecord(
@@ -186,3 +186,8 @@ def _proven(
             f"{proof.broken} (check=per_pass)."
         )
     return proof.max_abs_err
+
+
+def _first_line(error: Exception) -> str:
+    """torch puts the whole graph behind it."""
+    return str(error).partition("\n")[0]

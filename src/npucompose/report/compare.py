@@ -29,7 +29,7 @@ FRONT = "front"
 HEADS: Mapping[str, str] = {
     "p50_us": "p50",
     "p99_us": "p99",
-    "speedup": "× eager",
+    "speedup": "speed-up over eager",
     "compile_s": "compile",
     "pool_bytes": "pool",
     "peak_rss_bytes": "peak",

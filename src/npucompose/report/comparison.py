@@ -202,8 +202,8 @@ def verdict(one: Report, other: Report) -> str | None:
     elif fast.low <= slow.high:
         says = f"{fast.name} and {slow.name} cannot be told apart ({ratio:.2f} ×, and the quartiles overlap)"
     return (
-        f"{says}: medians {_median(fast.report)} and {_median(slow.report)}, {fast.middle:.2f} × and "
-        f"{slow.middle:.2f} × eager beside each. "
+        f"{says}: medians {_median(fast.report)} and {_median(slow.report)}, speed-up over eager "
+        f"{fast.middle:.2f} and {slow.middle:.2f}, each against eager in its own process. "
         f"{fast.name} {_agrees(fast.report.numerics)}, {slow.name} {_agrees(slow.report.numerics)}."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from npucompose.report.pictures import AXIS, LABEL, WIDTH, Axis, Box, Drawing, axis_marks
+from npucompose.report.pictures import AXIS, LABEL, WIDTH, Axis, Box, Drawing, time_axis
 from npucompose.report.words import as_time
 from npucompose.results.generation import GenerateFacts, GenerationPoint, GenerationTime
 from npucompose.schema.sizes import as_bytes
@@ -98,4 +98,4 @@ def _bars(name: str, facts: GenerateFacts, of: Callable[[GenerationTime], float 
             y += BAR
         y += GAP
     legend = [(f"c{number % 6}", NAMES[way]) for number, way in enumerate(ways)]
-    return {"name": name, "names": names, "boxes": boxes, "legend": legend, "axis": axis_marks(scale, y + AXIS)}
+    return {"name": name, "names": names, "boxes": boxes, "legend": legend, "axis": time_axis(scale, y + AXIS)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from typing import Any
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
 from npucompose.report.generation import HEAD, generation_bars, generation_cells, generation_memory
+from npucompose.report.graph_view import graph_view
+from npucompose.report.json import PAGE
+from npucompose.report.overview import overview
+from npucompose.report.verdict import verdict
 from npucompose.report.words import (
     TITLES,
     as_count,
@@ -39,6 +44,7 @@ from npucompose.report.words import (
     why_untimed,
     written,
 )
+from npucompose.results.drawing import GraphDrawing
 from npucompose.results.effective import COMMAND_LINE, origin
 from npucompose.results.graphs import rules_together
 from npucompose.results.record import Figures, Report
@@ -46,10 +52,12 @@ from npucompose.results.streams import Timelines
 from npucompose.schema.sizes import as_bytes
 from npucompose.table.structure import facts_of, flat
 
-FILE_NAME = "report.html"
 CUT = 200
 """Characters of a value in a table; report.json has all of them."""
 FOLDER = Path(__file__).with_name("templates")
+Drawings = Mapping[str, GraphDrawing]
+"""{graph: what is drawn of it}."""
+NO_DRAWINGS: Drawings = {}
 
 
 @cache
@@ -85,7 +93,11 @@ def page(template: str, title: str, *, style: str, script: str = "", **values: o
     from markupsafe import Markup
 
     sources = [Markup("".join(map(source, names.split()))) for names in (style, script)]
-    return environment().get_template(template).render(title=title, style=sources[0], script=sources[1], **values)
+    return (
+        environment()
+        .get_template(template)
+        .render(title=title, style=sources[0], script=sources[1], contents=[], **values)
+    )
 
 
 def source(name: str) -> str:
@@ -107,21 +119,24 @@ def value_words_cut(value: Any) -> str:
     return text if len(text) <= CUT else f"{text[:CUT]}…"
 
 
-def write(report: Report, folder: Path, timelines: Timelines = ()) -> Path:
+def write(report: Report, folder: Path, timelines: Timelines = (), drawings: Drawings = NO_DRAWINGS) -> Path:
     """Put report.html in the folder, whole or not at all, and return its path."""
-    path = folder / FILE_NAME
-    write_atomically(path, render(report, timelines))
+    path = folder / PAGE
+    write_atomically(path, render(report, timelines, drawings))
     return path
 
 
-def render(report: Report, timelines: Timelines = ()) -> str:
-    """The whole document; `timelines` are those of trace.json."""
+def render(report: Report, timelines: Timelines = (), drawings: Drawings = NO_DRAWINGS) -> str:
+    """The whole document; `timelines` are those of trace.json, `drawings` those of graphs/."""
+    view = graph_view(drawings)
     figures = Figures.from_report(report)
     return page(
         "run.html",
         " · ".join(str(v) for v in (figures.model, figures.target, figures.mode, figures.shapes) if v) or "a run",
-        style="page.css",
+        style="page.css graph.css" if view is not None else "page.css",
+        script="graph.js" if view is not None else "",
         report=report,
+        graph_view=view,
         status_words=status_words(report),
         log_words=log_words(report),
         figures=figures,
@@ -134,6 +149,9 @@ def render(report: Report, timelines: Timelines = ()) -> str:
         stream_words=stream_words,
         timelines=list(pictures.timeline_drawings(timelines)),
         lanes=pictures.lanes,
+        overview=overview(report, timelines),
+        sentences=verdict(report),
+        memory_drawings=list(pictures.memory_drawings(timelines)),
         **_measured(report),
         **_tables(report),
     )

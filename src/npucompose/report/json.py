@@ -107,7 +107,8 @@ def _counters(process: int, line: Timeline) -> Iterator[Entry]:
             yield {"ph": "C", "name": name, "pid": process, "ts": time, "args": {name: value}}
 
 
-FILES = ("report.html", "report.json", "trace.json", "recipe.lock.yaml")
+PAGE = "report.html"
+FILES = (PAGE, "report.json", "trace.json", "recipe.lock.yaml")
 """Of a run directory, where they are there."""
 
 

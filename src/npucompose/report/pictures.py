@@ -30,7 +30,8 @@ FEW = 30
 """Samples that are drawn one by one."""
 MOST_NODES = 4000
 """Nodes drawn; a picture of more would be a grey band and a slow page."""
-CURVE = 44
+CURVE, TOP = 120, 12
+"""The height of a curve over time, and what is free above its highest point."""
 BYTES_ALIVE = "bytes alive"
 MOST_EVENTS = 400
 """Arrows drawn; more would hide what they connect."""
@@ -73,7 +74,7 @@ class Axis:
         return LABEL + self.place(value) * (WIDTH - LABEL)
 
 
-def axis_marks(scale: Axis, height: float) -> Drawing:
+def time_axis(scale: Axis, height: float) -> Drawing:
     """Five marks of time at the bottom of a picture: (words, x, where the words are held)."""
     anchors = ("start", "middle", "middle", "middle", "end")
     marks = [
@@ -93,7 +94,7 @@ def distributions(samples: Mapping[str, Sequence[float]]) -> Drawing:
     high = max(_percentile(times, 99) for times in samples.values())
     scale = Axis.between(low, high if high > low else low + 1.0)
     rows = [_row(n, name, times, scale) for n, (name, times) in enumerate(samples.items())]
-    return {"rows": rows, "axis": axis_marks(scale, ROW * len(rows) + AXIS)}
+    return {"rows": rows, "axis": time_axis(scale, ROW * len(rows) + AXIS)}
 
 
 def _row(row: int, name: str, times: Sequence[float], scale: Axis) -> Drawing:
@@ -160,7 +161,7 @@ def _percentile(times: Sequence[float], percent: float) -> float:
 
 
 def timeline_drawings(timelines: Timelines) -> Iterator[Drawing]:
-    """One for each timeline: a lane for each stream, a box for each kernel, as wide as it takes; below, bytes alive.
+    """One for each timeline: a lane for each stream, a box for each kernel, as wide as it takes.
 
     Those of one graph, predicted and measured, share one scale of time.
     """
@@ -180,15 +181,13 @@ def _timeline(name: str, line: Timeline, scale: Axis) -> Drawing:
     words += [as_count(len(line.events), "event")] if line.events else []
     words += [f"{len(events)} drawn"] if len(events) < len(line.events) else []
     bottom = LANE * len(streams)
-    curve = _curve(line.counters.get(BYTES_ALIVE, ()), scale, bottom)
     return {
         "name": f"timeline of {name}",
         "words": " · ".join(words),
         "names": _names(streams),
         "boxes": _kernels(line, streams, scale),
         "arrows": _arrows(line, events, streams, scale),
-        "curve": curve,
-        "axis": axis_marks(scale, bottom + (CURVE if curve is not None else 0) + AXIS),
+        "axis": time_axis(scale, bottom + AXIS),
     }
 
 
@@ -212,19 +211,33 @@ def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence
         yield scale.x(line.end_us[one]), middle(one), scale.x(line.start_us[other]), middle(other)
 
 
-def _curve(steps: Sequence[tuple[float, float]], scale: Axis, top: float) -> Drawing | None:
-    most = max((value for _, value in steps), default=0.0)
-    if most <= 0:
-        return None
-    height = base = top + CURVE - 6
-    path = [f"M{LABEL} {base}"]
+def memory_drawings(timelines: Timelines) -> Iterator[Drawing]:
+    """Bytes of intermediate results alive over time, one for each timeline that has them."""
+    for name, line in timelines:
+        steps = line.counters.get(BYTES_ALIVE, ())
+        most, end = max((value for _, value in steps), default=0.0), max(line.end_us, default=0.0)
+        if most <= 0 or end <= 0:
+            continue
+        scale = Axis(low=0.0, high=end)
+        yield {
+            "name": f"memory of {name} over time",
+            "words": f"{name}, {line.source}: at most {as_bytes(int(most))} alive",
+            "path": " ".join(_curve(steps, most, scale)),
+            "marks": [(as_bytes(int(most * part)), CURVE - part * (CURVE - TOP)) for part in (1.0, 0.5)],
+            "base": CURVE,
+            "axis": time_axis(scale, CURVE + AXIS),
+        }
+
+
+def _curve(steps: Sequence[tuple[float, float]], most: float, scale: Axis) -> Iterator[str]:
+    height: float = CURVE
+    yield f"M{LABEL} {CURVE}"
     for us, value in steps:
         x = scale.x(min(us, scale.high))
-        path.append(f"L{x:.1f} {height:.1f}")
-        height = base - value / most * (CURVE - 14)
-        path.append(f"L{x:.1f} {height:.1f}")
-    path.append(f"L{WIDTH} {height:.1f} L{WIDTH} {base}Z")
-    return {"name": BYTES_ALIVE, "base": base, "words": f"at most {as_bytes(int(most))}", "path": " ".join(path)}
+        yield f"L{x:.1f} {height:.1f}"
+        height = CURVE - value / most * (CURVE - TOP)
+        yield f"L{x:.1f} {height:.1f}"
+    yield f"L{WIDTH} {height:.1f} L{WIDTH} {CURVE}Z"
 
 
 @frozen(kw_only=True)

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report import words
-from npucompose.report.html import FILE_NAME
+from npucompose.report.json import PAGE
 from npucompose.report.terminal import rows
 from npucompose.report.words import builds_ge_graphs, choice
 from npucompose.results.graphs import npu_words
@@ -71,7 +71,7 @@ def _words(report: Report, asked: Asked) -> dict[str, object]:
         "streams_line": "" if report.streams is None or words.is_wrong(report) else stream_line(report.streams),
         "ge_graphs": builds_ge_graphs(report),
         "attention": list(attention(report)),
-        "page": asked.folder / FILE_NAME,
+        "page": asked.folder / PAGE,
         "log": asked.folder / "run.log",
         "next_command": next_command(report, asked),
     }

@@ -142,7 +142,7 @@ class Recompile:
     call: str | None = None
     """In which call it happened."""
     avoid: str | None = None
-    """The YAML or the change that would have avoided it, or that there is none."""
+    """The YAML or the change that avoids it, or that there is none."""
 
 
 @frozen(kw_only=True)

@@ -41,7 +41,7 @@ class StreamAssignment:
 class Timeline:
     """When each kernel ran: as predicted by a simulation, or as measured. Times in microseconds, parallel tuples."""
 
-    source: Literal["predicted", "measured"]
+    source: Literal["predicted", "measured", "measured on one stream"]
     nodes: tuple[str, ...]
     streams: tuple[str, ...]
     start_us: tuple[float, ...]
@@ -63,6 +63,7 @@ class StreamTimes:
     timeline: Timeline
     plan_us: float
     serial_us: float
+    one_stream: Timeline | None = None
 
 
 def gain_interval(predictions: Sequence[Prediction]) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.schema.cost_table import MakeCostTable
-from npucompose.vendor.devices import ATLAS_A2, DeviceModel
+from npucompose.vendor.devices import ATLAS_A2, STREAMS, DeviceModel
 
 
 @frozen(kw_only=True)
@@ -53,7 +53,7 @@ class Capabilities:
     `air.record` and `air.wait`, so that its own come out as nothing and two streams run unordered."""
     explicit_events: bool = True
     """The mode syncs streams only where the graph says record/wait (aclgraph); GE syncs data edges by itself."""
-    max_streams: int = 64
+    max_streams: int = STREAMS
     max_events: int | None = None
     """A device that runs out of events ends the process; None where they cost nothing but memory."""
     frees_early: bool = False

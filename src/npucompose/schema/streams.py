@@ -129,7 +129,7 @@ class Streams:
         "N, from 1 to 64, and max_streams both bound the streams",
     )
     cost: Cost = option(
-        "roofline",
+        "calibrated",
         "how long a kernel takes: unknown; estimated from shapes; by a table that is measured once on this machine "
         "(target=cpu in the modes that capture; elsewhere from shapes); or measured on this very graph (target=cpu)",
     )

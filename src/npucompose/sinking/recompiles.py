@@ -1,4 +1,4 @@
-"""Why Dynamo compiled again, about which argument, and what would have avoided it. Counts nothing itself.
+"""Why Dynamo compiled again, about which argument, and which option or change avoids it. Counts nothing itself.
 
 Dynamo's words for a guard that failed are those of `torch._dynamo.utils.get_compilation_metrics()` and of
 `TORCH_LOGS=recompiles`; older versions write the source expression `L['x']` where newer ones write `x`. The advice
@@ -196,7 +196,7 @@ def recorded_recompilations() -> Iterator[Callable[[], list[Recompilation]]]:
         module.get_and_maybe_log_recompilation_reasons = original
 
 
-# What would have avoided it.
+# Which option or change avoids it.
 
 
 def _size(guard: Guard, asked: AdviceContext) -> str:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
+import attrs
+
 from npucompose.schema.streams import DEFAULT_GE_POLICY, Objective
 from npucompose.streams import dag
 from npucompose.streams.simulate import Work
 from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on
+from npucompose.streams.strategies.clusters import by_critical_path
 from npucompose.streams.strategies.dispatch import Policy, backward_and_forward, dispatch
 from npucompose.streams.strategies.exact import fastest
 from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
@@ -32,6 +35,18 @@ def _both_ways(policy: Policy) -> Strategy:
     return lambda instance, fewest: backward_and_forward(instance, policy)
 
 
+def _on_critical_paths(policy: Policy) -> Strategy:
+    return lambda instance, fewest: dispatch(instance, policy, by_critical_path(instance))
+
+
+def _on_half_the_streams(strategy: Strategy) -> Strategy:
+    return lambda instance, fewest: strategy(attrs.evolve(instance, streams=instance.streams // 2), fewest)
+
+
+def _on_two_streams(strategy: Strategy) -> Strategy:
+    return lambda instance, fewest: strategy(attrs.evolve(instance, streams=2), fewest)
+
+
 def _on_the_same_streams(policy: Policy) -> Strategy:
     return lambda instance, fewest: dispatch(instance, policy, fewest.streams)
 
@@ -47,9 +62,16 @@ STRATEGIES: Sequence[Strategy] = (
     _both_ways(Policy(overbooking=2.0)),
     _dispatched(Policy(overbooking=2.0, most_booked=1.34)),
     _both_ways(Policy(overbooking=2.0, most_booked=1.34)),
+    _on_critical_paths(Policy(overbooking=2.0, feeding=3.0)),
 )
 """What is tried for `makespan` and `time` beside the list schedule and the chains, the most promising first: that is
 all that a very large graph gets."""
+
+ON_FEWER: Sequence[Strategy] = (
+    _on_two_streams(_dispatched(Policy(overbooking=0.5, feeding=3.0))),
+    _on_half_the_streams(_both_ways(Policy(overbooking=2.0))),
+)
+"""What is tried then where there are more than two streams: more streams can take longer."""
 
 EFFORT = 20_000
 """So many kernels are dispatched at most, over all strategies."""
@@ -115,7 +137,7 @@ def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> 
     fewest = min(known, key=lambda plan: len(plan.events))
     found: list[TimedPlan] = []
     enough, count = CLOSE * instance.least, len(instance.work)
-    for number, strategy in enumerate(STRATEGIES, 1):
+    for number, strategy in enumerate((*STRATEGIES, *(ON_FEWER if instance.streams > 2 else ())), 1):
         done = min([plan.simulation.makespan for plan in (basic, *found)]) <= enough
         if done or (number > 1 and number * count > EFFORT):
             break

@@ -15,12 +15,12 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, Edge, allocations
 from npucompose.graphs.dependence import storage_of
-from npucompose.graphs.effects import core_limits, is_collective, tensors_in
+from npucompose.graphs.effects import core_limits, has_only_limits, is_collective, is_planned, tensors_in
 from npucompose.results.streams import Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.cost_table import CostTable
 from npucompose.schema.streams import Cores, Cost, Streams
-from npucompose.streams import dag, explicit
+from npucompose.streams import dag, explicit, gangs
 from npucompose.streams.calibrated import Calibrated, calibrated
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
@@ -67,10 +67,19 @@ class Problem:
     ) -> Problem:
         """`asked` is order beside that of `wanted.edges`, `limits` are those of scopes that the graph has no more.
 
+        Kernels that take their cores all at once take turns, unless a person said where streams or cores go.
+
         Raises PlanError("cycle", …) with the path when what was asked for contradicts what the data need.
         """
         found = Dependence.from_graph(graph)
         asked = (*asked, *explicit.extra_edges(found, wanted))
+        needed = _with_asked(found, asked) if asked else found
+        kept = limits if limits is not None else core_limits(graph) if can.core_limits else {}
+        model = wanted.device.onto(can.device_model)
+        has_streams = is_planned(graph) and not has_only_limits(graph)
+        if not has_streams and not any(entry.cores for entry in wanted.plan):
+            in_turn = gangs.turns(needed, model, kept)
+            needed = _with_asked(needed, in_turn) if in_turn else needed
         asks_clock = wanted.cost == "measured" and not any(map(is_collective, found.kernels))
         times = clocked(graph, can.clock) if asks_clock and can.clock is not None else None
         table = can.cost_table() if wanted.cost == "calibrated" and can.cost_table is not None else None
@@ -78,13 +87,13 @@ class Problem:
         return cls(
             graph=graph,
             wanted=wanted,
-            model=wanted.device.onto(can.device_model if known is None else known.onto(can.device_model)),
+            model=model if known is None else wanted.device.onto(known.onto(can.device_model)),
             clocked=times,
             table=table,
             profiles=can.profiles,
             pools_apart=can.frees_early,
-            needed=_with_asked(found, asked) if asked else found,
-            limits=limits if limits is not None else core_limits(graph) if can.core_limits else {},
+            needed=needed,
+            limits=kept,
         )
 
     def on_its_model(self, can: Capabilities) -> Capabilities:

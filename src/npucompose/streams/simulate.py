@@ -179,21 +179,16 @@ class SharedDevice:
         self.now = 0.0
         # {stream: (kernel, when it ends, its rate)}.
         self.running: dict[int, tuple[int, float, float]] = {}
+        self.next_end = inf  # when the next kernel ends
         # Whether some kernel runs slower than with the device to itself.
         self._shared = False
         self._issued: deque[int] = deque()
 
     def copy(self) -> SharedDevice:
         """The same moment once more, to go on from in another way."""
-        other = SharedDevice(self.work, self.load.model)
-        other.load, other.now, other.running = copy(self.load), self.now, dict(self.running)
-        other._shared, other._issued = self._shared, deque(self._issued)
+        other = copy(self)
+        other.load, other.running, other._issued = copy(self.load), dict(self.running), deque(self._issued)
         return other
-
-    @property
-    def next_end(self) -> float:
-        """When the next kernel ends; inf where none runs."""
-        return min([at for _, at, _ in self.running.values()], default=inf)
 
     @property
     def issued(self) -> Sequence[int]:
@@ -216,7 +211,9 @@ class SharedDevice:
 
     def _run(self, stream: int, index: int) -> None:
         wanted = self.work[index]
-        self.running[stream] = (index, self.now + wanted.us, 1.0)
+        end = self.now + wanted.us
+        self.running[stream] = (index, end, 1.0)
+        self.next_end = min(self.next_end, end)
         self.load.add(wanted)
         if self.load.overbooked:
             self._rebalance()
@@ -231,17 +228,22 @@ class SharedDevice:
             self.load.add(self.work[index], -1)
         if self._shared:
             self._rebalance()
+        else:
+            self.next_end = min([at for _, at, _ in self.running.values()], default=inf)
         self._send()
         return done
 
     def _rebalance(self) -> None:
         """What is left of each kernel goes on at the rate that its share of the scarcest resource allows."""
         shares, now = self.load.shares(), self.now
-        self._shared = min(shares) < 1.0
+        self._shared, next_end = min(shares) < 1.0, inf
         for stream, (index, at, old) in self.running.items():
             new = rate(self.work[index], shares)
             if new != old:
-                self.running[stream] = (index, now + (at - now) * old / new, new)
+                at = now + (at - now) * old / new
+                self.running[stream] = (index, at, new)
+            next_end = min(next_end, at)
+        self.next_end = next_end
 
 
 @frozen(kw_only=True)
@@ -267,6 +269,21 @@ def simulate(
     all cores at 10.
     """
     return _Device(order, streams, events, work, model).run()
+
+
+def is_longer(
+    order: Sequence[int],
+    streams: Sequence[int],
+    events: Sequence[tuple[int, int]],
+    work: Sequence[Work],
+    model: DeviceModel,
+    most: float,
+    latest: Sequence[float],
+) -> bool:
+    """Whether the kernels take longer than `most`: known as soon as one starts later than its `latest`."""
+    device = _Device(order, streams, events, work, model)
+    device.latest = latest
+    return device.run().makespan > most or device.late
 
 
 class _Device:
@@ -304,11 +321,14 @@ class _Device:
         self.soon: list[tuple[float, int]] = []
         self.blocked: list[int] = []
         self.queued: set[int] = set()
+        # The run is over when a kernel starts later than so.
+        self.latest: Sequence[float] | None = None
+        self.late = False
 
     def run(self) -> Simulation:
         for stream in range(len(self.queues)):
             self._ready(stream)
-        while self.device.running or self.soon:
+        while (self.device.running or self.soon) and not self.late:
             self._advance()
         stuck = tuple(sorted([*self.device.issued, *(index for queue in self.queues for index in queue)]))
         return Simulation(start=self.start, end=self.end, makespan=self.device.now, stuck=stuck)
@@ -349,6 +369,8 @@ class _Device:
             return
         self.queues[stream].pop()
         self.start[index] = self.device.now
+        if self.latest is not None and self.device.now > self.latest[index]:
+            self.late = True
         if not self.device.start(stream, index):
             for other in (*self._release(stream, self.waiters.get(index, ()), self.model.event_us), stream):
                 self._ready(other)

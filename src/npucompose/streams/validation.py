@@ -4,7 +4,7 @@ the device and the mode put up with its streams, events, operators, and kernels 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import fx
@@ -15,16 +15,10 @@ from npucompose.graphs.effects import NAMESPACES, control, core_limits, is_colle
 from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.streams.gangs import check_gangs
 from npucompose.streams.lifetime import check_lifetimes
 from npucompose.streams.timing import Timing, issued_before
 
-GANGS = (
-    "npu_moe_distribute_dispatch",
-    "npu_moe_distribute_combine",
-    "npu_mm_all_reduce_base",
-    "npu_all_gather_base_mm",
-)
-"""Kernels that communicate from inside: all cores or none (TorchAir's document on core limits, "Schem Mode=1")."""
 _TAGGED = ("tagged_event_record", "tagged_event_wait", "tagged_event_on_stream", "record_tagged_stream")
 
 
@@ -77,50 +71,6 @@ def check_cores(graph: fx.Graph, can: Capabilities) -> None:
             )
 
 
-def check_gangs(graph: fx.Graph, timing: Timing, needed: Dependence, can: Capabilities) -> None:
-    """Kernels that start with all their cores or not at all must not be free to run at once beyond what there is.
-
-    Without a limit of its own each takes every vector core, so any two that no event orders may starve one another;
-    with limits any number that no event orders may, once they want more together than there are.
-    """
-    gangs = [kernel for kernel in needed.kernels if _is_gang(kernel)]
-    limits, there = core_limits(graph), can.device_model.vector
-    wants = {gang: limits[gang].vectorcore if gang in limits else there for gang in gangs}
-    if starving := _beyond(gangs, timing, wants, there):
-        each = (f"'{gang.name}' ({wants[gang]} on stream '{timing.streams[gang.name]}')" for gang in starving)
-        raise PlanError(
-            "gang",
-            f"{' and '.join(each)} each take their vector cores all at once and no event orders them; together they "
-            f"want {sum(wants[gang] for gang in starving)} of {there}: they can starve each other for ever.",
-        )
-
-
-def _beyond(gangs: Sequence[fx.Node], timing: Timing, wants: Mapping[fx.Node, int], there: int) -> tuple[fx.Node, ...]:
-    """Kernels that may all run at once and want more than there is; () where no such set exists.
-
-    Depth first over sets in which no event orders any two; a set that fits with all that could still join it is left.
-    """
-    todo: list[tuple[tuple[fx.Node, ...], Sequence[fx.Node]]] = [((), gangs)]
-    while todo:
-        chosen, rest = todo.pop()
-        taken = sum(wants[gang] for gang in chosen)
-        if taken > there:
-            return chosen
-        if taken + sum(wants[gang] for gang in rest) <= there:
-            continue
-        for place, gang in enumerate(rest):
-            later = [
-                other for other in rest[place + 1 :] if not (timing.orders(gang, other) or timing.orders(other, gang))
-            ]
-            todo.append(((*chosen, gang), later))
-    return ()
-
-
-def _is_gang(kernel: fx.Node) -> bool:
-    packet = getattr(getattr(kernel.target, "overloadpacket", None), "__name__", "")
-    return is_collective(kernel) or packet.startswith(GANGS)
-
-
 def plan_of(graph: fx.Graph, dependence: Dependence | None = None) -> StreamAssignment:
     """The plan that stands in a graph, safe or not: streams (innermost scopes) and events; by default one stream."""
     kernels = (dependence or Dependence.from_graph(graph)).kernels
@@ -167,7 +117,7 @@ def validate(graph: fx.Graph, dependence: Dependence | None = None, can: Capabil
         check_budget(timing, can)
         if can.core_limits:
             check_cores(graph, can)
-        check_gangs(graph, timing, needed, can)
+        check_gangs(graph, timing, needed, can.device_model)
         if can.frees_early:
             check_lifetimes(graph, timing, needed)
 

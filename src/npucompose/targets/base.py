@@ -18,7 +18,7 @@ from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.modes import MODES
 from npucompose.table.options import option
-from npucompose.vendor.devices import ATLAS_A2, DeviceModel, soc_of
+from npucompose.vendor.devices import ATLAS_A2, STREAMS, DeviceModel, soc_of
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -94,6 +94,12 @@ def simulated_model(soc: str | None) -> DeviceModel:
     """What plans for an NPU are simulated on: the SoC that is asked about, else an Atlas A2."""
     found = soc_of(soc)
     return ATLAS_A2 if found is None else found.model()
+
+
+def streams_of(soc: str | None) -> int:
+    """How many streams a process can have on the SoC that is asked about, else on any device."""
+    found = soc_of(soc)
+    return STREAMS if found is None else found.streams
 
 
 class OptionalMethods:

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from npucompose.replay.interface import CACHE_OPTIONS, Captured, Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
-from npucompose.targets.base import ModeSupport, Target, simulated_model
+from npucompose.targets.base import ModeSupport, Target, simulated_model, streams_of
 
 
 class Tape:
@@ -60,7 +60,9 @@ class NullDevice(Target):
 
     def capabilities(self, mode: str) -> Capabilities:
         captures, model = self.support(mode).captures, simulated_model(self.soc)
-        return Capabilities(target=self.name, mode=mode, captures=captures, device_model=model)
+        return Capabilities(
+            target=self.name, mode=mode, captures=captures, max_streams=streams_of(self.soc), device_model=model
+        )
 
     def identity(self) -> Mapping[str, str]:
         return {"device": "none"}

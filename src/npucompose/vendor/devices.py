@@ -92,6 +92,10 @@ GFLOPS at 1.85 GHz; the rates are some 85 % of them. Latencies are round assumpt
 measurement: calibrate them before a prediction is believed."""
 
 
+STREAMS = 64
+"""So many a process can have on every device; the table says it of a SoC."""
+
+
 def cpu(cores: int) -> DeviceModel:
     """A machine whose streams are worker threads, a kernel on one core each.
 

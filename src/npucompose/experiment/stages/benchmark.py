@@ -36,8 +36,9 @@ class BenchmarkStage(Stage["Session"]):
         target, backend = live.checked.target, live.materialised.backend
         times = target.stream_times(backend)
         return {
-            "stream_times": {name: facts_of(one) for name, one in times.items()},
+            "stream_times": {n: {"plan_us": one.plan_us, "serial_us": one.serial_us} for n, one in times.items()},
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
+            "one_stream_timelines": {n: facts_of(one.one_stream) for n, one in times.items() if one.one_stream},
             "recordings": target.recordings(backend),
             "benchmark": facts_of(_benchmark_facts(samples)),
             "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **target.device_memory())),

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def graphs_account(live: Session) -> dict[str, Any]:
-    """Every graph so far, what the passes did to it, and its texts."""
+    """Every graph so far, what the passes did to it, its texts, and how it is drawn."""
+    from npucompose.graphs.drawing import drawing
+
     graphs = live.compilations
     shared = [one.name for one in fields(PassFacts) if one.name != "graph"]
     return {
@@ -38,6 +40,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
             **{f"{c.id}.after.txt": c.text_after for c in graphs},
             **live.checked.target.device_texts(live.materialised.backend),
         },
+        "drawings": {c.id: facts_of(drawing(c.before, c.after, c.plan)) for c in graphs},
     }
 
 

@@ -207,7 +207,9 @@ class GraphRecorder:
         calls = self.calls
         if calls.flying:
             collective, _ = next(iter(calls.flying.values()))
-            raise gate.refused(collective, "nothing in the graph waits for its result, which a recording reads.")
+            refusal = gate.refused(collective, "nothing in the graph waits for its result, which a recording reads.")
+            refusal.node = node  # everything has run, the collective too
+            raise refusal
         ending = OutputPlanner(ledger=self.ledger, steps=calls.steps, pristine=calls.pristine, births=calls.births)
         outputs = ending.describe(node, listed)
         inserted = ending.written_constants()

@@ -188,3 +188,16 @@ def calibrate() -> CostTable | None:
     if table is not None:
         tables.keep(table)
     return table
+
+
+def calibrate_again() -> list[CostTable]:
+    """Measure anew at torch's number of threads and at each that a table is kept of; [] where nothing can be."""
+    before = torch.get_num_threads()
+    made: list[CostTable | None] = []
+    try:
+        for threads in sorted({before, *(table.threads for table in tables.kept())}):
+            torch.set_num_threads(threads)
+            made.append(calibrate())
+    finally:
+        torch.set_num_threads(before)
+    return [table for table in made if table is not None]

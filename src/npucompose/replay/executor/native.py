@@ -45,6 +45,7 @@ from npucompose.replay.plan import (
 )
 from npucompose.results.streams import Fallback, StreamTimes, Timeline
 from npucompose.schema.capabilities import Clocked
+from npucompose.schema.streams import DEFAULT_STREAM
 
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""
@@ -338,24 +339,26 @@ def measured(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any])
     except CaptureError:
         return None
     side_by_side, in_a_row = in_turn(watch.round, row.round)
-    spans = sorted(side_by_side, key=_makespan)[len(side_by_side) // 2]
+    spans, alone = (sorted(rounds, key=_makespan)[len(rounds) // 2] for rounds in (side_by_side, in_a_row))
     assert watch.threads is not None
     return StreamTimes(
         timeline=_timeline(watch.plan.steps, watch.threads, spans),
         plan_us=_makespan(spans) / 1e3,
         serial_us=median(map(_makespan, in_a_row)) / 1e3,
+        one_stream=_timeline(row.plan.steps, None, alone),
     )
 
 
-def _timeline(steps: Sequence[Step], threads: Threads, spans: Spans) -> Timeline:
-    names = _names(steps)
+def _timeline(steps: Sequence[Step], threads: Threads | None, spans: Spans) -> Timeline:
+    """Without threads the steps ran on one, whatever stream they are planned for."""
+    names, waits = _names(steps), threads.waits if threads is not None else ()
     return Timeline(
-        source="measured",
+        source="measured" if threads is not None else "measured on one stream",
         nodes=tuple(names),
-        streams=tuple(step.stream for step in steps),
+        streams=tuple(step.stream if threads is not None else DEFAULT_STREAM for step in steps),
         start_us=tuple(begin / 1e3 for begin, _ in spans),
         end_us=tuple(end / 1e3 for _, end in spans),
-        events=tuple((names[first], names[then]) for then, firsts in enumerate(threads.waits) for first in firsts),
+        events=tuple((names[first], names[then]) for then, firsts in enumerate(waits) for first in firsts),
     )
 
 

@@ -186,6 +186,12 @@ def detach_call(
         result = call()
     if cut := next((one.cut for one in seen if one.cut), ""):
         raise DetachError(f"this call runs a graph that is cut: {cut}; only a call of one recording can be detached.")
+    if not seen and _grad_is_enabled() and _any_wants_grad([*_parameters(modules), *tree_flatten((args, kwargs))[0]]):
+        raise DetachError(
+            "this call computes gradients, because torch's grad mode is on and a parameter or an argument requires "
+            "grad; a recording is for inference. Detach, and call the handle, under torch.no_grad(), or call "
+            "model.requires_grad_(False) before."
+        )
     if len(seen) != 1:
         raise DetachError(f"this call ran {len(seen)} compiled graphs; only a call of exactly one can be detached.")
     (one,) = seen
@@ -229,6 +235,10 @@ def _entries(modules: Iterable[nn.Module], held: Sequence[Any]) -> list[Entry]:
     wanted = {id(value) for value in held if isinstance(value, torch.Tensor)}
     kept = (owner for module in modules for owner in (module._parameters, module._buffers))
     return [(owner, name, t) for owner in kept for name, t in owner.items() if t is not None and id(t) in wanted]
+
+
+def _parameters(modules: Iterable[nn.Module]) -> list[Any]:
+    return [parameter for module in modules for parameter in module.parameters(recurse=False)]
 
 
 def _any_wants_grad(leaves: Sequence[Any]) -> bool:

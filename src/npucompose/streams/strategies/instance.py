@@ -10,8 +10,11 @@ from attrs import frozen
 
 from npucompose.streams import dag
 from npucompose.streams.events import fewest_events, in_runs, merged_events
-from npucompose.streams.simulate import Resource, Simulation, Work, simulate
+from npucompose.streams.simulate import Resource, Simulation, Work, is_longer, simulate
 from npucompose.vendor.devices import DeviceModel
+
+ROUNDING = 1e-9
+"""Share of a time by which it may differ for being added up in another order."""
 
 
 @frozen(kw_only=True)
@@ -136,6 +139,36 @@ class Instance:
         events = fewest_events(order, found.streams, self.edges)
         simulation = simulate(order, found.streams, events, self.work, self.model)
         return TimedPlan(streams=found.streams, order=order, events=events, simulation=simulation)
+
+    def realised_within(self, tidied: Assignment, most: float) -> TimedPlan | None:
+        """As `realised`; None, sooner than that would be known otherwise, where the plan takes longer than `most`.
+
+        For kernels that each keep their stream until they end: none on a link.
+        """
+        streams = tidied.streams
+        by = most * (1 + ROUNDING)
+        latest = self._latest(tidied, by)
+        if any(latest[index] < (self.model.stream_us if streams[index] else 0.0) for index in tidied.ranked):
+            return None
+        events = [(first, then) for first, then in self.edges if streams[first] != streams[then]]
+        if is_longer(tidied.ranked, streams, events, self.work, self.model, by, latest):
+            return None
+        plan = self.realised(tidied)
+        return plan if plan.makespan <= most else None
+
+    def _latest(self, found: Assignment, most: float) -> list[float]:
+        """When each kernel starts at the latest so that all end by `most`, if none slows another one down."""
+        latest = [most] * len(self.work)
+        next_on: dict[int, float] = {}
+        for index in reversed(found.ranked):
+            stream = found.streams[index]
+            ends = next_on.get(stream, most)
+            for target in self.then[index]:
+                by = latest[target] - (self.model.event_us if found.streams[target] != stream else 0.0)
+                if by < ends:
+                    ends = by
+            latest[index] = next_on[stream] = ends - self.us[index]
+        return latest
 
     def with_fewer_events(self, plan: TimedPlan) -> TimedPlan:
         """The same plan with events merged where that moves no kernel in time; itself where none can be.

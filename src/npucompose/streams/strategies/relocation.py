@@ -1,8 +1,8 @@
 """Local search: a kernel is put on another stream or to another place, and stays there if the plan gets better.
 
 Kernel by kernel, each to its best place: reinsertion as in S. Dauzère-Pérès, J. Paulli, "An integrated approach for
-modeling and solving the general multiprocessor job-shop scheduling problem", 1997, with a simulation for each place. It
-finds the best plan of most graphs of up to nine kernels.
+modeling and solving the general multiprocessor job-shop scheduling problem", 1997, with a simulation for each place,
+which ends as soon as the place is certain to be no better.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
+from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan, tidy
 
 EFFORT = 6_000
 """So many kernels are simulated at most, whatever the clock says: the same graph gets the same plan."""
+
+
+LEAST = 10
+"""Simulations without which the search is not begun: on more than 600 kernels."""
 
 
 def relocated(instance: Instance, starts: Sequence[TimedPlan], most_events: float) -> TimedPlan:
@@ -23,6 +27,8 @@ def relocated(instance: Instance, starts: Sequence[TimedPlan], most_events: floa
     """
     found: list[TimedPlan] = []
     left = EFFORT // max(1, len(instance.work))
+    if left < LEAST:
+        return min(starts, key=lambda plan: plan.rank)
     for start in sorted(starts, key=lambda plan: plan.rank):
         better, left = _climbed(instance, start, most_events, left)
         found.append(better)
@@ -34,6 +40,8 @@ def relocated(instance: Instance, starts: Sequence[TimedPlan], most_events: floa
 def _climbed(instance: Instance, start: TimedPlan, most_events: float, left: int) -> tuple[TimedPlan, int]:
     """(the best plan reached, how many simulations are left): kernel by kernel, each to its best place."""
     best, unchanged = start, 0
+    # What was no better than the best plan of then is no better now.
+    seen = set[tuple[tuple[int, ...], ...]]()
     kernels = deque(sorted(range(len(instance.work)), key=lambda index: (-instance.urgency[index], index)))
     while unchanged < len(kernels):
         found = best
@@ -41,13 +49,26 @@ def _climbed(instance: Instance, start: TimedPlan, most_events: float, left: int
             if not left:
                 return found, 0
             left -= 1
-            plan = instance.timed(neighbour)
-            if len(plan.events) <= most_events and plan.rank < found.rank:
+            tidied = tidy(neighbour, instance)
+            queues = _queues(tidied)
+            if queues in seen:
+                continue
+            seen.add(queues)
+            plan = instance.realised_within(tidied, found.makespan)
+            if plan is not None and len(plan.events) <= most_events and plan.rank < found.rank:
                 found = plan
         unchanged = unchanged + 1 if found is best else 0
         best = found
         kernels.rotate(-1)
     return best, left
+
+
+def _queues(found: Assignment) -> tuple[tuple[int, ...], ...]:
+    """The kernels of each stream, which are all that tells two plans apart."""
+    queues: dict[int, list[int]] = {}
+    for index in found.ranked:
+        queues.setdefault(found.streams[index], []).append(index)
+    return tuple(tuple(queues[stream]) for stream in sorted(queues))
 
 
 def _neighbours(instance: Instance, plan: TimedPlan, index: int) -> Iterator[Assignment]:

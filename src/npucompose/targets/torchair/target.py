@@ -20,7 +20,7 @@ from npucompose.results.effective import Effective
 from npucompose.results.sinking import NpuFacts
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
-from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model
+from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model, streams_of
 from npucompose.targets.torchair import config, facts
 from npucompose.targets.torchair.config import MODES, TorchairMode
 from npucompose.vendor.compiler import CompilerOptions
@@ -86,6 +86,7 @@ class TorchairTarget(Target):
             asserts=not mine.ge,
             captures=mine.captures,
             clone_option=mine.clone_option,
+            max_streams=streams_of(self.soc),
             max_events=NOTIFIES,
             frees_early=mine.captures,
             constants=False,

@@ -1,0 +1,76 @@
+"""Where a value that is wrong stands: the YAML file and its line, beside the sentence about it. Knows no option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from npucompose.errors import ConfigError, shown_path
+from npucompose.input_safety import read_text
+
+ABOUT = re.compile(r"(?:unknown key )?'(?P<name>[\w.-]+)'(?:.* @ (?P<section>[\w.-]*\w)(?=[.\s]|$))?", re.DOTALL)
+"""How a sentence about a value begins: `'seed' must be …`, `unknown key 'min_cals' @ benchmark`."""
+
+
+@contextmanager
+def located(provenance: Mapping[str, str], files: Mapping[str, str]) -> Iterator[None]:
+    """Each sentence of a ConfigError about a value that a file says gets `(mine/experiment/x.yaml:3)`.
+
+    `provenance` is that of a Composed, `files` where each of its `conf/….yaml` lies.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        problems = tuple(_with_place(problem, provenance, files) for problem in error.problems)
+        if problems == error.problems:
+            raise
+        raise ConfigError(*problems) from error.__cause__
+
+
+def _with_place(problem: str, provenance: Mapping[str, str], files: Mapping[str, str]) -> str:
+    about = ABOUT.match(problem)
+    if about is None:
+        return problem
+    path = ".".join(filter(None, (about["section"], about["name"])))
+    said_by = provenance.get(path) or next((by for p, by in provenance.items() if p.startswith(f"{path}.")), "")
+    file = files.get(said_by.partition(",")[0])
+    if file is None:
+        return problem
+    line = line_of(file, path.split("."))
+    place = f" ({shown_path(file)}{f':{line}' if line else ''})"
+    if about["section"] is None:
+        return f"{problem.rstrip('.')}{place}."
+    return f"{about[0]}{place}{problem[about.end() :] or '.'}"
+
+
+def line_that_names(file: str, *words: str) -> str:
+    """`mine/experiment/x.yaml:3`: the first line of a file that has all the words; the file alone where none has."""
+    lines = read_text(Path(file)).splitlines()
+    number = next((n for n, line in enumerate(lines, 1) if all(word in line for word in words)), None)
+    return f"{shown_path(file)}{f':{number}' if number else ''}"
+
+
+def line_of(file: str, path: Sequence[str]) -> int | None:
+    """The line of a key in a YAML file, whose content may lie below a package: any end of `path` is looked for."""
+    import yaml
+
+    try:
+        root = yaml.compose(read_text(Path(file)), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, OSError, ValueError):
+        return None
+    found = (_line(root, path[start:]) for start in range(len(path)))
+    return next((line for line in found if line), None)
+
+
+def _line(node: Any, path: Sequence[str]) -> int | None:
+    line = None
+    for part in path:
+        pairs = node.value if getattr(node, "id", "") == "mapping" else ()
+        key, node = next(((k, v) for k, v in pairs if k.value == part), (None, None))
+        if key is None:
+            return None
+        line = key.start_mark.line + 1
+    return line
