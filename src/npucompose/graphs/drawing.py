@@ -13,6 +13,8 @@ from npucompose.results.drawing import MOST_CHARACTERS, MOST_EDGES, MOST_NODES, 
 from npucompose.results.streams import StreamAssignment
 
 _KINDS = {"placeholder": "input", "get_attr": "constant", "output": "output"}
+FOLDERS = 3
+"""Parts of a file's path that are kept."""
 NO_PLAN = StreamAssignment()
 
 
@@ -75,8 +77,14 @@ class _ModelLines:
     def of(self, line: NodeLine) -> str:
         stack = line.node.meta.get("stack_trace") or ""
         if stack not in self._read:
-            self._read[stack] = model_line(line.node)
+            self._read[stack] = _without_folders(model_line(line.node))
         return self._read[stack]
+
+
+def _without_folders(line: str) -> str:
+    """`torch/nn/linear.py:12: return x` of a longer path: reports are sent to others, who need not know the rest."""
+    place, colon, code = line.partition(": ")
+    return "/".join(place.replace("\\", "/").split("/")[-FOLDERS:]) + colon + code
 
 
 def _cut(text: str) -> str:

@@ -192,12 +192,35 @@ def _timeline(name: str, line: Timeline, scale: Axis) -> Drawing:
 
 
 def _kernels(line: Timeline, streams: Sequence[str], scale: Axis) -> Iterator[Box]:
-    kernels = zip(line.nodes, line.streams, line.start_us, line.end_us, strict=True)
-    for node, stream, start, end in list(kernels)[:MOST_NODES]:
-        lane = streams.index(stream)
-        words = f"{node} on {stream}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
-        width = max((end - start) / scale.high * (WIDTH - LABEL), NARROWEST)
-        yield scale.x(start), lane * LANE + 4, width, LANE - 8, f"kernel c{lane % 6}", words
+    for lane, stream in enumerate(streams):
+        for name, start, end in lane_spans(line, stream, scale):
+            words = f"{name} on {stream}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
+            width = max((end - start) / scale.high * (WIDTH - LABEL), NARROWEST)
+            yield scale.x(start), lane * LANE + 4, width, LANE - 8, f"kernel c{lane % 6}", words
+
+
+def lane_kernels(line: Timeline, stream: str) -> list[tuple[str, float, float]]:
+    """(kernel, start, end) of those that are drawn of a stream, by start."""
+    kernels = list(zip(line.nodes, line.streams, line.start_us, line.end_us, strict=True))[:MOST_NODES]
+    here = ((node, start, end) for node, other, start, end in kernels if other == stream)
+    return sorted(here, key=lambda kernel: kernel[1])
+
+
+def lane_spans(line: Timeline, stream: str, scale: Axis) -> list[tuple[str, float, float]]:
+    """The same, but kernels that would be narrower than a pixel, and nearer than one to another such, are one:
+    `12 kernels, mm_3 to add_9`."""
+    pixel = (scale.high - scale.low) / (WIDTH - LABEL)
+    spans: list[tuple[str, str, int, float, float]] = []  # first and last kernel, how many, start, end
+    for node, start, end in lane_kernels(line, stream):
+        first, _, count, since, until = spans[-1] if spans else ("", "", 0, 0.0, 0.0)
+        if count and start - until < pixel and end - start < pixel and (count > 1 or until - since < pixel):
+            spans[-1] = (first, node, count + 1, since, end)
+        else:
+            spans.append((node, node, 1, start, end))
+    return [
+        (first if count == 1 else f"{count} kernels, {first} to {last}", start, end)
+        for first, last, count, start, end in spans
+    ]
 
 
 def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence[str], scale: Axis) -> Iterator[Box]:

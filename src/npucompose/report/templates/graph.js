@@ -38,7 +38,7 @@
       one.waits[recorder].push([waiter, 'is waited for by']);
     });
     const edges = one.inputs.flatMap((read, node) => read.map((from) => [from, node]));
-    const isFar = ([from, to]) => [0, 1].some((axis) => Math.abs(one.at[from][axis] - one.at[to][axis]) > FAR);
+    const isFar = one.isFar = ([from, to]) => [0, 1].some((axis) => Math.abs(one.at[from][axis] - one.at[to][axis]) > FAR);
     one.near = edges.filter((edge) => !isFar(edge));
     one.far = edges.filter(isFar);  // faint, or they hide the others
     const known = other && new Set(other.names);
@@ -79,7 +79,9 @@
   };
   const drawEvents = () => {
     const half = Math.max(4, 3 / scale);
-    stroke(state.events, colours.ink, 1.8);
+    stroke(state.events.filter((edge) => !state.isFar(edge)), colours.ink, 1.8, 0.8);
+    stroke(state.events.filter(state.isFar), colours.ink, 1.8, 0.2);
+    if (scale < READABLE / 2 && state.events.length > MANY) return;
     pen.fillStyle = colours.ink;
     for (const [, waiter] of state.events) {
       const x = state.at[waiter][0] + WIDTH / 2, y = state.at[waiter][1];
