@@ -10,6 +10,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra, did_you_mean
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
+from npucompose.schema.scenario import FORWARD, Scenario, ScenarioName
 from npucompose.table.options import CLASS, foreign_config_problems, option
 from npucompose_extensions.pretrained.folder import CONFIG, Folder
 
@@ -29,6 +30,7 @@ class Transformers(Model):
     """
 
     name: ClassVar[str] = "transformers"
+    scenarios: ClassVar[tuple[ScenarioName, ...]] = ("forward", "prefill", "decode", "generate")
     architecture: str | None = option(
         None,
         "a class of the package, with its task's head or without; null: the folder's, or LlamaForCausalLM",
@@ -46,6 +48,7 @@ class Transformers(Model):
     outputs: Literal["first", "all"] = option("first", "the first tensor, or every one")
     batch: int = option(1, "texts, images or recordings", ge=1)
     tokens: int = option(16, "tokens of a text", ge=1)
+    scenario: Scenario = option(factory=Scenario, from_experiment="scenario")
     frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)
     samples: int = option(2000, "samples of a wave form", ge=1)
 
@@ -56,6 +59,11 @@ class Transformers(Model):
             raise ValueError("'weights' are those of a folder: say which with model.folder")
 
     def check(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("batch", "tokens")}
+        if self.scenario.name != FORWARD and sizes != {"batch": 1, "tokens": 16}:
+            raise ConfigError(
+                "model.batch and model.tokens are sizes of scenario=forward: write scenario.batch and scenario.prompt."
+            )
         if importlib.util.find_spec("transformers") is None:
             raise MissingExtra("model=transformers", "transformers", "transformers")
         folder = self._folder()
@@ -80,6 +88,8 @@ class Transformers(Model):
         dtype = getattr(torch, self.dtype)
         with seeded(seed):
             module = self._made().to(dtype)
+        if self.scenario.name != FORWARD:
+            return self._generating(module, seed)
         sizes = Sizes(batch=self.batch, tokens=self.tokens, frames=self.frames, samples=self.samples)
         made = makers(module, sizes)
 
@@ -89,6 +99,18 @@ class Transformers(Model):
             return {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
 
         return Built(module=inference(Outputs(module, tuple(made), first=self.outputs == "first")), inputs=inputs)
+
+    def _generating(self, module: Any, seed: int) -> Built:
+        """The half of generation that the scenario names, on prompts of its sizes."""
+        from npucompose_extensions.pretrained.generation import built
+        from npucompose_extensions.pretrained.inputs_and_outputs import Sizes, makers
+
+        def prompt(batch: int, tokens: int) -> Any:
+            sizes = Sizes(batch=batch, tokens=tokens, frames=self.frames, samples=self.samples)
+            made = makers(module, sizes)[module.main_input_name](generator(seed, 0))
+            return made.to(module.dtype) if made.is_floating_point() else made
+
+        return built(inference(module), self.scenario, prompt, seed)
 
     def _made(self) -> nn.Module:
         import transformers  # pyright: ignore[reportMissingImports]
@@ -100,7 +122,7 @@ class Transformers(Model):
         named = self.architecture or (folder.architecture if folder is not None else None) or DEFAULT
         architecture = self._class("architecture", named, transformers.PreTrainedModel)
         config_class = self._config_class(architecture)
-        given = arguments(config_class, self.config, self.small and folder is None)
+        given = arguments(config_class, self._config(config_class), self.small and folder is None)
         given = _over(folder.config, given) if folder is not None else given
         try:
             with offline():
@@ -117,6 +139,16 @@ class Transformers(Model):
             what = f"{named}({config_class.__name__}(…))"
             where = "model.config" if folder is None else f"model.folder={self.folder}"
             raise ConfigError(f"{where}: {what} raised {type(error).__name__}: {error}") from error
+
+    def _config(self, config_class: Any) -> Mapping[str, Any]:
+        """Beside a cache the experts of every token are one batched product: no shape depends on what is routed where,
+        which neither a recording nor a static graph can have."""
+        from npucompose_extensions.pretrained.small_configs import keys_of
+
+        routes = set(keys_of(config_class)) & {"num_local_experts", "num_experts", "n_routed_experts"}
+        if self.scenario.name == FORWARD or not routes:
+            return self.config
+        return {"experts_implementation": "batched_mm", **self.config}
 
     def _config_class(self, architecture: Any) -> Any:
         import transformers  # pyright: ignore[reportMissingImports]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Overrides = str | Sequence[str]
 """One choice, or a list of choices."""
+OF_A_RUN = ("model=", "model.", "pipeline=", "pipeline.", "scenario=", "scenario.")
+"""Choices without a meaning where the model is the caller's and no stage runs."""
 OWN_SHAPES = "npucompose.compile"
 """The provenance of `shapes` where `compile` decides."""
 
@@ -65,7 +67,7 @@ def materialize(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Mater
 def _materialised(overrides: Sequence[Any], composed: Callable[[Sequence[str]], Composed]) -> Materialised:
     choices = tuple(_choices(overrides))
     for choice in choices:
-        if choice.lstrip("+~").startswith(("model=", "model.", "pipeline=", "pipeline.")):
+        if choice.lstrip("+~").startswith(OF_A_RUN):
             raise ConfigError(f"'{choice}' has no meaning here: the model is the caller's, and stages are not run.")
     return _materialize(_with_own_shapes(check(composed(choices), with_model=False)))
 

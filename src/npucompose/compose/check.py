@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import attrs
 from attrs import evolve, frozen
 
-from npucompose.compose.legality import effective_options
+from npucompose.compose.legality import LegalityCase, effective_options, judged
 from npucompose.compose.places import located
+from npucompose.compose.scenario import scenario_problems, unread_sizes
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError, listed, raise_for
@@ -133,15 +134,18 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
     torch_npu = _gather(problems, lambda: torch_npu_of(experiment, sections.torch_npu, runs=runs))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target
-    model = _gather(problems, lambda: _made(MODELS, experiment.model, "model")) if with_model else None
+    model = _gather(problems, lambda: _made(MODELS, experiment.model, "model", fields)) if with_model else None
     model, said_by_model = _settled(model, experiment, composed.trust_with, problems)
     _pass_problems(passes or (), experiment, composed.trust_with, problems)
-    effective = None
+    effective, unread_scenario = None, ()
+    problems += scenario_problems(experiment, model)
     operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
     if target is not None:
         _gather(problems, lambda: shipped_table().product(target.soc))
         _gather(problems, lambda: target.check(experiment.mode.name))
         effective = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
+        asked = LegalityCase(experiment=experiment, target=target)
+        unread_scenario = _gather(problems, lambda: judged((unread_sizes,), asked)) or ()
     if problems or passes is None or target is None or torch_npu is None or operators is None:
         raise ConfigError(*dict.fromkeys(problems))
     return Checked(
@@ -149,7 +153,7 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
         passes=passes,
         target=target,
         model=model,
-        effective=(*torch_npu.effective(experiment.compiler), *(effective or ())),
+        effective=(*torch_npu.effective(experiment.compiler), *(effective or ()), *unread_scenario),
         provenance=torch_npu.with_version(_complete(experiment, {**composed.provenance, **said_by_model})),
         torch_npu=torch_npu,
         operators=operators,
@@ -205,13 +209,13 @@ def _pass_choice(label: str, options: Any, problems: list[str]) -> Choice:
     return Choice(name=str(rest.pop("pass", label)), options=rest)
 
 
-def _made(registry: Registry[type[T]], choice: Choice, group: str) -> T:
+def _made(registry: Registry[type[T]], choice: Choice, group: str, experiment: Mapping[str, Any] | None = None) -> T:
     if choice.name not in registry and "factory" in choice.options:
         raise ConfigError(
             f"unknown {group} '{choice.name}' @ {group}.name. A {group} that a factory of yours makes has name: python "
             f"and, as reports call it, label: {choice.name}."
         )
-    return structure(registry.get(choice.name), dict(choice.options), group)
+    return structure(registry.get(choice.name), dict(choice.options), group, experiment)
 
 
 def _settled(

@@ -16,6 +16,7 @@ from npucompose.errors import visible
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.words import trial_words
+from npucompose.results.generation import GenerateFacts
 from npucompose.results.graphs import PassFacts, refused_on_npu
 from npucompose.results.measured import AblationFacts, MemoryFacts, ModeFacts, Numerics
 from npucompose.results.record import (
@@ -46,8 +47,8 @@ LONG_US = 1000.0
 PROBLEMS_SHOWN = 2
 """Of a comparison that did not pass, in its error."""
 
-ACCOUNTS = ("compile", "replay", "sequence")
-"""Stages that tell of graphs and recompilations, in running order."""
+ACCOUNTS = ("compile", "replay", "sequence", "generate")
+"""Stages that tell of graphs, recompilations and comparisons, in running order."""
 
 
 def assembled(
@@ -190,6 +191,7 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         ablation=_of(AblationFacts, facts, "ablation", "ablation"),
         modes=_of(ModeFacts, facts, "modes", "modes"),
         sequence=_of(SequenceFacts, facts, "sequence", "sequence"),
+        generate=_of(GenerateFacts, facts, "generate", "generate"),
         installed={name: found for name, found in facts.items() if name not in _BUILT_IN},
     )
 

@@ -21,8 +21,9 @@ from npucompose.errors import ConfigError, raise_for, unknown
 from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
-from npucompose.experiment.stages import STAGES, ablation, graph_of, modes
+from npucompose.experiment.stages import STAGES, ablation, generate, graph_of, modes
 from npucompose.experiment.stages.ablation import AblationStage
+from npucompose.experiment.stages.generate import GenerateStage
 from npucompose.experiment.stages.modes import ModesStage
 from npucompose.input_safety import read_text
 from npucompose.machine import thread_settings
@@ -31,6 +32,7 @@ from npucompose.registry import OURS
 from npucompose.results import premises
 from npucompose.results.effective import Setting, settings
 from npucompose.schema.experiment import Experiment
+from npucompose.schema.scenario import GENERATE
 from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.version import torch_warning
@@ -146,6 +148,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     if any(stage.name == AblationStage.name for stage in order):
         ablation.check(checked)
     modes.check(checked, [stage.name for stage in order])
+    generate.check(checked, [stage.name for stage in order])
     ingredients = Ingredients(
         values=values_of(checked),
         versions=context.versions,
@@ -166,13 +169,16 @@ def _job(composed: Composed, context: PlanContext) -> Job:
 def wanted(checked: Checked) -> tuple[str, ...]:
     """The stages that the pipeline names, and what else was asked for.
 
-    Where it measures, the modes of `benchmark.against` too; where it compares, the calls of `model.sequence`.
+    Where it measures, the modes of `benchmark.against` too, and generation where that is the scenario; where it
+    compares, the calls of `model.sequence`.
     """
     stages = checked.experiment.pipeline.stages
     calls = checked.model.sequence if checked.model is not None else ()
     compares = any(stage in stages for stage in ("replay", "benchmark", *ANEW))
     if checked.experiment.benchmark.against and "benchmark" in stages:
         stages = (*stages, ModesStage.name)
+    if checked.experiment.scenario.name == GENERATE and "benchmark" in stages:
+        stages = (*stages, GenerateStage.name)
     if not calls or not compares:
         return stages
     # What counts compilations comes before what compiles the model anew.

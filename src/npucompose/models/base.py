@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.schema.experiment import Call
+from npucompose.schema.scenario import ScenarioName
 from npucompose.table.options import option
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
+
+    from npucompose.models.generation import Generations
 
 Inputs = Mapping[str, Any]
 """{parameter name of forward: tensor, number, list of ints, text, None, …}, in any order (`inputs.bind`)."""
@@ -35,6 +38,8 @@ class Built:
     inputs: Callable[[int], Inputs]
     steps: int = STEPS
     """How many different inputs a comparison with eager should use (`inputs(0)` … `inputs(steps - 1)`)."""
+    generations: Generations | None = None
+    """Steps of greedy generation on the weights of the module; None of a model that generates nothing."""
 
 
 @frozen(kw_only=True)
@@ -44,6 +49,8 @@ class Model(ABC):
     name: ClassVar[str]
     needs_trust: ClassVar[bool] = False
     """Building it imports code that a configuration names."""
+    scenarios: ClassVar[tuple[ScenarioName, ...]] = ("forward",)
+    """What can be run of it; one with more than `forward` has the experiment's `scenario` in a field."""
     sequence: tuple[Call, ...] = option(
         factory=tuple, doc="calls after the first, each as what it changes in the inputs: {x.0: 6, times: 4}"
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
+from npucompose.report.generation import HEAD, generation_bars, generation_cells, generation_memory
 from npucompose.report.graph_view import graph_view
 from npucompose.report.json import PAGE
 from npucompose.report.overview import overview
@@ -170,9 +171,22 @@ def _measured(report: Report) -> dict[str, Any]:
         "modes": {"sentence": modes_sentence(modes), "rows": [mode_cells(one) for one in modes.modes]}
         if modes is not None and not wrong
         else None,
+        "generation": None if wrong else _generation(report),
         "stages": pictures.stacked("stages, with the start of their process", seconds) if seconds else None,
         "stored": [r.stage for r in report.records if r.reused],
         "compilation": pictures.stacked("compilation", parts) if parts else None,
+    }
+
+
+def _generation(report: Report) -> dict[str, Any] | None:
+    facts = report.stages.generate
+    if facts is None:
+        return None
+    return {
+        "pictures": generation_bars(facts),
+        "head": HEAD,
+        "rows": [generation_cells(point, one) for point in facts.points for one in point.ways],
+        "memory": generation_memory(facts),
     }
 
 

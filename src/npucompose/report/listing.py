@@ -39,6 +39,7 @@ KINDS: Mapping[str, str] = {
     "compilers": "compiler",
     "inductors": "inductor",
     "benchmarks": "benchmark",
+    "scenarios": "scenario",
     "experiments": "experiment",
     "searches": "search",
     "executors": "executor",

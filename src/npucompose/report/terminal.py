@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.report import words
+from npucompose.report.generation import generation_cells, generation_memory, generation_sentence
 from npucompose.results.graphs import npu_words
 from npucompose.results.record import Report
 from npucompose.results.sinking import NpuFacts, SinkingFacts
@@ -67,7 +68,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         autoescape=False,
     )
-    ours = (counted, verdicts_words, npu_words)
+    ours = (counted, verdicts_words, npu_words, generation_sentence, generation_memory, generation_cells)
     made.globals.update({**vars(words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
     return made
 

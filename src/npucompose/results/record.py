@@ -12,6 +12,7 @@ from attrs import field, fields, frozen
 
 from npucompose.errors import ConfigError, unknown
 from npucompose.results.effective import Effective
+from npucompose.results.generation import GenerateFacts
 from npucompose.results.graphs import Outside, Partition, PassFacts
 from npucompose.results.measured import (
     AblationFacts,
@@ -225,6 +226,7 @@ class Stages:
     ablation: AblationFacts | None = None
     modes: ModeFacts | None = None
     sequence: SequenceFacts | None = None
+    generate: GenerateFacts | None = None
     installed: Mapping[str, Mapping[str, Any]] = field(factory=dict[str, Mapping[str, Any]])
     """{stage of an installed package: its facts}."""
 

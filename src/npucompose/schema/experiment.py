@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from attrs import field, frozen
 
 from npucompose.schema.adapt import RuleSet
+from npucompose.schema.scenario import Scenario
 from npucompose.schema.sections import Extensions
 from npucompose.schema.streams import Streams
 from npucompose.schema.sweep import Executor, Local, NoSearch, Search, Tracker
@@ -220,6 +221,7 @@ class Experiment:
     inductor: InductorOptions = option(factory=InductorOptions, doc="Inductor's options, where the mode uses Inductor")
     target: Choice = option(factory=lambda: Choice(name="cpu"))
     model: Choice = option(factory=lambda: Choice(name="gpt_decode"))
+    scenario: Scenario = option(factory=Scenario)
     pipeline: Pipeline = option(factory=Pipeline)
     benchmark: Benchmark = option(factory=Benchmark)
     compile: CompileKeywords = option(factory=CompileKeywords)

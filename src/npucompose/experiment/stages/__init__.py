@@ -13,6 +13,7 @@ from npucompose.experiment.stages.ablation import AblationStage
 from npucompose.experiment.stages.benchmark import BenchmarkStage
 from npucompose.experiment.stages.capture import CaptureStage
 from npucompose.experiment.stages.compile import CompileStage
+from npucompose.experiment.stages.generate import GenerateStage
 from npucompose.experiment.stages.modes import ModesStage
 from npucompose.experiment.stages.replay import ReplayStage
 from npucompose.experiment.stages.sequence import SequenceStage
@@ -26,6 +27,7 @@ BUILT_IN: tuple[type[Stage[Any]], ...] = (
     AblationStage,
     ModesStage,
     SequenceStage,
+    GenerateStage,
 )
 STAGES: Registry[type[Stage[Any]]] = Registry(
     kind="stage",

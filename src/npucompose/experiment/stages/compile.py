@@ -19,7 +19,7 @@ class CompileStage(Stage["Session"]):
     name: ClassVar[str] = "compile"
     reads: ClassVar[tuple[str, ...]] = (
         "mode", "shapes", "tiling", "passes", "streams", "adapt", "check", "compiler", "inductor", "target", "model",
-        "compile", "seed", "sinking", "benchmark.threads", "strict", "extensions?",
+        "scenario", "compile", "seed", "sinking", "benchmark.threads", "strict", "extensions?",
     )  # fmt: skip
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
