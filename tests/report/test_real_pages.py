@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from report_examples import FULL
+from test_graph_page import large
 
 import npucompose
 from npucompose.graphs.drawing import drawing
@@ -43,6 +44,32 @@ def test_the_page_of_moe_shared_expert_has_its_streams_events_and_lines(chromium
     lines = {shown["names"][n]: shown["texts"][source] for n, source in enumerate(shown["sources"])}
     assert lines["_softmax"].startswith("npucompose/models/decoders.py:")
     assert "softmax(self.router(x)" in lines["_softmax"]
+
+
+FRAMES = """(async () => {
+    const canvas = document.getElementById('graph-canvas'), took = [];
+    for (const key of ['ArrowRight', '+', '+', '+', '-', '-', '-', '-', '0', 'End', 'Home', '0']) {
+        canvas.dispatchEvent(new KeyboardEvent('keydown', {key}));
+        const begun = performance.now();
+        await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+        took.push(performance.now() - begun);
+    }
+    return took;
+})()"""
+"""Milliseconds until each step of a walk is drawn."""
+
+
+@pytest.mark.slow
+def test_a_walk_through_5000_nodes_does_not_stall(
+    chromium: Chromium, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chromium.open(write(FULL, tmp_path, (), large(5000)))
+    took = chromium.ask(FRAMES)
+    with capsys.disabled():
+        print(f"\n5000 nodes: drawn after {chromium.ask(DRAWN_AT):.0f} ms, steps of a walk {max(took):.0f} ms at most")
+    assert chromium.ask(DRAWN_AT) < SOON_MS
+    assert max(took) < 250
+    assert chromium.complaints() == []
 
 
 @pytest.mark.slow

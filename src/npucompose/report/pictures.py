@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.report.words import as_count, as_time
+from npucompose.results.drawing import GraphDrawing
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.schema.sizes import as_bytes
 
@@ -234,28 +235,40 @@ def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence
         yield scale.x(line.end_us[one]), middle(one), scale.x(line.start_us[other]), middle(other)
 
 
-def memory_drawings(timelines: Timelines) -> Iterator[Drawing]:
-    """Bytes of intermediate results alive over time, one for each timeline that has them."""
-    for name, line in timelines:
-        steps = line.counters.get(BYTES_ALIVE, ())
-        most, end = max((value for _, value in steps), default=0.0), max(line.end_us, default=0.0)
-        if most <= 0 or end <= 0:
-            continue
-        scale = Axis(low=0.0, high=end)
+def memory_drawings(timelines: Timelines, drawings: Mapping[str, GraphDrawing]) -> Iterator[Drawing]:
+    """Bytes of intermediate results alive: over time as predicted, else one node after the other in running order."""
+    over_time = {name: line for name, line in timelines if line.counters.get(BYTES_ALIVE)}
+    for name, line in over_time.items():
+        scale = Axis(low=0.0, high=max(line.end_us, default=0.0))
+        steps, axis = line.counters[BYTES_ALIVE], time_axis(scale, CURVE + AXIS)
+        yield from _memory(f"{name}, {line.source}", steps, scale, axis)
+    for name, drawing in drawings.items():
+        alive = (drawing.after or drawing.before).alive
+        if name not in over_time and alive:
+            axis = {**time_axis(Axis(low=0.0, high=1.0), CURVE + AXIS), "marks": [("first node", LABEL, "start")]}
+            axis["marks"].append((f"node {len(alive)}", WIDTH, "end"))
+            steps = [(float(place), float(nbytes)) for place, nbytes in enumerate(alive)]
+            yield from _memory(f"{name}, in running order", steps, Axis(low=0.0, high=float(len(alive))), axis)
+
+
+def _memory(name: str, steps: Sequence[tuple[float, float]], scale: Axis, axis: Drawing) -> Iterator[Drawing]:
+    most = max(value for _, value in steps)
+    if most > 0 and scale.high > 0:
         yield {
-            "name": f"memory of {name} over time",
-            "words": f"{name}, {line.source}: at most {as_bytes(int(most))} alive",
+            "name": f"memory of {name}",
+            "words": f"{name}: at most {as_bytes(int(most))} alive",
             "path": " ".join(_curve(steps, most, scale)),
             "marks": [(as_bytes(int(most * part)), CURVE - part * (CURVE - TOP)) for part in (1.0, 0.5)],
             "base": CURVE,
-            "axis": time_axis(scale, CURVE + AXIS),
+            "axis": axis,
         }
 
 
 def _curve(steps: Sequence[tuple[float, float]], most: float, scale: Axis) -> Iterator[str]:
     height: float = CURVE
     yield f"M{LABEL} {CURVE}"
-    for us, value in steps:
+    before = [math.nan, *(value for _, value in steps)]
+    for us, value in (step for step, last in zip(steps, before, strict=False) if step[1] != last):
         x = scale.x(min(us, scale.high))
         yield f"L{x:.1f} {height:.1f}"
         height = CURVE - value / most * (CURVE - TOP)

@@ -51,6 +51,11 @@
     const read = (name) => style.getPropertyValue('--' + name).trim();
     colours = Object.fromEntries(
       ['ink', 'dim', 'paper', 'card', 'rule', ...Array.from({length: COLOURS}, (_, n) => 'c' + n)].map((n) => [n, read(n)]));
+    colours.on = Object.fromEntries(Object.entries(colours).map(([name, colour]) => [name, onTopOf(colour)]));
+  };
+  const onTopOf = (colour) => {  // black or white, whichever is read more easily
+    const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? '#10141b' : '#ffffff';
   };
   const size = () => [canvas.clientWidth, canvas.clientHeight];
   const isOnScreen = (x, y, right, bottom) => {
@@ -106,7 +111,7 @@
       pen.setLineDash([]);
     }
     if (scale < READABLE) return;
-    pen.fillStyle = colour ? colours.paper : colours.ink;
+    pen.fillStyle = colour ? colours.on[colour] : colours.ink;
     const name = state.names[node];
     pen.fillText(name.length > 20 ? name.slice(0, 19) + '\u2026' : name, x + 8, y + HEIGHT / 2 + 0.5);
   };
