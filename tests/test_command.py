@@ -88,6 +88,7 @@ def test_the_command_line_is_that_of_the_process_where_none_is_given(
             "run",
             "explain",
             "list",
+            "new",
             "doctor",
             "fetch",
             "bisect",
@@ -108,7 +109,7 @@ def test_the_command_line_is_that_of_the_process_where_none_is_given(
         (["run", "--config-path", "x"], "--config-path would replace the packaged conf/"),
         (["run", "--experimental-rerun", "x.pickle"], "--experimental-rerun would unpickle a file"),
         (["run", "--help", "no_such=1"], "no_such"),
-        (["run", "search=optuna", "model=add"], "search=optuna asks for many points: it needs -m."),
+        (["run", "search=optuna", "model=add"], "search=optuna asks for many trials: it needs -m."),
     ],
 )
 def test_what_cannot_be_meant_is_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +252,7 @@ def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypa
 def test_the_end_of_a_task_inside_hydra_is_the_end_of_the_command(
     end: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def act(job: Any) -> int:
+    def act(job: Any, asked: Any) -> int:
         if isinstance(end, NpuComposeError):
             raise end
         return end

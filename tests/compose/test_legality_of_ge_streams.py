@@ -58,7 +58,8 @@ def test_objective_ge_says_what_ge_does_with_the_option(value: str | None, does:
 
 @pytest.mark.parametrize("policy", ["cv", "LoadBalance:4", "MainStream:64"])
 def test_where_the_plan_is_what_ge_does_nothing_is_to_be_said(policy: str) -> None:
-    assert effective("streams.objective=ge", f"streams.ge_policy='{policy}'", f"{OPTION}='{policy}'") == []
+    same = [f"streams.ge_policy='{policy}'", f"{OPTION}='{policy}'"]
+    assert effective("streams.objective=ge", "passes=stream_plan", *same) == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_policy_that_is_none_is_refused(policy: str) -> None:
 def test_a_policy_without_its_objective_is_refused_and_listed_where_nothing_is() -> None:
     with pytest.raises(ConfigError, match=r"streams\.ge_policy: it acts with streams\.objective=ge only"):
         effective("streams.ge_policy='MainStream:4'")
-    (found,) = effective("streams.ge_policy='MainStream:4'", "strict=off")
+    (found,) = effective("streams.ge_policy='MainStream:4'", "passes=stream_plan", "strict=off")
     assert (found.option, found.why) == ("streams.ge_policy", "it acts with streams.objective=ge only")
 
 

@@ -131,7 +131,7 @@ def test_a_space_that_is_wrong_is_refused_before_anything_is_made(
     ("overrides", "words"),
     [
         (["-m", "search=optuna", "seed=1,2"], "a search takes one value for each key"),
-        (["search=optuna"], "search=optuna asks for many points: it needs -m"),
+        (["search=optuna"], "search=optuna asks for many trials: it needs -m"),
         (["-m", "search=optuna", "+search.objectives.p5=minimize"], "unknown figure 'p5'"),
         (["-m", "search=optuna"], "search.objectives is empty"),
         (["-m", "executor=evil", *FOUND], "executor.address=evil.example:6379 comes from conf/executor/evil.yaml"),

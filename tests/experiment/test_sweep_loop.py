@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -305,6 +306,7 @@ class Study:
     def __init__(self, *asked: tuple[str, ...]) -> None:
         self.asked = iter(enumerate(asked))
         self.told: list[Any] = []
+        self.lacking: Counter[str] = Counter()
 
     def ask(self) -> Any:
         found = next(self.asked, None)
@@ -473,7 +475,7 @@ def test_the_command_s_arguments_have_their_defaults(capsys: pytest.CaptureFixtu
     assert callable(given.pop("act"))
     assert given == {
         "places": [], "diff": False, "sort": "p50_us", "descending": False, "limit": 50, "markdown": False,
-        "csv": False, "json": False, "html": None,
+        "csv": False, "json": False, "html": None, "full": False,
     }  # fmt: skip
     assert arguments("--limit", "0", "a", "b").limit == 0
     for words in (["--sort", "nothing"], ["--markdown", "--csv"], ["--csv", "--json"]):

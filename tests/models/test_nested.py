@@ -208,15 +208,15 @@ def test_a_factory_gets_the_seed_where_it_can_be_named() -> None:
         False,
         False,
     ]
-    assert [_described(value) for value in (3, (1, 2), "a")] == ["a int", "a tuple of 2", "a str"]
+    assert [_described(value) for value in (3, (1, 2), "a")] == ["an int", "a tuple of 2", "a str"]
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (Built(module=3, inputs=dict), "returned a Built whose module is a int; it must return"),  # type: ignore[arg-type]
+        (Built(module=3, inputs=dict), "returned a Built whose module is an int; it must return"),  # type: ignore[arg-type]
         ((torch.nn.Identity(), [1]), "returned a tuple of a Identity and a list"),
-        ((3, {"x": 1}), "returned a tuple of a int and a dict"),
+        ((3, {"x": 1}), "returned a tuple of an int and a dict"),
         ([torch.nn.Identity(), {}], "returned a list"),
     ],
 )

@@ -13,6 +13,7 @@ from npucompose.errors import ConfigError
 from npucompose.passes.base import Constant, Outcome, Pass, PythonPass, Request
 from npucompose.passes.fold_parameters import FoldParameters
 from npucompose.passes.pipeline import PassPipeline, build
+from npucompose.registry import UserFunction
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from tests.sample_graphs import CAN, aten, node, traced
@@ -84,7 +85,7 @@ def test_a_function_of_ones_own_is_counted_by_new_gone_and_changed_nodes(monkeyp
             graph.call_function(aten.abs.default, (relu,))  # new
 
     given: list[Any] = []
-    monkeypatch.setattr(PythonPass, "_function", property(lambda self: type("F", (), {"load": lambda self: mine})()))
+    monkeypatch.setattr(UserFunction, "load", lambda self: mine)
     module = traced(lambda x: x.relu().neg().exp() + 1, X)
     (record,) = PassPipeline(passes=(("mine", PythonPass(function="m:f")),), can=CAN)(module, ("a",), 7)
     assert record.matches == 4

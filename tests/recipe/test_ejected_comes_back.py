@@ -132,6 +132,6 @@ def test_the_commands_go_round(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == ""
     assert main(["recipe", "eject", "--config-dir", "mine", "experiment=again"]) == 0
     assert capsys.readouterr().out == Path("script.py").read_text()
-    assert main(["recipe", "import", "script.py", "--out", "no/such/folder.yaml"]) == 2
-    assert "--out no/such/folder.yaml cannot be written" in capsys.readouterr().err
+    assert main(["recipe", "import", "script.py", "--out", "script.py/below.yaml"]) == 2
+    assert "--out script.py/below.yaml cannot be written" in capsys.readouterr().err
     assert main(["recipe", "eject", "mode=eager"]) == 2

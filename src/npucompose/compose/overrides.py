@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from npucompose.compose.conf import conf_dir, installed_dirs
 from npucompose.errors import ConfigError, did_you_mean, listed, raise_for, unknown
 from npucompose.schema.sections import SECTIONS
 
@@ -74,7 +75,7 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
     if o.is_sweep_override():
         return [needs_multirun(o)]
     group, value = o.key_or_group, o.value()
-    if (o.is_add() or o.is_force_add()) and group != "passes":
+    if (o.is_add() or o.is_force_add()) and group != "passes" and _is_ours(group):
         return [f"'{o.input_line}': {group} is chosen already, so nothing can be added: write {group}={value}."]
     if value is None or isinstance(value, dict):
         return [] if o.is_delete() else [f"'{o.input_line}' names no choice. ~{group} leaves the whole group out."]
@@ -86,6 +87,11 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
             problems.append(unknown(SINGULAR.get(group, group), short(name), choices, where=short(str(o.input_line))))
     twice = [name for name, times in Counter(map(str, chosen)).items() if times > 1]
     return [*problems, *(named_twice(group, name, str(o.input_line)) for name in twice)]
+
+
+def _is_ours(group: str) -> bool:
+    """A group that each configuration has a choice of: a person's own folder may hold others."""
+    return any((folder / group).is_dir() for folder in (conf_dir(), *installed_dirs()))
 
 
 def _is_choice(loader: ConfigLoaderImpl, group: str, name: str) -> bool:

@@ -116,7 +116,7 @@ class Session:
             raise ConfigError("this experiment names no model of its own.")
         seed = self.materialised.experiment.seed  # which defines the operators that a model may call
         built = model.build(seed)
-        bind(built.module, built.inputs(0), f"model={model.title}")
+        bind(built.module, built.inputs(0), f"model {model.title}")
         if self.trains:
             built = with_loss(built, self.experiment.compiler[LOSS_INDEX])
         built = self.checked.target.place(built)
