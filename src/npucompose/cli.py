@@ -288,7 +288,24 @@ def _composer(arguments: argparse.Namespace) -> Composer:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
     if arguments.experimental_rerun:
         raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
-    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config")
+    return Composer(
+        config_dirs=dirs, config_name=arguments.config_name or "config", environment=_environment(arguments.env)
+    )
+
+
+def _environment(names: Sequence[str]) -> dict[str, str | None]:
+    """The variables that were named; ConfigError for one that must not be written into a report."""
+    from npucompose.experiment.orchestrator import SECRET
+
+    for name in names:
+        if not name.isidentifier():
+            raise ConfigError(f"--env {name} is no name of an environment variable: write --env once for each.")
+        if SECRET.search(name):
+            raise ConfigError(
+                f"--env {name}: its name says that it is a secret, and what a configuration holds is written into the "
+                "run's folder, its report and its recipe."
+            )
+    return {name: os.environ.get(name) for name in names}
 
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
