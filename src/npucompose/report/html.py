@@ -128,7 +128,7 @@ def write(report: Report, folder: Path, timelines: Timelines = (), drawings: Dra
 
 def render(report: Report, timelines: Timelines = (), drawings: Drawings = NO_DRAWINGS) -> str:
     """The whole document; `timelines` are those of trace.json, `drawings` those of graphs/."""
-    view = graph_view(drawings)
+    view = graph_view(drawings, applied=report.streams is None or report.streams.applied)
     figures = Figures.from_report(report)
     return page(
         "run.html",
@@ -151,7 +151,7 @@ def render(report: Report, timelines: Timelines = (), drawings: Drawings = NO_DR
         lanes=pictures.lanes,
         overview=overview(report, timelines),
         sentences=verdict(report),
-        memory_drawings=list(pictures.memory_drawings(timelines)),
+        memory_drawings=list(pictures.memory_drawings(timelines, drawings)),
         **_measured(report),
         **_tables(report),
     )
