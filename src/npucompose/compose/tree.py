@@ -130,7 +130,7 @@ class Composer:
                 good.append(o)
         with translate_hydra_errors(problems):
             tree, provenance = combination.with_values(good)
-            self._try_hydra(parsed, chosen)
+            self._try_hydra(chosen, values)
         return Composed(
             tree=tree,
             provenance=provenance,
@@ -189,13 +189,15 @@ class Composer:
                 return line_that_names(f"{result.path.removeprefix(ON_DISK)}/{path}.yaml", group, name)
         return "a defaults list"
 
-    def _try_hydra(self, parsed: Sequence[Override], chosen: Sequence[Override]) -> None:
-        """Hydra's own values are Hydra's to check: here, because later it would end with a traceback."""
+    def _try_hydra(self, chosen: Sequence[Override], values: Sequence[Override]) -> None:
+        """Hydra's own choices and values, those that are not refused, are Hydra's to check: here, because later it
+        would end with a traceback."""
         from hydra.types import RunMode
 
-        own = tuple(str(o.input_line) for o in parsed if o.is_hydra_override() and not o.is_sweep_override())
+        said = (*chosen, *values)
+        own = tuple(str(o.input_line) for o in said if o.is_hydra_override() and not o.is_sweep_override())
         if own and own not in self._tried:
-            texts = [*(str(o.input_line) for o in chosen), *own]
+            texts = [*(str(o.input_line) for o in chosen if not o.is_hydra_override()), *own]
             self.loader.load_configuration(self.config_name, texts, run_mode=RunMode.RUN, from_shell=False)
             self._tried.add(own)
 
