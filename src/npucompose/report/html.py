@@ -20,6 +20,7 @@ from npucompose.report.generation import HEAD, generation_bars, generation_cells
 from npucompose.report.graph_view import graph_view
 from npucompose.report.json import PAGE
 from npucompose.report.overview import overview
+from npucompose.report.plan_words import stream_words
 from npucompose.report.verdict import verdict
 from npucompose.report.words import (
     TITLES,
@@ -38,7 +39,6 @@ from npucompose.report.words import (
     ran_as,
     rule_words,
     status_words,
-    stream_words,
     value_words,
     variant_cells,
     why_untimed,
