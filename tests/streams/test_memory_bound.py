@@ -13,7 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from npucompose.api import checked
+from npucompose.compose.session import Session
 from npucompose.errors import CaptureError, PlanError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.operands import same_bytes
@@ -25,6 +28,7 @@ from npucompose.streams.assignment import candidates
 from npucompose.streams.bounded import bounded, budget_of
 from npucompose.streams.events import fewest_events
 from npucompose.streams.memory import Life, footprint, least_memory, placed, serialised
+from npucompose.streams.pool import interference
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.vendor.devices import cpu
 from tests.replay.capturing import one_thread
@@ -292,3 +296,16 @@ def test_a_recording_whose_streams_take_too_much_runs_on_one_and_says_why() -> N
         assert again.facts()["threads"] == 1
         with pytest.raises(CaptureError, match=r"take .* one after the other, more than streams.max_memory=64B"):
             CapturedGraph.capture(module, [X], workers=Workers(count=2), max_memory=MemoryBound.from_text("64B"))
+
+
+def test_who_lives_beside_whom_is_known_while_torch_traces_with_fake_tensors() -> None:
+    with FakeTensorMode():
+        beside = interference([[1, -1], [-1, 1]], [[-1, -1], [1, -1]])
+        assert [beside(block) for block in range(2)] == [[True, False], [False, True]]
+
+
+def test_a_bound_acts_in_a_compiled_model() -> None:
+    chosen = ["model=mla_prolog", "mode=reduce-overhead", "passes=stream_plan", "streams.min_gain=0"]
+    (compilation,) = Session(checked([*chosen, "streams.max_memory=1.2x"])).compilations
+    assert compilation.decision is not None
+    assert compilation.decision.applied

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-import torch
+import numpy as np
 from attrs import define, field, frozen
 
 ALIGNMENT = 64
@@ -136,6 +136,6 @@ def interference(ends: Sequence[Sequence[int]], begins: Sequence[Sequence[int]])
     the last one that is known to be done when the first kernel that touches it begins. One block is before another
     when all that touch the one are known to be done when the other begins.
     """
-    before = (torch.tensor(ends)[:, None] <= torch.tensor(begins)[None]).all(-1)
+    before = (np.asarray(ends)[:, None] <= np.asarray(begins)[None]).all(-1)
     beside = ~(before | before.T)
     return lambda block: beside[block].tolist()
