@@ -143,10 +143,13 @@ npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and o
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
 
+pictures: $(READY) native  ## the reports of two runs photographed by Chromium into docs/; on an idle machine
+	$(BIN)/python -m tools.report_pictures
+
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle dist try-dist lock check bench bench-streams bench-table huggingface npu-tables golden clean
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

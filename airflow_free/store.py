@@ -115,6 +115,11 @@ class Store:
             raise OrchestratorError(f"the store {self.root} cannot be written: {error}.{advice}") from error
         return path
 
+    def forget(self, stage: str, key: str) -> None:
+        """Take the record away, and the files that were kept with it: a stage that is asked for runs again then."""
+        self.path(stage, key).unlink(missing_ok=True)
+        shutil.rmtree(self.file(stage, key), ignore_errors=True)
+
     def keep_files(self, stage: str, key: str, folder: Path, names: Iterable[str]) -> None:
         """Keep those files of `folder` with the record of that key; linked where the disk can, else copied."""
         for name in names:

@@ -126,10 +126,10 @@ class Chromium:
         """Whether something is wider than the screen."""
         return self.ask("document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
-    def photograph(self, path: Path, *, tallest: int = TALLEST) -> None:
-        """The whole page as PNG, cut off below `tallest` pixels."""
+    def photograph(self, path: Path, *, tallest: int = TALLEST, scale: float = 1.0) -> None:
+        """The whole page as PNG, cut off below `tallest` pixels, then made smaller or larger."""
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], tallest), "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], tallest), "scale": scale}
         taken = self._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(taken["data"]))
 

@@ -1,4 +1,5 @@
-"""The command that README and `make run` show, as often as asked, each time in a process and a store of its own.
+"""The command that README and `make run` show, as often as asked, each time in a process and a cache of its own: the
+native replayer is built and kernels are timed anew.
 
 What is read is what the run wrote in its report: whether the plan is applied, what was predicted, and what the trial of
 capture measured in turns, on the plan's streams and on one.
@@ -19,8 +20,7 @@ from typing import Any
 from attrs import frozen
 
 from benchmarks.streams.goals import Goal, Part, table_of
-from npucompose.machine import CACHE_VARIABLE, cache_dir
-from npucompose.replay.executor import build
+from npucompose.machine import CACHE_VARIABLE
 
 COMMAND = ("mode=reduce-overhead", "passes=stream_plan")
 LOWER_QUARTILE = 1.05
@@ -69,12 +69,10 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _run() -> Run:
-    build.file()  # built once, not by each run
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cache = folder / "cache"
         cache.mkdir(mode=0o700)
-        (cache / "native").symlink_to(cache_dir() / "native")
         begun = perf_counter()
         subprocess.run(
             [sys.executable, "-m", "npucompose", "run", *COMMAND, "hydra.run.dir=run"],

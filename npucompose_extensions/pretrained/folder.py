@@ -1,11 +1,13 @@
-"""A Hugging Face folder on this disk, as `save_pretrained` writes it: `config.json` as plain data.
+"""A Hugging Face folder on this disk, as `save_pretrained` or the hub's cache holds it: `config.json` as plain data.
 
 Fetches nothing, and imports nothing that the folder names.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +19,8 @@ from npucompose.input_safety import read_text
 from npucompose.table.options import CLASS, foreign_config_problems, is_name
 
 CONFIG = "config.json"
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+"""`Qwen/Qwen2-0.5B`; a path that leads anywhere else has another form."""
 MOST_BYTES = 1_000_000
 ABOUT = frozenset(
     {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "task_specific_params"}
@@ -37,7 +41,7 @@ class Folder:
         """ConfigError where there is none, its configuration is no plain data, or needs code or files of its own."""
         path = Path(name)
         if not (path / CONFIG).is_file():
-            raise ConfigError(f"{where}={name}: there is no {CONFIG} in such a folder.")
+            path = _downloaded(name, where)
         try:
             said: Any = json.loads(read_text(path / CONFIG, MOST_BYTES))
         except (ValueError, RecursionError) as error:
@@ -58,6 +62,25 @@ class Folder:
     def weights(self) -> tuple[Path, ...]:
         """The files of its weights, in the one format that holds data alone."""
         return tuple(sorted(self.path.glob("*.safetensors")))
+
+
+def _downloaded(name: str, where: str) -> Path:
+    """Where the Hugging Face cache of this machine holds the model of that name; it is asked for nothing more."""
+    missing = f"{where}={name}: there is no {CONFIG} in such a folder"
+    if HUB_NAME.fullmatch(name) is None or importlib.util.find_spec("huggingface_hub") is None:
+        raise ConfigError(f"{missing}.")
+    from huggingface_hub import try_to_load_from_cache  # pyright: ignore[reportMissingImports]
+
+    try:
+        found = try_to_load_from_cache(name, CONFIG)
+    except ValueError as error:  # no name of the hub
+        raise ConfigError(f"{missing}.") from error
+    if not isinstance(found, str):
+        raise ConfigError(
+            f"{missing}, and no model of that name in the Hugging Face cache of this machine. Nothing is downloaded "
+            f"here; `hf download {name}` does."
+        )
+    return Path(found).parent
 
 
 def _computed(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,10 @@ class Transformers(Model):
     )
     config: Mapping[str, Any] = option(factory=dict, doc="keys of the configuration: {n_embd: 64, n_layer: 3}")
     small: bool = option(True, "what config does not name: small sizes, or false: the class's own; with a folder, its")
-    folder: str | None = option(None, "a folder on this disk with a config.json, whose class and sizes are taken")
+    folder: str | None = option(
+        None,
+        "a folder with a config.json, or a model's name in the Hugging Face cache: whose class and sizes are taken",
+    )
     weights: Literal["random", "folder"] = option("random", "drawn from the seed, or the folder's .safetensors")
     dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "of weights and inputs")
     outputs: Literal["first", "all"] = option("first", "the first tensor, or every one")
@@ -130,9 +133,9 @@ class Transformers(Model):
                 # A cache that a model makes for itself is no output, and one of growing length is another graph.
                 for part in {id(one): one for one in (config, config.get_text_config())}.values():
                     part.use_cache = False
-                if self.weights == "folder":
+                if folder is not None and self.weights == "folder":
                     return architecture.from_pretrained(
-                        self.folder, config=config, use_safetensors=True, local_files_only=True
+                        str(folder.path), config=config, use_safetensors=True, local_files_only=True
                     )
                 return architecture(config)
         except Exception as error:

@@ -23,7 +23,7 @@ from npucompose.console import console
 from npucompose.errors import ConfigError, MissingExtra, unknown
 from npucompose.experiment.job import NOT_IN_A_KEY, PlanContext
 from npucompose.experiment.orchestrator import default_store
-from npucompose.experiment.sweep.command import SearchTask, SweepView, TrackerQueue
+from npucompose.experiment.sweep.command import SearchTask, TrackerQueue
 from npucompose.experiment.sweep.plan import Point, check_installed, point_of
 from npucompose.experiment.sweep.run import (
     POINTS,
@@ -204,7 +204,7 @@ class OptunaTask(SearchTask):
         with PointLedger.open(store.root) as ledger:
             told = sum(trial.state not in self.question.forget for trial in ledger.trials(self.question.name))
             total = max(0, self.question.options.trials - told)
-            with SweepView(terminal, total, self.question.varying) as view:
+            with self.view(total, self.question.varying) as view:
                 trackers = TrackerQueue(view.listen)
                 ends, study = run_search(
                     self.question, folder, name, store=store, ledger=ledger, listen=trackers.listen

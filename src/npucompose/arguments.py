@@ -108,6 +108,16 @@ def _sortable() -> tuple[str, ...]:
     return (*MEASURED, "status")
 
 
+RUN_FLAGS = (
+    _flag("--quiet", "only the lines of the result: no progress, no warnings; errors on stderr"),
+    _flag("--dry-run", "what would run and what the store has of it; runs and writes nothing"),
+    _argument(
+        "--env", metavar="NAME", action="append", default=[],
+        help="a variable that ${oc.env:NAME} may read, on this command line and in the files of --config-dir",
+    ),
+    _flag("--force", "run it again although the store has it, each point of a sweep too"),
+)  # fmt: skip
+"""Of `npucompose run`, beside those of Hydra."""
 OVERRIDES = _argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
 ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
 OTHER_FILE = _argument("--config-name", "-cn", default="config", help="another file than config.yaml")
@@ -248,7 +258,7 @@ RECIPE = {
 COMMANDS = {
     "run": Command(
         about="compose, compile, capture, replay, benchmark: group=choice key=value …",
-        arguments=(_argument("overrides", nargs="*", help="the experiment; Hydra reads them"),),
+        arguments=(_argument("overrides", nargs="*", help="the experiment; Hydra reads them"), *RUN_FLAGS),
     ),
     "explain": Command(
         about="would GE build the graph static, and why not; who set which option; runs no stage",

@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from npucompose.arguments import command_line
+from npucompose.arguments import RUN_FLAGS, command_line
 from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError, path_error, raise_for
 
 if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
+    from npucompose.experiment.job import Job
+    from npucompose.experiment.sweep.command import Task
     from npucompose.report.listing import Registries
     from npucompose.report.summary import Asked
 
@@ -190,18 +192,27 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
 def _run(argv: Sequence[str], program: str) -> int:
     from hydra._internal.utils import get_args_parser
 
+    from npucompose.compose.hydra_choices import translated
+
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     parser = get_args_parser()
     parser.error = partial(_refuse, program)
+    for flag in RUN_FLAGS:
+        parser.add_argument(*flag.names, **flag.settings)
     arguments, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own.")
+    arguments.overrides, notes = translated(arguments.overrides)
+    for note in () if arguments.quiet or arguments.shell_completion else notes:
+        print(PREFIX + note, file=sys.stderr)
     composer = _composer(arguments)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion:
         if not arguments.shell_completion:
-            # what is wrong is said in our words before Hydra answers
+            # what is wrong is said as npucompose says it before Hydra answers
             raise_for(composer.compose(arguments.overrides).problems)
         return _hydra(arguments, program, composer, lambda _: None)
+    if arguments.dry_run:
+        return _dry_run(arguments, composer)
     statuses: list[int] = []
 
     def inside(act: Callable[[], int]) -> None:
@@ -221,25 +232,52 @@ def _single(
     arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None], program: str
 ) -> Any:
     """The task that Hydra calls once it has made the folder."""
-    from npucompose.experiment.job import Job
     from npucompose.report.summary import Asked
+
+    job = _job(arguments, composer)
+    asked = Asked(program=program, overrides=arguments.overrides)
+    return lambda _: inside(lambda: _run_here(job, asked, arguments))
+
+
+def _job(arguments: argparse.Namespace, composer: Composer) -> Job:
+    from npucompose.experiment.job import Job
 
     job = Job.from_composed(composer.compose(arguments.overrides))
     if job.checked.experiment.search.name != "none":
         raise ConfigError(f"search={job.checked.experiment.search.name} asks for many trials: it needs -m.")
-    asked = Asked(program=program, overrides=arguments.overrides)
-    return lambda _: inside(lambda: _run_here(job, asked))
+    return job
 
 
 def _sweep(arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None]) -> Any:
     """Plan and check every point first and report the illegal ones; Hydra makes the folder, and the others are run."""
+    sweep = _planned(arguments, composer)
+    sweep.act, sweep.quiet = inside, arguments.quiet
+    return sweep
+
+
+def _planned(arguments: argparse.Namespace, composer: Composer) -> Task:
     from npucompose.experiment.sweep.command import planned
 
     sweep = planned(arguments.overrides, composer)
+    if arguments.force:
+        sweep.run_again()
     for line in sweep.illegal_lines():
         print(PREFIX + line, file=sys.stderr)
-    sweep.act = inside
     return sweep
+
+
+def _dry_run(arguments: argparse.Namespace, composer: Composer) -> int:
+    """Print what would run; the exit status says only that it could."""
+    from npucompose.experiment import dry_run
+    from npucompose.experiment.orchestrator import default_store
+
+    if arguments.multirun:
+        lines = _planned(arguments, composer).preview()
+    else:
+        lines = dry_run.of_a_job(_job(arguments, composer), default_store(), force=arguments.force)
+    for line in lines:
+        print(line)
+    return 0
 
 
 def _composer(arguments: argparse.Namespace) -> Composer:
@@ -250,7 +288,24 @@ def _composer(arguments: argparse.Namespace) -> Composer:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
     if arguments.experimental_rerun:
         raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
-    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config")
+    return Composer(
+        config_dirs=dirs, config_name=arguments.config_name or "config", environment=_environment(arguments.env)
+    )
+
+
+def _environment(names: Sequence[str]) -> dict[str, str | None]:
+    """The variables that were named; ConfigError for one that must not be written into a report."""
+    from npucompose.experiment.orchestrator import SECRET
+
+    for name in names:
+        if not name.isidentifier():
+            raise ConfigError(f"--env {name} is no name of an environment variable: write --env once for each.")
+        if SECRET.search(name):
+            raise ConfigError(
+                f"--env {name}: its name says that it is a secret, and what a configuration holds is written into the "
+                "run's folder, its report and its recipe."
+            )
+    return {name: os.environ.get(name) for name in names}
 
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
@@ -268,7 +323,7 @@ def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task
     return 0
 
 
-def _run_here(job: Any, asked: Asked) -> int:
+def _run_here(job: Job, asked: Asked, arguments: argparse.Namespace) -> int:
     """Inside Hydra's task: run the job in the folder that Hydra made, print the summary, say the exit status."""
     import attrs
     from hydra.core.hydra_config import HydraConfig
@@ -277,16 +332,18 @@ def _run_here(job: Any, asked: Asked) -> int:
     from npucompose.console import console
     from npucompose.experiment import tracking
     from npucompose.experiment.orchestrator import also_passing, default_store
-    from npucompose.experiment.run import run_experiment
+    from npucompose.experiment.run import forget, run_experiment
     from npucompose.report.summary import render
 
     terminal = console()
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    run_dir, quiet, store = Path(HydraConfig.get().runtime.output_dir), arguments.quiet, default_store()
     for warning in job.warnings:
-        console(stderr=True).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
+        console(stderr=True, quiet=quiet).print(PREFIX + warning, style="yellow", highlight=False, soft_wrap=True)
+    if arguments.force:
+        forget([job], store)
     try:
-        with also_passing(HydraConfig.get().job.env_set), Progress(terminal) as progress:
-            report = run_experiment(job, run_dir, store=default_store(), notify=progress.show)
+        with also_passing(HydraConfig.get().job.env_set), Progress(console(quiet=quiet)) as progress:
+            report = run_experiment(job, run_dir, store=store, notify=progress.show)
     except ConfigError:
         _leave_no_folder()
         raise
@@ -294,7 +351,7 @@ def _run_here(job: Any, asked: Asked) -> int:
         status = "" if report.status == "failed" else f"{report.status}: "  # the error says which stage failed
         print(f"{PREFIX}{status}{report.error}", file=sys.stderr, flush=True)
     render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
-    for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], default_store().root):
+    for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], store.root):
         print(PREFIX + problem, file=sys.stderr)
     return report.exit_status
 

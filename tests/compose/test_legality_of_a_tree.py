@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from npucompose.compose import legality
-from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, LegalityCase, judged
+from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, judged
+from npucompose.compose.legality_case import LegalityCase
 from npucompose.errors import ConfigError
 from npucompose.passes.scopes import StreamPlan
 from npucompose.passes.simplify import Cse

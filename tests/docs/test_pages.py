@@ -162,7 +162,8 @@ def look_at_run(words: list[str]) -> None:
     there = all(Path(name).is_dir() for name in dirs) and all(Path(name).is_file() for name in saved)
     if not there or "target=npu" in overrides:
         return  # what an earlier command writes, and what another machine has, is seen when the page is run
-    composer = Composer(config_dirs=dirs)
+    named: dict[str, str | None] = {value: None for flag, value in pairwise(words) if flag == "--env"}
+    composer = Composer(config_dirs=dirs, environment=named)
     if "-m" in words:
         with what_only_lacks_a_package():
             points = SweepPlan.from_overrides(overrides, composer).illegal

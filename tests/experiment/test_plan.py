@@ -68,7 +68,7 @@ def test_equal_points_share_a_key_and_where_they_run_is_not_in_it() -> None:
     assert one.key == two.key
     elsewhere = plan("model=add", "seed=1,1", "executor.jobs=3", "retry=failed")
     assert elsewhere.points[0].key == one.key
-    assert elsewhere.retry_failed
+    assert elsewhere.again == "failed"
     assert plan("model=add", "seed=1,2").points[1].key != one.key
 
 

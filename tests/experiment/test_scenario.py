@@ -187,6 +187,8 @@ def test_the_loop_makes_the_tokens_of_the_librarys_own_generation(architecture: 
     with torch.no_grad():
         ours = GreedyLoop.of(made, made.prefill, made.decode).tokens()
         options: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        if inner.config.is_encoder_decoder:  # a configuration made here names no token to begin with
+            options["decoder_start_token_id"] = int(made.prefill.begin[0, 0])
         theirs = inner.generate(made.prompt, max_new_tokens=6, min_new_tokens=6, **options)
     assert torch.equal(theirs[:, -6:], ours)
 

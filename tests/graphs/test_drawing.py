@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from npucompose.graphs import Snapshot, drawing
 from npucompose.graphs.describe import op_name
@@ -16,7 +17,7 @@ from npucompose.graphs.drawing import node_table
 from npucompose.results.drawing import GraphDrawing
 from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.table.structure import facts_of, of_facts
-from tests.sample_graphs import programs
+from tests.sample_graphs import Program, programs
 
 aten = torch.ops.aten
 NODES = 5000
@@ -54,7 +55,7 @@ def test_every_node_and_every_edge_is_there(program: Any) -> None:
 
 def test_a_node_has_the_line_of_the_model() -> None:
     table = node_table(long_graph(4))
-    assert table.text(table.sources, 1) == "/home/me/project/model.py:1: x = relu(x) + x"
+    assert table.text(table.sources, 1) == "me/project/model.py:1: x = relu(x) + x"
     bare = node_table(Snapshot.from_graph(fx.Graph().placeholder("x").graph))
     assert bare.text(bare.sources, 0) == ""
 
@@ -87,3 +88,22 @@ def test_what_is_beyond_the_bounds_is_counted_and_cut(monkeypatch: pytest.Monkey
     assert (len(table.names), table.left_out) == (5, 7)
     assert sum(map(len, table.inputs)) == 3
     assert max(map(len, (*table.texts, *table.names))) == 4
+
+
+def test_bytes_are_alive_from_their_maker_to_their_last_reader() -> None:
+    program = Program(1)
+    (x,) = program.values
+    big = program.call(aten.cat.default, [x, x])  # 128 bytes
+    view = program.call(aten.view.default, big, [32])
+    total = program.call(aten.sum.default, view)  # 4 bytes
+    unread = program.call(aten.neg.default, x)  # 64 bytes, given back at once
+    module = program.finish([program.call(aten.add.Tensor, x, total)])
+    table = node_table(Snapshot.from_graph(module.graph))
+    assert unread.name == table.names[4]
+    assert table.alive == (0, 128, 128, 132, 68, 4, 0)
+
+
+def test_sizes_that_are_symbols_count_with_their_hints() -> None:
+    graph = make_fx(lambda x: (x * 2).relu().sum(), tracing_mode="symbolic")(torch.ones(6, 4)).graph
+    alive = node_table(Snapshot.from_graph(graph)).alive
+    assert max(alive) == 2 * 6 * 4 * 4

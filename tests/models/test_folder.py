@@ -47,6 +47,21 @@ def test_the_class_and_the_sizes_are_the_folders(tmp_path: Path) -> None:
     assert module.inner.dtype is torch.float32
 
 
+def test_a_name_is_looked_up_in_the_cache_and_never_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    model = tmp_path / "models--org--tiny-gpt"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("a" * 40)
+    (model / "snapshots").mkdir()
+    folder(model / "snapshots" / ("a" * 40))
+    assert Folder.of("org/tiny-gpt", "model.folder").config["n_layer"] == 3
+    with pytest.raises(ConfigError, match=r"Nothing is downloaded here; `hf download org/other` does"):
+        Folder.of("org/other", "model.folder")
+    with pytest.raises(ConfigError, match=r"there is no config.json in such a folder\.$"):
+        Folder.of("../elsewhere", "model.folder")
+
+
 def test_what_is_said_wins_over_the_folder(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     place = folder(tmp_path)

@@ -328,6 +328,7 @@ def test_a_dimension_counted_from_the_end_is_written_counted_from_the_front() ->
             r"torch_npu 2\.6\.0\.post5 .*has no such option; versions that have it",
         ),
         (["compiler.torch_npu_version=2.6.0", "mode=npugraph_ex"], r"2\.6\.0\.post5 .*has no such package"),
+        (["scenario.batch=2", "strict=off"], "scenario cannot be ejected: no line of a script is known for it"),
         (["shapes.mark_static=[nobody]"], "'nobody' @ shapes.mark_static names no input"),
     ],
 )
@@ -342,7 +343,7 @@ def test_decompositions_have_no_line_in_a_script() -> None:
         eject("model=add", "target=npu_offline", "mode=max-autotune", "target.decompose=[aten.addmm]")
 
 
-REFUSED: dict[type[Any], set[str]] = {CompileKeywords: {"training"}, Experiment: {"extensions"}}
+REFUSED: dict[type[Any], set[str]] = {CompileKeywords: {"training"}, Experiment: {"extensions", "scenario"}}
 """Fields that no script says; `test_what_a_script_cannot_say_is_refused` has them."""
 
 

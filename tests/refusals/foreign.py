@@ -152,6 +152,12 @@ CASES = (
     Case(REFERENCES, "is text and refers", tree({"a": {"b": 1}, "c": "of ${a}"}), "c is text and refers to a mapping"),
     Case(REFERENCES, "characters, its", tree({"a": "x" * 2000, "b": "${a}" * 501}), "b has more than 1,000,000"),
     Case(REFERENCES, "there is no such value", tree({"a": "${b}"}), "${b}, and there is no such value", "KeyError"),
+    Case(
+        REFERENCES,
+        "which is not set",
+        lambda folder: resolved({"a": "${oc.env:NOWHERE}"}, {"NOWHERE": None}),
+        "a reads the environment variable NOWHERE, which is not set",
+    ),
     Case(REFERENCES, "which is no place", tree({"a": "${b c}", "b c": 1}), "${b c}, which is no place"),
     Case(
         FOREIGN,

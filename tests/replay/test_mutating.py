@@ -21,6 +21,7 @@ for schema in (
     "both(Tensor(a!) x, Tensor y) -> Tensor",
     "pair(Tensor(a!) x) -> (Tensor, Tensor)",
     "all(Tensor(a!)[] xs) -> ()",
+    "one_and_all(Tensor(a!) x, Tensor(b!)[] ys) -> ()",
     "two(Tensor(a!) x, Tensor(b!) y) -> ()",
     "perhaps(Tensor(a!) x, Tensor(b!)? y) -> ()",
     "into(Tensor x, *, Tensor(a!) out) -> Tensor(a!)",
@@ -173,6 +174,12 @@ def the_older_form_of_a_list(made: Made) -> Any:
     return made.done(made.call(operator.getitem, called, 1, val=value()))
 
 
+def the_older_form_of_a_tensor_and_a_list(made: Made) -> Any:
+    y, z = (made.call(op, made.given(name)) for op, name in ((aten.relu.default, "x"), (aten.neg.default, "w")))
+    called = made.functional(mine.one_and_all.default, (None, value(), [value()]), x=y, ys=[z])
+    return made.done(made.item(called, 1))
+
+
 def used_as_a_whole(made: Made) -> Any:
     y = made.call(aten.relu.default, made.given("x"))
     return made.done(one_base(made, y))
@@ -254,6 +261,7 @@ CASES = (
     bases_that_share_memory,
     the_older_form,
     the_older_form_of_a_list,
+    the_older_form_of_a_tensor_and_a_list,
     used_as_a_whole,
     with_an_out,
     written_twice,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from report_examples import FULL, TIMELINES
 
 from npucompose.report import graph_view
@@ -151,6 +152,43 @@ def test_streams_are_named_by_colour_and_the_drawing_has_them(page: Chromium) ->
     assert {"47,111,222", "217,130,43"} <= set(colours)
 
 
+PICTURE = "document.getElementById('graph-canvas').toDataURL()"
+FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))"
+TOUCH = """((type, id, x, y) => {{ const canvas = document.getElementById('graph-canvas');
+    canvas.setPointerCapture = () => {{}};
+    const box = canvas.getBoundingClientRect();
+    canvas.dispatchEvent(new PointerEvent(type, {{pointerId: id, clientX: box.left + x, clientY: box.top + y}}));
+}})({})"""
+WHEEL = """document.getElementById('graph-canvas').dispatchEvent(
+    new WheelEvent('wheel', {{deltaY: -90, ctrlKey: {}, cancelable: true}}))"""
+
+
+def seen(page: Chromium) -> str:
+    page.ask(FRAME)
+    return page.ask(PICTURE)
+
+
+def test_a_drag_moves_two_fingers_zoom_and_all_is_the_whole_again(page: Chromium) -> None:
+    whole = seen(page)
+    for step in ("'pointerdown', 1, 300, 200", "'pointermove', 1, 340, 220", "'pointerup', 1, 340, 220"):
+        page.ask(TOUCH.format(step))
+    moved = seen(page)
+    for step in ("'pointerdown', 1, 300, 200", "'pointerdown', 2, 320, 200", "'pointermove', 2, 420, 200"):
+        page.ask(TOUCH.format(step))
+    zoomed = seen(page)
+    page.ask("document.getElementById('graph-fit').click()")
+    assert len({whole, moved, zoomed}) == 3
+    assert seen(page) == whole
+
+
+def test_the_wheel_alone_scrolls_the_page_and_with_control_it_zooms(page: Chromium) -> None:
+    whole = seen(page)
+    assert page.ask(WHEEL.format("false")) is True
+    assert seen(page) == whole
+    assert page.ask(WHEEL.format("true")) is False  # the page does not do it as well
+    assert seen(page) != whole
+
+
 def test_landmarks_are_there_for_who_does_not_see_the_page(page: Chromium) -> None:
     found = page.ask(LANDMARKS)
     assert [tag for tag, _ in found[:3]] == ["HEADER", "NAV", "MAIN"]
@@ -185,13 +223,21 @@ def test_a_page_holds_only_so_much_and_says_what_it_leaves_out(monkeypatch: pyte
     view = view_of({"a": SMALL["graph_0"], "b": SMALL["graph_0"], "c": SMALL["graph_0"]})
     assert view is not None
     assert view["names"] == ["a"]
-    assert view["left_out"] == ["Not drawn, as the page would be too large: b, c."]
+    assert view["notes"] == ["Not drawn, as the page would be too large: b, c."]
     cut: Any = view_of({"a": GraphDrawing(before=NodeTable(**{**_fields(BEFORE), "left_out": 7}))})
-    assert cut["left_out"] == ["a: the last 7 nodes in running order are not drawn."]
+    assert cut["notes"] == ["a: the last 7 nodes in running order are not drawn."]
 
 
 def _fields(table: NodeTable) -> dict[str, Any]:
     return {name: getattr(table, name) for name in NodeTable.__annotations__}
+
+
+def test_a_plan_that_stands_in_the_graph_and_is_not_followed_is_named() -> None:
+    assert FULL.streams is not None
+    idle = evolve(FULL, streams=evolve(FULL.streams, applied=False))
+    assert graph_view.NOT_APPLIED in render(idle, (), SMALL)
+    assert graph_view.NOT_APPLIED not in render(FULL, (), SMALL)
+    assert graph_view.NOT_APPLIED not in render(idle, (), {"graph_0": GraphDrawing(before=BEFORE)})
 
 
 def test_the_data_of_the_page_is_that_of_the_tables() -> None:

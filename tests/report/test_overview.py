@@ -10,8 +10,9 @@ from report_examples import CRASHED, EXAMPLES, FULL, FULL_BENCHMARK, INDUCTOR, T
 
 from npucompose.report.html import render
 from npucompose.report.overview import LONGEST, ONE_STREAM, overview
-from npucompose.report.pictures import LABEL, WIDTH
+from npucompose.report.pictures import LABEL, WIDTH, Axis, lane_spans, memory_drawings
 from npucompose.report.verdict import verdict
+from npucompose.results.drawing import GraphDrawing, NodeTable
 from npucompose.results.streams import Timeline
 
 PREDICTED = TIMELINES[0][1]
@@ -101,3 +102,31 @@ def test_the_verdict_says_speed_results_plan_and_what_needs_attention() -> None:
     assert verdict(CRASHED) == []
     alone = evolve(FULL_BENCHMARK, candidate="eager", speedup={}, baselines={})
     assert verdict(evolve(FULL, stages=evolve(FULL.stages, benchmark=alone)))[0] == "517.0 µs, median of 2 calls."
+
+
+def test_memory_is_drawn_over_time_where_that_is_predicted_else_in_running_order() -> None:
+    nodes = NodeTable(names=("a",) * 4, operators=(0,) * 4, values=(0,) * 4, sources=(0,) * 4, streams=(0,) * 4,
+                      inputs=((),) * 4, alive=(0, 2048, 1024, 0))  # fmt: skip
+    drawing = {"graph_0": GraphDrawing(before=nodes), "graph_1": GraphDrawing(before=nodes)}
+    over_time, in_order = memory_drawings(TIMELINES, drawing)
+    assert over_time["words"] == "graph_0, predicted: at most 4.0 KiB alive"
+    assert in_order["words"] == "graph_1, in running order: at most 2.0 KiB alive"
+    assert [words for words, *_ in in_order["axis"]["marks"]] == ["first node", "node 4"]
+    assert [words for words, _ in in_order["marks"]] == ["2.0 KiB", "1.0 KiB"]
+    nothing = GraphDrawing(before=evolve(nodes, alive=(0, 0, 0, 0)))
+    assert list(memory_drawings((), {"graph_0": nothing})) == []
+
+
+def test_kernels_narrower_than_a_pixel_are_drawn_as_one_span() -> None:
+    many = Timeline(
+        source="measured",
+        nodes=tuple(f"k{n}" for n in range(1002)),
+        streams=("default",) * 1002,
+        start_us=(0.0, *(500.0 + n * 0.5 for n in range(1000)), 1100.0),
+        end_us=(500.0, *(500.5 + n * 0.5 for n in range(1000)), 1200.0),
+    )
+    scale = Axis(low=0.0, high=1200.0)
+    assert lane_spans(many, "default", scale) == [
+        ("k0", 0.0, 500.0), ("1000 kernels, k1 to k1000", 500.0, 1000.0), ("k1001", 1100.0, 1200.0),
+    ]  # fmt: skip
+    assert len(lane_spans(many, "default", Axis(low=0.0, high=10.0))) == 1002

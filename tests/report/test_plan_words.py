@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from npucompose.experiment.assemble import _streams, _tried
-from npucompose.report.words import plan_words, stream_words
+from npucompose.report.plan_words import plan_words, stream_words
 from npucompose.results.record import StreamFacts
 from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.table.structure import facts_of

@@ -23,6 +23,7 @@ from npucompose.report import (
     terminal,
 )
 from npucompose.report.comparison import ComparedRun, render
+from npucompose.report.plan_words import plan_words, trial_words
 from npucompose.report.words import (
     as_count,
     as_time,
@@ -30,10 +31,8 @@ from npucompose.report.words import (
     log_words,
     numerics_notes,
     part_words,
-    plan_words,
     ran_as,
     status_words,
-    trial_words,
     why_untimed,
 )
 from npucompose.results.effective import Setting

@@ -348,7 +348,7 @@ def test_a_run_is_one_row_of_choices_and_figures() -> None:
     memory = MemoryFacts(pool_bytes=9, peak_rss_bytes=10)
     whole = report(experiment=experiment, stages=stages, memory=memory, streams=StreamFacts(streams=1, events=0))
     assert attrs.astuple(Figures.from_report(whole)) == (
-        "mlp", "cpu", "eager", "static", "a,b", "auto", 2.0, 4.0, 6.0, 8.0, 9, 10,
+        "mlp", "cpu", "eager", "static", "a,b", "auto", 2.0, 4.0, 6.0, 8.0, 9, 10, None, None, None,
     )  # fmt: skip
     wrong = Figures.from_report(attrs.evolve(whole, status="numerics_failed"))
     assert (wrong.p50_us, wrong.p99_us, wrong.speedup) == (None, None, None), "no time of wrong results"
@@ -363,6 +363,7 @@ def test_every_figure_is_a_choice_or_measured_by_a_stage() -> None:
     assert {figure: figure_stage(figure) for figure in MEASURED} == {
         "p50_us": "benchmark", "p99_us": "benchmark", "speedup": "benchmark", "compile_s": "compile",
         "pool_bytes": "capture", "peak_rss_bytes": "benchmark",
+        "token_rate": "generate", "first_token_us": "generate", "per_token_us": "generate",
     }  # fmt: skip
 
 

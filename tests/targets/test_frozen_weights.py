@@ -19,7 +19,7 @@ import npucompose
 from npucompose.errors import ConfigError, FrozenWeightError
 from npucompose.targets.compilation import Backend
 from npucompose.targets.cuda import CudaTarget
-from npucompose.targets.frozen_weights import Watch
+from npucompose.targets.frozen_weights import Watch, Weight
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
 """Without timing kernels: these claims are not about speed."""
@@ -340,3 +340,12 @@ def test_a_run_that_rewinds_its_model_freezes_once():
         assert changes_told(lambda: session.call(session.compiled, session.inputs(0))) == []
         session.rewind()
     assert session.compiled_once
+
+
+def test_a_weight_without_elements_is_watched_as_any_other() -> None:
+    weights = [torch.zeros(0, 8), torch.ones(8)]
+    watch = Watch([Weight(tensor, name, None) for tensor, name in zip(weights, ("empty", "bias"), strict=True)])
+    watch.froze(set())
+    assert watch.holds()
+    weights[1].data.mul_(2)
+    assert not watch.holds()

@@ -27,7 +27,7 @@ from omegaconf import OmegaConf, flag_override
 from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, installed_dirs, registry_of
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
-from npucompose.compose.references import escaped, resolved
+from npucompose.compose.references import CLOSED, Environment, escaped, resolved
 from npucompose.compose.untrusted_config import read_foreign
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
@@ -44,6 +44,8 @@ DEEPEST = 50
 class FinishingLoader(ConfigLoaderImpl):
     """Composes choices as Hydra does; values are merged by us, and references are followed by us."""
 
+    environment: Environment = CLOSED
+
     def load_configuration(
         self,
         config_name: str | None,
@@ -56,7 +58,7 @@ class FinishingLoader(ConfigLoaderImpl):
         values = [o for o in said if not (o.is_hydra_override() or o.is_sweep_override() or self.chooses(o))]
         rest = [str(o.input_line) for o in said if o not in values]
         config = super().load_configuration(config_name, rest, run_mode, from_shell, validate_sweep_overrides)
-        _finish(config, values, follow=run_mode is RunMode.RUN)
+        _finish(config, values, self.environment if run_mode is RunMode.RUN else None)
         _record(config, [o for o in said if not o.is_hydra_override()])
         return config
 
@@ -64,8 +66,9 @@ class FinishingLoader(ConfigLoaderImpl):
         return self.repository.group_exists(o.key_or_group)
 
 
-def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
-    """Hydra's loader over conf/ and `config_dirs`, beside any that a running Hydra application holds.
+def loader_of(config_dirs: Sequence[Path], environment: Environment = CLOSED) -> ConfigLoaderImpl:
+    """Hydra's loader over conf/ and `config_dirs`, beside any that a running Hydra application holds; values may read
+    the variables of `environment`.
 
     What it loads holds no reference any more but Hydra's own, below `hydra`.
     """
@@ -74,7 +77,8 @@ def loader_of(config_dirs: Sequence[Path]) -> ConfigLoaderImpl:
     for folder in config_dirs:
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     loader = FinishingLoader(config_search_path=search_path)
-    loader.repository = GuardedRepository(search_path, config_dirs)
+    loader.environment = environment
+    loader.repository = GuardedRepository(search_path, config_dirs, environment)
     return loader
 
 
@@ -87,13 +91,15 @@ def plain(config: Any, *, but: str = "") -> dict[str, Any]:
     }
 
 
-def _finish(config: Any, values: Sequence[Override], *, follow: bool) -> None:
+def _finish(config: Any, values: Sequence[Override], environment: Environment | None) -> None:
     """Our tree in the place of what OmegaConf would resolve. The base of a sweep lacks what its points say, which may
-    be what is referred to: there the references stay, as text."""
+    be what is referred to: there (`environment` is None) the references stay, as text."""
     base = completed(plain(config, but="hydra"))
     tree = with_overrides(base, values, Keys.of(base))
-    if follow:
-        tree = _settled(resolved(tree), trusted=any(o.key_or_group == "trust" and o.value() is True for o in values))
+    if environment is not None:
+        tree = _settled(
+            resolved(tree, environment), trusted=any(o.key_or_group == "trust" and o.value() is True for o in values)
+        )
     tree = escaped(tree)
     with flag_override(config, ["struct", "readonly"], [False, False]):
         for key in [key for key in config if key != "hydra" and key not in tree]:
@@ -134,7 +140,7 @@ class ForeignFiles(FileConfigSource):
         file = (root / self._normalize_file_name(config_path)).resolve()
         if not file.is_relative_to(root):
             raise ConfigError(f"'{config_path}' lies outside of the folder {root.name} that --config-dir names.")
-        content, package = read_foreign(file, config_path, self.repository.is_known_group)
+        content, package = read_foreign(file, config_path, self.repository.is_known_group, self.repository.environment)
         return ConfigResult(
             config=OmegaConf.create(content),
             path=f"{self.scheme()}://{self.path}",
@@ -178,8 +184,9 @@ class Registered(ConfigSource):
 class GuardedRepository(ConfigRepository):
     """Reads each file once; what it hands out is a copy, because Hydra changes what it is given."""
 
-    def __init__(self, search_path: Any, config_dirs: Sequence[Path]) -> None:
+    def __init__(self, search_path: Any, config_dirs: Sequence[Path], environment: Environment = CLOSED) -> None:
         super().__init__(search_path)
+        self.environment = environment
         theirs = {str(folder) for folder in config_dirs}
         self.ours = [s for s in self.sources if s.scheme() != "file" or s.path not in theirs]
         self.guards = bool(theirs)

@@ -12,20 +12,21 @@ An option's own `Acts` says where it acts; the rules below say what goes with wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
-from attrs import asdict, frozen
+from attrs import asdict
 
+from npucompose.compose.legality_case import ALWAYS, NEVER, STRICT, STRICTEST, LegalityCase, Objection, Rule, idle
 from npucompose.errors import listed, raise_for
 from npucompose.passes.base import Pass
 from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.streams import DEFAULT_GE_POLICY
-from npucompose.table.modes import MODES, ModeSpec, modes_that
+from npucompose.table.modes import MODES, modes_that
 from npucompose.table.options import Acts
 from npucompose.targets.base import Target, VendorCompiled
 from npucompose.vendor import devices, inductor
@@ -33,53 +34,12 @@ from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idl
 from npucompose.vendor.devices import soc_of
 from npucompose.vendor.option_specs import shown
 
-NEVER, STRICTEST, STRICT, ALWAYS = (), ("all",), ("mode", "all"), ("off", "mode", "all")
-"""Which `strict` refuses a request."""
-
 AICORE_NUM = "ge_config.aicore_num"
 EXPORT = "export.export_mode"
 FROZEN = "experimental_config.frozen_parameter"
 GEARS_MERGED = "inference_config.dynamic_gears_merge_policy"
 JOINT = "experimental_config.aot_config_enable_joint_graph"
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
-
-
-@frozen(kw_only=True, eq=False)
-class LegalityCase:
-    """An experiment with the objects that its choices name."""
-
-    experiment: Experiment
-    target: Target
-    passes: Sequence[tuple[str, Pass]] = ()
-
-    @property
-    def mode(self) -> ModeSpec:
-        return self.experiment.mode.spec
-
-    def can(self, ability: str) -> bool:
-        """Whether the target has it in this mode: of what it supports, or of its capabilities."""
-        support = self.target.support(self.mode.name)
-        told = support if hasattr(support, ability) else self.target.capabilities(self.mode.name)
-        return bool(getattr(told, ability))
-
-
-class Objection(NamedTuple):
-    """What some values of `strict` refuse, with this sentence; `idle` is listed where it is not refused."""
-
-    refused_by: Sequence[str]
-    sentence: str
-    idle: Effective | None = None
-
-
-def idle(
-    option: str, requested: Any, why: str, refused_by: Sequence[str], *, effective: Any = None, sentence: str = ""
-) -> Objection:
-    """A request that takes no effect."""
-    listed_as = Effective(option=option, requested=requested, effective=effective, why=why)
-    return Objection(refused_by, sentence or f"{option}: {why}.", listed_as)
-
-
-Rule = Callable[[LegalityCase], Iterable[Objection]]
 
 
 def effective_options(

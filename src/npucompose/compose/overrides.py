@@ -24,8 +24,8 @@ LONGEST_KEY = 500
 REFUSED_OF_HYDRA = {
     "hydra.searchpath": "add a folder of choices with --config-dir",
     "hydra.mode": "write -m for a sweep",
-    "hydra/sweeper": "sweeps are npucompose's own",
-    "hydra.sweeper": "sweeps are npucompose's own",
+    "hydra/sweeper": "sweeps are npucompose's own, and hydra/sweeper=optuna means search=optuna",
+    "hydra.sweeper": "sweeps are npucompose's own; search.space and search.objectives are for search=optuna",
     "hydra/launcher": "executor=… says where the points of a sweep run",
     "hydra.launcher": "executor=… says where the points of a sweep run",
 }

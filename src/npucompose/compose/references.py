@@ -1,13 +1,16 @@
 """`${benchmark.warmup}`: one value of a tree is that of another. No resolver is ever called.
 
 OmegaConf would call one for `${oc.env:HOME}`, and would put together its name from other values: here a reference
-names a place in the tree and can do no more.
+names a place in the tree and can do no more. Variables that `--env` names are the exception: `${oc.env:WIDTH}`, or
+`${oc.env:WIDTH,64}` with what holds where it is not set, is then text of the person's own.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from attrs import frozen
@@ -19,6 +22,11 @@ PLAIN = re.compile(r"\$\{[A-Za-z_][\w-]*(\.[\w-]+)*\}")
 MOST_VALUES = 200_000
 """Of a tree, each reference counted with all that it stands for."""
 MOST_TEXT = 1_000_000
+VARIABLE = re.compile(r"oc\.env:(?P<name>[A-Za-z_]\w*)(?:,(?P<default>[^${}]*))?")
+WORDS = {"true": True, "false": False, "null": None}
+Environment = Mapping[str, str | None]
+"""{variable that may be read: its value, None where it is not set}."""
+CLOSED: Environment = MappingProxyType({})
 _NEXT = re.compile(r"(\\*)\$\{")
 _KEY = re.compile(r"[^\s.:\[\]{}$'\",\\]+")
 
@@ -27,16 +35,28 @@ _KEY = re.compile(r"[^\s.:\[\]{}$'\",\\]+")
 class Reference:
     """What stands between `${` and `}`: text, and references inside it (`${model.${name}}`)."""
 
-    parts: tuple[str | Reference, ...]
+    parts: tuple[Part, ...]
 
 
-def resolved(tree: Mapping[Any, Any]) -> dict[Any, Any]:
+@frozen(kw_only=True)
+class Variable:
+    """`${oc.env:NAME}`, or with a default: `${oc.env:NAME,64}`."""
+
+    name: str
+    default: str | None
+
+
+Part = str | Reference | Variable
+
+
+def resolved(tree: Mapping[Any, Any], environment: Environment = CLOSED) -> dict[Any, Any]:
     """The tree with every reference replaced by what it names.
 
     `resolved({"a": {"b": 3}, "c": "${a.b}", "d": "${a.b} of ${a.b}"})` has c 3 and d "3 of 3". ConfigError for one
-    that names nothing, itself, or more than a tree may hold.
+    that names nothing, itself, or more than a tree may hold. A variable alone is read as on a command line: 64 is a
+    number; inside of a longer text it is text.
     """
-    return _Tree(tree).root()
+    return _Tree(tree, environment).root()
 
 
 def escaped(tree: Any) -> Any:
@@ -48,16 +68,25 @@ def escaped(tree: Any) -> Any:
     return _NEXT.sub(lambda found: f"{found[1] * 2}\\${{", tree) if isinstance(tree, str) else tree
 
 
-def parsed(text: str) -> tuple[str | Reference, ...]:
+def parsed(text: str, environment: Environment = CLOSED) -> tuple[Part, ...]:
     """Text and references in turns; `\\${` is the text `${`. ValueError says why it is not understood."""
-    parts, end = _parts(text, 0, inside=False)
+    parts, end = _parts(text, 0, environment, inside=False)
     assert end == len(text)
     return parts
 
 
-def _parts(text: str, at: int, *, inside: bool) -> tuple[tuple[str | Reference, ...], int]:
+def reads_variables(value: Any, environment: Environment) -> bool:
+    """Whether a leaf of a tree takes anything from the environment."""
+    if isinstance(value, (list, Mapping)):
+        inside = value.values() if isinstance(value, Mapping) else value
+        return any(reads_variables(one, environment) for one in inside)
+    parts = parsed(value, environment) if isinstance(value, str) and "${" in value else ()
+    return any(isinstance(part, Variable) for part in parts)
+
+
+def _parts(text: str, at: int, environment: Environment, *, inside: bool) -> tuple[tuple[Part, ...], int]:
     """Up to the end, or `inside` of a reference to its `}`; and where that is."""
-    parts: list[str | Reference] = []
+    parts: list[Part] = []
     while True:
         found = _NEXT.search(text, at)
         close = text.find("}", at) if inside else -1
@@ -73,22 +102,26 @@ def _parts(text: str, at: int, *, inside: bool) -> tuple[tuple[str | Reference, 
         if slashes % 2:
             parts.append("${")
         else:
-            inner, close = _parts(text, at, inside=True)
-            parts.append(_reference(inner))
+            inner, close = _parts(text, at, environment, inside=True)
+            parts.append(_reference(inner, environment))
             at = close + 1
 
 
-def _reference(parts: tuple[str | Reference, ...]) -> Reference:
+def _reference(parts: tuple[Part, ...], environment: Environment) -> Reference | Variable:
+    asked = VARIABLE.fullmatch(parts[0]) if len(parts) == 1 and isinstance(parts[0], str) else None
+    if asked is not None and asked["name"] in environment:
+        return Variable(name=asked["name"], default=asked["default"])
     if any(isinstance(part, str) and ":" in part for part in parts):
-        raise ValueError("it uses a resolver; a value may only refer to another one: ${model.size}")
+        advice = f"; `npucompose run --env {asked['name']}` lets it read that variable" if asked else ""
+        raise ValueError(f"it uses a resolver; a value may only refer to another one: ${{model.size}}{advice}")
     return Reference(parts=parts)
 
 
 class _Tree:
     """Follows references, each place once."""
 
-    def __init__(self, raw: Mapping[Any, Any]) -> None:
-        self.raw = raw
+    def __init__(self, raw: Mapping[Any, Any], environment: Environment) -> None:
+        self.raw, self.environment = raw, environment
         self.done: dict[tuple[Any, ...], tuple[Any, int]] = {}
         self.begun: list[tuple[Any, ...]] = []
 
@@ -123,11 +156,13 @@ class _Tree:
         if not isinstance(value, str) or "${" not in value:
             return value, 1
         try:
-            parts = [part for part in parsed(value) if part != ""]
+            parts = [part for part in parsed(value, self.environment) if part != ""]
         except ValueError as error:
             raise ConfigError(f"{_dotted(path)}={value[:60]!r}: {error}.") from None
         if len(parts) == 1 and isinstance(parts[0], Reference):
             return self._named(parts[0], path)
+        if len(parts) == 1 and isinstance(parts[0], Variable):
+            return _scalar(self._text(parts, path)), 1
         return self._text(parts, path), 1
 
     def _sized(self, value: Any, inside: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
@@ -139,7 +174,7 @@ class _Tree:
     def _text(self, parts: Any, path: tuple[Any, ...]) -> str:
         texts, length = [], 0
         for part in parts:
-            value = self._named(part, path)[0] if isinstance(part, Reference) else part
+            value = self._named(part, path)[0] if isinstance(part, Reference) else self._said(part, path)
             if isinstance(value, (dict, list)):
                 raise ConfigError(f"{_dotted(path)} is text and refers to a mapping or a list inside of it.")
             texts.append(str(value))
@@ -147,6 +182,14 @@ class _Tree:
             if length > MOST_TEXT:
                 raise ConfigError(f"{_dotted(path)} has more than {MOST_TEXT:,} characters, its references followed.")
         return "".join(texts)
+
+    def _said(self, part: str | Variable, path: tuple[Any, ...]) -> str:
+        if isinstance(part, str):
+            return part
+        value = self.environment[part.name]
+        if value is None and part.default is None:
+            raise ConfigError(f"{_dotted(path)} reads the environment variable {part.name}, which is not set.")
+        return value if value is not None else part.default or ""
 
     def _named(self, reference: Reference, path: tuple[Any, ...]) -> tuple[Any, int]:
         text = self._text(reference.parts, path).strip()
@@ -176,6 +219,15 @@ class _Tree:
             if isinstance(node, list) and number < len(node):
                 return number
         raise ConfigError(f"{_dotted(path)} refers to ${{{text}}}, and there is no such value.")
+
+
+def _scalar(text: str) -> Any:
+    """As the text would be read on the command line: a number, true, false, null, or text."""
+    if re.fullmatch(r"[+-]?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d*\.\d+|\d+(?=e))(e[+-]?\d+)?", text) and math.isfinite(float(text)):
+        return float(text)
+    return WORDS.get(text, text)
 
 
 def _count(value: Any) -> int:

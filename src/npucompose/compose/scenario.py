@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from npucompose.compose.legality import STRICT, LegalityCase, Objection, idle
+from npucompose.compose.legality_case import STRICT, LegalityCase, Objection, idle
 from npucompose.models.base import Model
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.scenario import FORWARD, Scenario

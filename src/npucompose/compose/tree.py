@@ -29,8 +29,8 @@ from npucompose.compose.overrides import (
     value_problem,
 )
 from npucompose.compose.places import line_that_names
+from npucompose.compose.references import CLOSED, Environment, reads_variables, resolved
 from npucompose.compose.references import parsed as parsed_references
-from npucompose.compose.references import resolved
 from npucompose.errors import ConfigError
 from npucompose.results.effective import COMMAND_LINE, DEFAULT
 from npucompose.table.options import LONGEST as LONGEST_NAME
@@ -58,6 +58,8 @@ class Composed:
     problems: tuple[str, ...] = field(default=())
     files: Mapping[str, str] = field(factory=dict[str, str])
     """{a file as `provenance` names it: where it lies}."""
+    variables: tuple[str, ...] = ()
+    """Leaves that say that they read the environment, of those in `tree`."""
     trust_with: str = "trust=true"
     """How trust is said on the command line that this came from."""
 
@@ -95,7 +97,10 @@ class Composer:
     are merged into what it gave. A file that changes meanwhile is not read again.
     """
 
-    def __init__(self, *, config_dirs: Sequence[str] = (), config_name: str = "config") -> None:
+    def __init__(
+        self, *, config_dirs: Sequence[str] = (), config_name: str = "config", environment: Environment = CLOSED
+    ) -> None:
+        """`environment` holds the variables that the person lets this command's configuration read."""
         if not is_name(config_name):
             raise ConfigError(
                 f"--config-name {config_name[:LONGEST_NAME]}: the name of a file of conf/, without .yaml."
@@ -103,7 +108,8 @@ class Composer:
         from npucompose.compose.hydra_loader import loader_of
 
         self.config_name = config_name
-        self.loader = loader_of(added_dirs(config_dirs))
+        self.environment = environment
+        self.loader = loader_of(added_dirs(config_dirs), environment)
         self._combinations: dict[tuple[str, ...], _Combination] = {}
         self._is_group = cache(self.loader.repository.group_exists)
         self._problems = cache(self._found_problems)
@@ -129,14 +135,15 @@ class Composer:
             elif not o.is_hydra_override():
                 good.append(o)
         with translate_hydra_errors(problems):
-            tree, provenance = combination.with_values(good)
-            self._try_hydra(parsed, chosen)
+            tree, provenance = combination.with_values(good, self.environment)
+            self._try_hydra(chosen, values)
         return Composed(
             tree=tree,
             provenance=provenance,
             overrides=tuple(overrides),
             problems=(*problems, *combination.problems),
             files=combination.files,
+            variables=combination.variables(good, self.environment),
         )
 
     @property
@@ -158,7 +165,7 @@ class Composer:
             return group_problems(self.loader, o)
         if not o.is_hydra_override():
             try:
-                parsed_references(text)
+                parsed_references(text, self.environment)
             except ValueError as error:
                 return [f"'{text}' is refused: {error}."]
         return []
@@ -189,13 +196,15 @@ class Composer:
                 return line_that_names(f"{result.path.removeprefix(ON_DISK)}/{path}.yaml", group, name)
         return "a defaults list"
 
-    def _try_hydra(self, parsed: Sequence[Override], chosen: Sequence[Override]) -> None:
-        """Hydra's own values are Hydra's to check: here, because later it would end with a traceback."""
+    def _try_hydra(self, chosen: Sequence[Override], values: Sequence[Override]) -> None:
+        """Hydra's own choices and values, those that are not refused, are Hydra's to check: here, because later it
+        would end with a traceback."""
         from hydra.types import RunMode
 
-        own = tuple(str(o.input_line) for o in parsed if o.is_hydra_override() and not o.is_sweep_override())
+        said = (*chosen, *values)
+        own = tuple(str(o.input_line) for o in said if o.is_hydra_override() and not o.is_sweep_override())
         if own and own not in self._tried:
-            texts = [*(str(o.input_line) for o in chosen), *own]
+            texts = [*(str(o.input_line) for o in chosen if not o.is_hydra_override()), *own]
             self.loader.load_configuration(self.config_name, texts, run_mode=RunMode.RUN, from_shell=False)
             self._tried.add(own)
 
@@ -247,11 +256,20 @@ class _Combination:
             files=_files(repository, defaults),
         )
 
-    def with_values(self, values: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]:
+    def variables(self, values: Sequence[Override], environment: Environment) -> tuple[str, ...]:
+        """The leaves that say that they read the environment."""
+        if not environment:
+            return ()
+        written = flat(with_overrides(self.tree, values, self.keys))
+        return tuple(path for path, value in written.items() if reads_variables(value, environment))
+
+    def with_values(
+        self, values: Sequence[Override], environment: Environment
+    ) -> tuple[dict[str, Any], dict[str, str]]:
         """The tree and its provenance with values of the command line in it, and references followed."""
         tree = with_overrides(self.tree, values, self.keys)
         if self.refers or any("$" in str(o.input_line) for o in values):
-            tree = resolved(tree)
+            tree = resolved(tree, environment)
         elif all(_is_of_leaf(self.provenance, o) for o in values):
             return tree, {**self.provenance, **{o.key_or_group: COMMAND_LINE for o in values}}
         origins = dict(self.origins)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import attrs
 
-from npucompose.compose.references import PLAIN
+from npucompose.compose.references import CLOSED, PLAIN, VARIABLE, Environment
 from npucompose.errors import ConfigError, listed, raise_for, unknown
 from npucompose.input_safety import Limits, Resolvers, plain_data, read_text
 from npucompose.results.effective import COMMAND_LINE
@@ -33,14 +33,20 @@ HYDRAS = re.compile(r"_[a-z]+_")
 """Keys by which Hydra's instantiate finds what to call."""
 OWN = "only npucompose's own conf/ and the command line may set Hydra."
 
+NAMED = re.compile(rf"\$\{{{VARIABLE.pattern}\}}")
+"""A variable of the environment, whole."""
+
 IsGroup = Callable[[str], bool]
 
 
-def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> tuple[dict[Any, Any], str | None]:
+def read_foreign(
+    file: Path, config_path: str, is_group: IsGroup, environment: Environment = CLOSED
+) -> tuple[dict[Any, Any], str | None]:
     """(content, package) of the file that Hydra calls `config_path` ("model/mine"); the package as the header says it:
     `_global_`, the group's own, or None. ConfigError names every line and key that is refused.
 
-    `is_group` knows the groups of the package and of installed extensions.
+    `is_group` knows the groups of the package and of installed extensions; `environment` holds the variables that the
+    person has named for files of their own.
     """
     text = read_text(file, MOST_BYTES)
     group = config_path.rpartition("/")[0]
@@ -55,7 +61,7 @@ def read_foreign(file: Path, config_path: str, is_group: IsGroup) -> tuple[dict[
     if not problems:
         problems += _key_problems(made, group, package)
         problems += _default_problems(made.get("defaults"), group, is_group)
-        problems += _value_problems({key: value for key, value in made.items() if key != "defaults"}, "")
+        problems += _value_problems({key: value for key, value in made.items() if key != "defaults"}, "", environment)
     raise_for([f"{config_path}: {problem}" for problem in dict.fromkeys(problems)])
     return made, package
 
@@ -145,7 +151,7 @@ def _default_problems(defaults: Any, group: str, is_group: IsGroup) -> Iterator[
             yield f"the defaults list may not name '{choice}': a choice is a name, as in `override /model: mlp`."
 
 
-def _value_problems(tree: Any, path: str) -> Iterator[str]:
+def _value_problems(tree: Any, path: str, environment: Environment) -> Iterator[str]:
     items: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(tree, Mapping):
         items = iter(cast("Mapping[Any, Any]", tree).items())
@@ -155,13 +161,13 @@ def _value_problems(tree: Any, path: str) -> Iterator[str]:
         here = f"{path}.{key}" if path else str(key)
         if isinstance(key, str) and HYDRAS.fullmatch(key):
             yield f"'{here}' would name code to run; choices are found by registered name."
-        if isinstance(value, str) and (problem := _text_problem(value)):
+        if isinstance(value, str) and (problem := _text_problem(value, environment)):
             yield f"'{here}' {problem}"
-        yield from _value_problems(value, here)
+        yield from _value_problems(value, here, environment)
 
 
-def _text_problem(text: str) -> str | None:
-    left = PLAIN.sub("", text)
+def _text_problem(text: str, environment: Environment) -> str | None:
+    left = NAMED.sub(lambda found: "" if found["name"] in environment else found[0], PLAIN.sub("", text))
     if "${" not in left:
         return None
     if re.search(r"\$\{[^{}]*:", left):

@@ -15,7 +15,7 @@ from npucompose.compose.check import Checked
 from npucompose.errors import visible
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
-from npucompose.report.words import trial_words
+from npucompose.report.plan_words import trial_words
 from npucompose.results.generation import GenerateFacts
 from npucompose.results.graphs import PassFacts, refused_on_npu
 from npucompose.results.measured import AblationFacts, MemoryFacts, ModeFacts, Numerics

@@ -129,11 +129,19 @@ def _unknown_stages(tree: Mapping[str, Any]) -> Iterator[str]:
             yield unknown("stage", str(name), known, "pipeline.stages")
 
 
+def _outside_of_the_key(composed: Composed) -> Iterator[str]:
+    """A sentence for each leaf that reads the environment where the key would not have what it read."""
+    for path in composed.variables:
+        if path.partition(".")[0] in NOT_IN_A_KEY:
+            yield f"{path} reads the environment, and is no part of the key of a run: write the value itself."
+
+
 def _job(composed: Composed, context: PlanContext) -> Job:
     try:
         checked = check(composed, sections=context.sections)
     except ConfigError as error:
         raise ConfigError(*error.problems, *_unknown_stages(composed.tree)) from error
+    raise_for(list(_outside_of_the_key(composed)))
     target = checked.target
     experiment = checked.experiment
     asked = wanted(checked)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +156,13 @@ class ActiveRun:
             raise NpuComposeError(
                 f"{self.run_dir} leads elsewhere now, to {self.run_dir.resolve()}: nothing was written."
             )
+
+
+def forget(jobs: Iterable[Job], store: Store) -> None:
+    """Take away what the store has of them: they run again, what two of them share once."""
+    for job in jobs:
+        for stage in job.order:
+            store.forget(stage.name, job.keys[stage.name])
 
 
 def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 from torch import fx
 
+from npucompose.graphs.dependence import storage_of
 from npucompose.graphs.describe import NodeLine, Snapshot, op_name, value_text
-from npucompose.graphs.effects import control, nodes_in
+from npucompose.graphs.effects import control, nodes_in, tensors_in
 from npucompose.graphs.matching import model_line
 from npucompose.results.drawing import MOST_CHARACTERS, MOST_EDGES, MOST_NODES, GraphDrawing, NodeTable
 from npucompose.results.streams import StreamAssignment
 
 _KINDS = {"placeholder": "input", "get_attr": "constant", "output": "output"}
+FOLDERS = 3
+"""Parts of a file's path that are kept."""
 NO_PLAN = StreamAssignment()
 
 
@@ -38,6 +43,7 @@ def node_table(snapshot: Snapshot, plan: StreamAssignment = NO_PLAN) -> NodeTabl
         streams=texts.of(plan.nodes.get(line.name, line.stream or "") for line in drawn),
         inputs=tuple(_inputs(drawn, number)),
         events=tuple((one, other) for one, other in events if one is not None and other is not None),
+        alive=tuple(_alive(lines)[:MOST_NODES]),
         texts=texts.known,
         left_out=len(lines) - len(drawn),
     )
@@ -50,6 +56,39 @@ def _inputs(lines: Iterable[NodeLine], number: Mapping[fx.Node, int]) -> Iterato
         read = tuple(found)[:left]
         left -= len(read)
         yield read
+
+
+def _alive(lines: Sequence[NodeLine]) -> list[int]:
+    """Of memory that a node makes: from there to the last node that reads a tensor in it."""
+    made: dict[int, tuple[int, int]] = {}  # storage: (the place of its maker, bytes)
+    last: dict[int, int] = {}
+    held: dict[fx.Node, list[int]] = {}
+    given: set[int] = set()
+    for place, line in enumerate(lines):
+        for storage in (storage for node in nodes_in((line.args, line.kwargs)) for storage in held.get(node, ())):
+            last[storage] = place
+            if line.op == "output":
+                given.add(storage)
+        tensors = {storage_of(tensor): tensor for tensor in tensors_in(line.value)}
+        held[line.node] = [storage for storage in tensors if storage is not None]
+        for storage, tensor in tensors.items():
+            if line.op in ("placeholder", "get_attr") and storage is not None:
+                given.add(storage)
+            elif storage is not None:
+                made.setdefault(storage, (place, _hint(tensor.untyped_storage().nbytes())))
+    changes = [0] * (len(lines) + 1)
+    for storage, (place, nbytes) in made.items():
+        if storage not in given:
+            changes[place] += nbytes
+            changes[last.get(storage, place) + 1] -= nbytes
+    return list(accumulate(changes[:-1]))
+
+
+def _hint(size: Any) -> int:
+    """A size as a number without a guard on it; 0 where nothing is known."""
+    if type(size) is int:
+        return size
+    return int(size.node.hint) if size.node.has_hint() else 0
 
 
 class _Texts:
@@ -75,8 +114,14 @@ class _ModelLines:
     def of(self, line: NodeLine) -> str:
         stack = line.node.meta.get("stack_trace") or ""
         if stack not in self._read:
-            self._read[stack] = model_line(line.node)
+            self._read[stack] = _without_folders(model_line(line.node))
         return self._read[stack]
+
+
+def _without_folders(line: str) -> str:
+    """`torch/nn/linear.py:12: return x` of a longer path: reports are sent to others, who need not know the rest."""
+    place, colon, code = line.partition(": ")
+    return "/".join(place.replace("\\", "/").split("/")[-FOLDERS:]) + colon + code
 
 
 def _cut(text: str) -> str:

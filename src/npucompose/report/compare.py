@@ -33,6 +33,9 @@ HEADS: Mapping[str, str] = {
     "compile_s": "compile",
     "pool_bytes": "pool",
     "peak_rss_bytes": "peak",
+    "token_rate": "tokens/s",
+    "first_token_us": "first token",
+    "per_token_us": "per token",
 }
 
 ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "\\`", "\n": " ", "[": "\\["})

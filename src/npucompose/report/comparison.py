@@ -115,7 +115,7 @@ def _result(report: Report) -> Iterator[tuple[str, Any]]:
             (f"numerics.{name}", getattr(report.numerics, name)) for name in ("bitwise", "passed", "max_abs_err")
         )
     line = RunLine(name="", status=report.status, figures=Figures.from_report(report))
-    yield from ((name, shown(line, name)) for name in MEASURED)
+    yield from ((name, words) for name in MEASURED if (words := shown(line, name)))
 
 
 def differences(one: Report, other: Report) -> tuple[RunDifference, ...]:

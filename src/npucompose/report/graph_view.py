@@ -14,11 +14,15 @@ from npucompose.table.structure import facts_of
 MOST_ON_A_PAGE = 30_000
 """Nodes of all drawings of a page together, at about 70 bytes each; later graphs are named and not drawn."""
 
+NOT_APPLIED = "The plan stands in the graph and was not applied: its recordings run on one stream."
 View = dict[str, Any]
 
 
-def graph_view(drawings: Mapping[str, GraphDrawing]) -> View | None:
-    """The data of the page's script, and a sentence about what is not drawn; None where there is no graph."""
+def graph_view(drawings: Mapping[str, GraphDrawing], *, applied: bool = True) -> View | None:
+    """The data of the page's script, and sentences about what it does not show; None where there is no graph.
+
+    Not `applied` is a plan that stands in the graph and that its recordings do not follow.
+    """
     if not drawings:
         return None
     shown, left = dict[str, GraphDrawing](), MOST_ON_A_PAGE
@@ -26,12 +30,11 @@ def graph_view(drawings: Mapping[str, GraphDrawing]) -> View | None:
         left -= sum(len(table.names) for table in _tables(drawing).values())
         if left >= 0 or not shown:
             shown[name] = drawing
+    graphs = [_graph(name, drawing) for name, drawing in shown.items()]
+    planned = any(len(graph["streams"]) > 1 for graph in graphs)
     return {
-        "data": {
-            "node": [NODE_WIDTH, NODE_HEIGHT],
-            "graphs": [_graph(name, drawing) for name, drawing in shown.items()],
-        },
-        "left_out": list(_left_out(drawings, shown)),
+        "data": {"node": [NODE_WIDTH, NODE_HEIGHT], "graphs": graphs},
+        "notes": [*([NOT_APPLIED] if planned and not applied else []), *_left_out(drawings, shown)],
         "names": list(shown),
     }
 
@@ -70,7 +73,7 @@ def _streams(tables: Any) -> Sequence[str]:
 def _state(label: str, table: NodeTable) -> View:
     placed = layout(table.inputs, table.events)
     return {
-        **facts_of(table),
+        **{name: value for name, value in facts_of(table).items() if name != "alive"},
         "label": f"{label}: {as_count(len(table.names) + table.left_out, 'node')}",
         "at": placed.at,
         "width": placed.width,

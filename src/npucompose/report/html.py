@@ -20,6 +20,7 @@ from npucompose.report.generation import HEAD, generation_bars, generation_cells
 from npucompose.report.graph_view import graph_view
 from npucompose.report.json import PAGE
 from npucompose.report.overview import overview
+from npucompose.report.plan_words import stream_words
 from npucompose.report.verdict import verdict
 from npucompose.report.words import (
     TITLES,
@@ -38,7 +39,6 @@ from npucompose.report.words import (
     ran_as,
     rule_words,
     status_words,
-    stream_words,
     value_words,
     variant_cells,
     why_untimed,
@@ -128,7 +128,7 @@ def write(report: Report, folder: Path, timelines: Timelines = (), drawings: Dra
 
 def render(report: Report, timelines: Timelines = (), drawings: Drawings = NO_DRAWINGS) -> str:
     """The whole document; `timelines` are those of trace.json, `drawings` those of graphs/."""
-    view = graph_view(drawings)
+    view = graph_view(drawings, applied=report.streams is None or report.streams.applied)
     figures = Figures.from_report(report)
     return page(
         "run.html",
@@ -151,7 +151,7 @@ def render(report: Report, timelines: Timelines = (), drawings: Drawings = NO_DR
         lanes=pictures.lanes,
         overview=overview(report, timelines),
         sentences=verdict(report),
-        memory_drawings=list(pictures.memory_drawings(timelines)),
+        memory_drawings=list(pictures.memory_drawings(timelines, drawings)),
         **_measured(report),
         **_tables(report),
     )

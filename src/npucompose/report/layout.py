@@ -1,6 +1,6 @@
 """Where the nodes of a graph lie: layers from top to bottom, folded into columns. Knows only numbers.
 
-Layers by longest paths, inputs just above their first reader, and in each layer the places nearest to the middle of the
+Layers by longest paths, inputs near their first reader, and in each layer the places nearest to the middle of the
 neighbours: the first and the last step of K. Sugiyama, S. Tagawa, M. Toda, "Methods for visual understanding of
 hierarchical system structures", 1981. The nearest places that keep a distance are an isotonic regression (pool adjacent
 violators: Ayer et al., 1955). Sorting is the most that is done: O((n + e) log n) for n nodes and e edges.
@@ -43,23 +43,36 @@ def layout(inputs: Inputs, events: Sequence[tuple[int, int]] = ()) -> Layout:
 
 
 def _layers(inputs: Inputs, events: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest path to each node; what reads nothing stands just above its first reader."""
+    """The longest path to each node; what only inputs lead to (a weight, its transpose) stands just above its first
+    reader instead, so that it does not lie far from it."""
     above: list[list[int]] = [list(read) for read in inputs]
     for recorder, waiter in events:
         if recorder < waiter:
             above[waiter].append(recorder)
     layer = [0] * len(inputs)
-    highest = [-1] * len(inputs)
     for node, before in enumerate(above):
-        layer[node] = max((layer[other] for other in before), default=-1) + 1
-        if before:
-            layer[node] = max(layer[node], 1)
-        for other in before:
-            if highest[other] < 0 or layer[node] < highest[other]:
-                highest[other] = layer[node]
-    return [
-        first - 1 if not before and first > 0 else at for at, before, first in zip(layer, above, highest, strict=True)
-    ]
+        layer[node] = max((layer[other] + 1 for other in before), default=0)
+    first: list[int | None] = [None] * len(inputs)
+    moves = _may_sink(above)
+    for node in reversed(range(len(inputs))):
+        below = first[node]
+        if moves[node] and below is not None:
+            layer[node] = below - 1
+        for other in above[node]:
+            known = first[other]
+            first[other] = layer[node] if known is None else min(known, layer[node])
+    return layer
+
+
+def _may_sink(above: Inputs) -> list[bool]:
+    """Whether all that leads to a node are inputs, and nodes that nothing else reads: no edge grows where they move."""
+    readers = [0] * len(above)
+    for other in (other for before in above for other in before):
+        readers[other] += 1
+    found = [True] * len(above)
+    for node, before in enumerate(above):
+        found[node] = all(not above[other] or (found[other] and readers[other] == 1) for other in before)
+    return found
 
 
 def _rows(layers: Sequence[int]) -> list[list[int]]:

@@ -7,7 +7,19 @@ from typing import Any
 
 from attrs import frozen
 
-from npucompose.report.pictures import MOST_EVENTS, MOST_NODES, NARROWEST, Axis, Box, Drawing, time_axis
+from npucompose.report.pictures import (
+    LABEL,
+    MOST_EVENTS,
+    MOST_NODES,
+    NARROWEST,
+    WIDTH,
+    Axis,
+    Box,
+    Drawing,
+    lane_kernels,
+    lane_spans,
+    time_axis,
+)
 from npucompose.report.words import as_count, as_time, is_wrong
 from npucompose.results.record import BenchmarkFacts, Report
 from npucompose.results.streams import Timeline, Timelines
@@ -18,6 +30,8 @@ LONGEST = 3.0
 HEIGHT = 42
 """Of a row, so that a name and a time fit below each other on a telephone too."""
 AXIS = 24
+FEW_EVENTS = 40
+"""Arrows that have heads and full colour; more of them would hide the kernels."""
 ONE_STREAM = "measured on one stream"
 
 
@@ -51,6 +65,7 @@ def overview(report: Report, timelines: Timelines) -> Drawing | None:
     return {
         "rows": [_drawn(number, row, scale) for number, row in enumerate(rows)],
         "arrows": list(_arrows(plan, len(rows) - len(_streams(plan)), scale)) if plan is not None else [],
+        "crowded": plan is not None and len(plan.events) > FEW_EVENTS,
         "words": _words(calls, graph, plan, report),
         "axis": time_axis(scale, HEIGHT * len(rows) + AXIS),
     }
@@ -134,33 +149,25 @@ def _box(top: float, start: float, end: float, scale: Axis, kind: str, words: st
     return left, top + 6, width, HEIGHT - 12, kind, words
 
 
-def _of_lane(row: Row) -> Iterator[tuple[str, float, float]]:
-    """(kernel, start, end) of a lane, by start."""
-    assert row.kernels is not None
-    line = row.kernels
-    every = list(zip(line.nodes, line.streams, line.start_us, line.end_us, strict=True))[:MOST_NODES]
-    here = ((node, start, end) for node, stream, start, end in every if stream == row.stream)
-    return iter(sorted(here, key=lambda one: one[1]))
-
-
 def _kernels(row: Row, top: float, scale: Axis) -> Iterator[Box]:
     assert row.kernels is not None
     colour = f"kernel c{_streams(row.kernels).index(row.stream) % 6}"
-    for node, start, end in _of_lane(row):
+    for name, start, end in lane_spans(row.kernels, row.stream, scale):
         if start <= scale.high:
-            words = f"{node}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
+            words = f"{name}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
             yield _box(top, start, end, scale, colour, words)
 
 
 def _waits(row: Row, top: float, scale: Axis) -> Iterator[Box]:
-    """From the end of the kernel before, or the beginning, until a kernel that waits for an event starts."""
+    """From the end of the kernel before, or the beginning, until a kernel that waits for an event starts; a pixel
+    and more."""
     assert row.kernels is not None
     awaited: Mapping[str, list[str]] = {waiter: [] for _, waiter in row.kernels.events}
     for recorder, waiter in row.kernels.events:
         awaited[waiter].append(recorder)
-    free = 0.0
-    for node, start, end in _of_lane(row):
-        if node in awaited and start > free and free < scale.high:
+    pixel, free = scale.high / (WIDTH - LABEL), 0.0
+    for node, start, end in lane_kernels(row.kernels, row.stream):
+        if node in awaited and start - free > pixel and free < scale.high:
             left, _, width, *_ = _box(top, free, start, scale, "", "")
             words = f"{node} waits for {', '.join(awaited[node])}: {as_time(start - free)}"
             yield left, top + HEIGHT / 2 - 3, width, 6, "wait", words

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.report.words import as_count, as_time
+from npucompose.results.drawing import GraphDrawing
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.schema.sizes import as_bytes
 
@@ -192,12 +193,35 @@ def _timeline(name: str, line: Timeline, scale: Axis) -> Drawing:
 
 
 def _kernels(line: Timeline, streams: Sequence[str], scale: Axis) -> Iterator[Box]:
-    kernels = zip(line.nodes, line.streams, line.start_us, line.end_us, strict=True)
-    for node, stream, start, end in list(kernels)[:MOST_NODES]:
-        lane = streams.index(stream)
-        words = f"{node} on {stream}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
-        width = max((end - start) / scale.high * (WIDTH - LABEL), NARROWEST)
-        yield scale.x(start), lane * LANE + 4, width, LANE - 8, f"kernel c{lane % 6}", words
+    for lane, stream in enumerate(streams):
+        for name, start, end in lane_spans(line, stream, scale):
+            words = f"{name} on {stream}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
+            width = max((end - start) / scale.high * (WIDTH - LABEL), NARROWEST)
+            yield scale.x(start), lane * LANE + 4, width, LANE - 8, f"kernel c{lane % 6}", words
+
+
+def lane_kernels(line: Timeline, stream: str) -> list[tuple[str, float, float]]:
+    """(kernel, start, end) of those that are drawn of a stream, by start."""
+    kernels = list(zip(line.nodes, line.streams, line.start_us, line.end_us, strict=True))[:MOST_NODES]
+    here = ((node, start, end) for node, other, start, end in kernels if other == stream)
+    return sorted(here, key=lambda kernel: kernel[1])
+
+
+def lane_spans(line: Timeline, stream: str, scale: Axis) -> list[tuple[str, float, float]]:
+    """The same, but kernels that would be narrower than a pixel, and nearer than one to another such, are one:
+    `12 kernels, mm_3 to add_9`."""
+    pixel = (scale.high - scale.low) / (WIDTH - LABEL)
+    spans: list[tuple[str, str, int, float, float]] = []  # first and last kernel, how many, start, end
+    for node, start, end in lane_kernels(line, stream):
+        first, _, count, since, until = spans[-1] if spans else ("", "", 0, 0.0, 0.0)
+        if count and start - until < pixel and end - start < pixel and (count > 1 or until - since < pixel):
+            spans[-1] = (first, node, count + 1, since, end)
+        else:
+            spans.append((node, node, 1, start, end))
+    return [
+        (first if count == 1 else f"{count} kernels, {first} to {last}", start, end)
+        for first, last, count, start, end in spans
+    ]
 
 
 def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence[str], scale: Axis) -> Iterator[Box]:
@@ -211,28 +235,40 @@ def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence
         yield scale.x(line.end_us[one]), middle(one), scale.x(line.start_us[other]), middle(other)
 
 
-def memory_drawings(timelines: Timelines) -> Iterator[Drawing]:
-    """Bytes of intermediate results alive over time, one for each timeline that has them."""
-    for name, line in timelines:
-        steps = line.counters.get(BYTES_ALIVE, ())
-        most, end = max((value for _, value in steps), default=0.0), max(line.end_us, default=0.0)
-        if most <= 0 or end <= 0:
-            continue
-        scale = Axis(low=0.0, high=end)
+def memory_drawings(timelines: Timelines, drawings: Mapping[str, GraphDrawing]) -> Iterator[Drawing]:
+    """Bytes of intermediate results alive: over time as predicted, else one node after the other in running order."""
+    over_time = {name: line for name, line in timelines if line.counters.get(BYTES_ALIVE)}
+    for name, line in over_time.items():
+        scale = Axis(low=0.0, high=max(line.end_us, default=0.0))
+        steps, axis = line.counters[BYTES_ALIVE], time_axis(scale, CURVE + AXIS)
+        yield from _memory(f"{name}, {line.source}", steps, scale, axis)
+    for name, drawing in drawings.items():
+        alive = (drawing.after or drawing.before).alive
+        if name not in over_time and alive:
+            axis = {**time_axis(Axis(low=0.0, high=1.0), CURVE + AXIS), "marks": [("first node", LABEL, "start")]}
+            axis["marks"].append((f"node {len(alive)}", WIDTH, "end"))
+            steps = [(float(place), float(nbytes)) for place, nbytes in enumerate(alive)]
+            yield from _memory(f"{name}, in running order", steps, Axis(low=0.0, high=float(len(alive))), axis)
+
+
+def _memory(name: str, steps: Sequence[tuple[float, float]], scale: Axis, axis: Drawing) -> Iterator[Drawing]:
+    most = max(value for _, value in steps)
+    if most > 0 and scale.high > 0:
         yield {
-            "name": f"memory of {name} over time",
-            "words": f"{name}, {line.source}: at most {as_bytes(int(most))} alive",
+            "name": f"memory of {name}",
+            "words": f"{name}: at most {as_bytes(int(most))} alive",
             "path": " ".join(_curve(steps, most, scale)),
             "marks": [(as_bytes(int(most * part)), CURVE - part * (CURVE - TOP)) for part in (1.0, 0.5)],
             "base": CURVE,
-            "axis": time_axis(scale, CURVE + AXIS),
+            "axis": axis,
         }
 
 
 def _curve(steps: Sequence[tuple[float, float]], most: float, scale: Axis) -> Iterator[str]:
     height: float = CURVE
     yield f"M{LABEL} {CURVE}"
-    for us, value in steps:
+    before = [math.nan, *(value for _, value in steps)]
+    for us, value in (step for step, last in zip(steps, before, strict=False) if step[1] != last):
         x = scale.x(min(us, scale.high))
         yield f"L{x:.1f} {height:.1f}"
         height = CURVE - value / most * (CURVE - TOP)

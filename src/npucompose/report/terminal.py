@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npucompose.report import words
+from npucompose.report import plan_words, words
 from npucompose.report.generation import generation_cells, generation_memory, generation_sentence
 from npucompose.results.graphs import npu_words
 from npucompose.results.record import Report
@@ -69,7 +69,7 @@ def _environment() -> Any:
         autoescape=False,
     )
     ours = (counted, verdicts_words, npu_words, generation_sentence, generation_memory, generation_cells)
-    made.globals.update({**vars(words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update({**vars(words), **vars(plan_words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
     return made
 
 

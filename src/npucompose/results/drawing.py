@@ -36,6 +36,9 @@ class NodeTable:
     """Nodes that each one reads, each once; all come before it."""
     events: tuple[tuple[int, int], ...] = ()
     """(recorder, waiter): nodes on two streams."""
+    alive: tuple[int, ...] = ()
+    """Bytes of intermediate results alive while each node runs, one node after the other in this order; what the graph
+    reads and returns is not counted. Symbols count with their hints."""
     texts: tuple[str, ...] = ("",)
     """Each text once."""
     left_out: int = 0

@@ -325,11 +325,17 @@ class Figures:
     compile_s: float | None = None
     pool_bytes: int | None = None
     peak_rss_bytes: int | None = None
+    token_rate: float | None = None
+    """Tokens per second of greedy generation; of several sizes, like the two below, of the first."""
+    first_token_us: float | None = None
+    per_token_us: float | None = None
 
     @staticmethod
     def from_report(report: Report) -> Figures:
         experiment, stages, memory = report.experiment, report.stages, report.memory
-        times = stages.benchmark if report.status != "numerics_failed" else None
+        right = report.status != "numerics_failed"
+        times = stages.benchmark if right else None
+        text = stages.generate.points[0].best if stages.generate and right else None
         return Figures(
             model=choice_name(experiment, "model"),
             target=choice_name(experiment, "target"),
@@ -343,6 +349,9 @@ class Figures:
             compile_s=stages.compile.total_s if stages.compile else None,
             pool_bytes=memory.pool_bytes if memory else None,
             peak_rss_bytes=memory.peak_rss_bytes if memory else None,
+            token_rate=text.tokens_per_s if text else None,
+            first_token_us=text.first.p50_us if text and text.first else None,
+            per_token_us=text.per_token_us if text else None,
         )
 
 
@@ -353,7 +362,8 @@ MEASURED: tuple[str, ...] = tuple(f.name for f in fields(Figures) if f.name not 
 
 def figure_stage(figure: str) -> str:
     """The stage without which there is no such figure."""
-    return {"compile_s": "compile", "pool_bytes": "capture"}.get(figure, "benchmark")
+    texts = dict.fromkeys(("token_rate", "first_token_us", "per_token_us"), "generate")
+    return {"compile_s": "compile", "pool_bytes": "capture", **texts}.get(figure, "benchmark")
 
 
 def choice_name(experiment: Mapping[str, Any], group: str) -> str | None:

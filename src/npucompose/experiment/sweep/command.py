@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -21,7 +22,8 @@ from airflow_free.sweep import Listen, SweepEvent
 from npucompose.compose.overrides import translate_hydra_errors
 from npucompose.compose.tree import Composer
 from npucompose.console import console
-from npucompose.experiment import tracking
+from npucompose.errors import ConfigError
+from npucompose.experiment import dry_run, tracking
 from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.sweep.plan import Point, SweepPlan, expanded
 from npucompose.experiment.sweep.run import Name, PointEntry, PointLedger, exit_status, run_sweep
@@ -31,6 +33,8 @@ from npucompose.results.record import Status
 from npucompose.schema.sweep import NoSearch, Search, Tracker
 from npucompose.table.structure import structure
 
+KNOWN = "is for points that are known beforehand"
+
 
 class Task(ABC):
     """Hydra makes the folder and names those of the points; `run` then does the work, under `act`."""
@@ -38,12 +42,23 @@ class Task(ABC):
     act: Callable[[Callable[[], int]], Any] = staticmethod(lambda act: act())
     """What keeps an error from passing through Hydra, which would make a traceback of it."""
 
+    quiet: bool = False
+    """Whether only the summary is printed."""
+
     def __call__(self, config: Any) -> None:
         raise AssertionError("Hydra runs single jobs through this; a sweep goes through `run`")
 
     def illegal_lines(self) -> Iterator[str]:
         """What is told before anything starts."""
         yield from ()
+
+    @abstractmethod
+    def run_again(self) -> None:
+        """`--force`: what was done before is not kept. ConfigError where that means nothing."""
+
+    @abstractmethod
+    def preview(self) -> Iterator[str]:
+        """`--dry-run`: a line for each point. ConfigError where nobody knows them yet."""
 
     def run(self, folder: Path, name: Callable[[int, Sequence[str]], str]) -> None:
         """Called by the launcher, once; `name` says what the folder of a point (number, overrides) is called."""
@@ -58,9 +73,19 @@ class Task(ABC):
     def _run(self, folder: Path, name: Name) -> int:
         """The exit status."""
 
+    def view(self, total: int, name: Callable[[Point], str]) -> SweepView:
+        """What a person sees while it runs."""
+        return SweepView(console(quiet=self.quiet), total, name)
+
 
 class SearchTask(Task):
     """Points that are asked for one after another, each told what became of those before."""
+
+    def run_again(self) -> None:
+        raise ConfigError(f"--force {KNOWN}, and a search goes on from its trials: search.seed=… begins another.")
+
+    def preview(self) -> Iterator[str]:
+        raise ConfigError(f"--dry-run {KNOWN}, and a search asks for each of them when others have ended.")
 
     @classmethod
     @abstractmethod
@@ -75,6 +100,12 @@ class Sweep(Task):
     def __init__(self, plan: SweepPlan) -> None:
         self.plan = plan
 
+    def run_again(self) -> None:
+        self.plan = evolve(self.plan, again="all")
+
+    def preview(self) -> Iterator[str]:
+        yield from dry_run.of_a_sweep(self.plan, default_store())
+
     def illegal_lines(self) -> Iterator[str]:
         """Every illegal point."""
         illegal = self.plan.illegal
@@ -88,9 +119,11 @@ class Sweep(Task):
         terminal = console()
         store = default_store()
         for warning in dict.fromkeys(w for point in self.plan.points if point.job for w in point.job.warnings):
-            console(stderr=True).print(f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True)
+            console(stderr=True, quiet=self.quiet).print(
+                f"npucompose: {warning}", style="yellow", highlight=False, soft_wrap=True
+            )
         total = len({point.key for point in self.plan.points})
-        with PointLedger.open(store.root) as ledger, SweepView(terminal, total, self.plan.name) as view:
+        with PointLedger.open(store.root) as ledger, self.view(total, self.plan.name) as view:
             trackers = TrackerQueue(view.listen)
             ends = run_sweep(self.plan, folder, name, store=store, ledger=ledger, listen=trackers.listen)
         terminal.print(f"{view.summary()}\n  {folder}", soft_wrap=True, highlight=False)

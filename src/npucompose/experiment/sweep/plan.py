@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, frozen
 
@@ -35,7 +35,8 @@ Point = sweep.Point[Job]
 class SweepPlan:
     points: tuple[Point, ...]
     executor: Executor
-    retry_failed: bool
+    again: Literal["none", "failed", "all"]
+    """Which of its points are run although they are done."""
 
     @cached_property
     def varying(self) -> frozenset[str]:
@@ -66,7 +67,7 @@ class SweepPlan:
                 "a search takes one value for each key of the command line: what varies is said by search.space."
             )
         retry = _the_same([job.checked.experiment.retry for job in jobs], "retry")
-        return SweepPlan(points=points, executor=executor, retry_failed=retry == "failed")
+        return SweepPlan(points=points, executor=executor, again=retry)
 
 
 def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ...]]:

@@ -25,7 +25,7 @@ from airflow_free.sweep import Listen, Loop, Source, SweepEvent, membership
 from npucompose.errors import ConfigError, visible
 from npucompose.experiment.job import Job
 from npucompose.experiment.orchestrator import translate_errors
-from npucompose.experiment.run import ActiveRun
+from npucompose.experiment.run import ActiveRun, forget
 from npucompose.experiment.sweep.plan import Point, SweepPlan
 from npucompose.report import json as report_json
 from npucompose.results.record import EXIT_STATUS, MEASURED, Figures, Status
@@ -51,21 +51,29 @@ def run_sweep(
 ) -> dict[str, PointEntry]:
     """{key: end} of every point of the plan; points that are the same point run once.
 
-    What is in the ledger with a report that is still there is kept, unless the plan asks for failed ones again; illegal
-    points go into the ledger first.
+    What is in the ledger with a report that is still there is kept, unless the plan asks for it again; illegal points
+    go into the ledger first. Where all are run again, what the store has of them goes, too.
     """
     write_atomically(folder / POINTS, membership(plan.points))
     ledger.write(PointEntry.illegal(point) for point in plan.illegal)
-    ends = kept(plan.points, ledger, retry_failed=plan.retry_failed)
+    ends = kept_of(plan, ledger)
     once = {point.key: point for point in reversed(plan.points)}
     for key, entry in ends.items():
         listen(SweepEvent(kind="kept", point=once[key], entry=entry))
     left = {point.key: point for point in plan.points if point.key not in ends}
+    if plan.again == "all":
+        forget((point.job for point in left.values() if point.job is not None), store)
     folders = {point.key: folder_of(folder, name(point), point) for point in left.values()}
     with executor_of(plan.executor, folder) as executor:
         begin = partial(PointRun.begin, path_of=lambda point: folders[point.key], store=store, ledger=ledger)
         ends.update(Loop(executor, ledger, begin, listen).run(Source(left.values())))
     return ends
+
+
+def kept_of(plan: SweepPlan, ledger: PointLedger) -> dict[str, PointEntry]:
+    """{key: end} of the points that the plan does not run: of all that are run again, those that are illegal."""
+    points = plan.illegal if plan.again == "all" else plan.points
+    return kept(points, ledger, retry_failed=plan.again == "failed")
 
 
 def kept(points: Sequence[Point], ledger: PointLedger, *, retry_failed: bool) -> dict[str, PointEntry]:

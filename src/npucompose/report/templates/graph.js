@@ -38,7 +38,7 @@
       one.waits[recorder].push([waiter, 'is waited for by']);
     });
     const edges = one.inputs.flatMap((read, node) => read.map((from) => [from, node]));
-    const isFar = ([from, to]) => [0, 1].some((axis) => Math.abs(one.at[from][axis] - one.at[to][axis]) > FAR);
+    const isFar = one.isFar = ([from, to]) => [0, 1].some((axis) => Math.abs(one.at[from][axis] - one.at[to][axis]) > FAR);
     one.near = edges.filter((edge) => !isFar(edge));
     one.far = edges.filter(isFar);  // faint, or they hide the others
     const known = other && new Set(other.names);
@@ -51,6 +51,11 @@
     const read = (name) => style.getPropertyValue('--' + name).trim();
     colours = Object.fromEntries(
       ['ink', 'dim', 'paper', 'card', 'rule', ...Array.from({length: COLOURS}, (_, n) => 'c' + n)].map((n) => [n, read(n)]));
+    colours.on = Object.fromEntries(Object.entries(colours).map(([name, colour]) => [name, onTopOf(colour)]));
+  };
+  const onTopOf = (colour) => {  // black or white, whichever is read more easily
+    const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? '#10141b' : '#ffffff';
   };
   const size = () => [canvas.clientWidth, canvas.clientHeight];
   const isOnScreen = (x, y, right, bottom) => {
@@ -79,7 +84,9 @@
   };
   const drawEvents = () => {
     const half = Math.max(4, 3 / scale);
-    stroke(state.events, colours.ink, 1.8);
+    stroke(state.events.filter((edge) => !state.isFar(edge)), colours.ink, 1.8, 0.8);
+    stroke(state.events.filter(state.isFar), colours.ink, 1.8, 0.2);
+    if (scale < READABLE / 2 && state.events.length > MANY) return;
     pen.fillStyle = colours.ink;
     for (const [, waiter] of state.events) {
       const x = state.at[waiter][0] + WIDTH / 2, y = state.at[waiter][1];
@@ -104,7 +111,7 @@
       pen.setLineDash([]);
     }
     if (scale < READABLE) return;
-    pen.fillStyle = colour ? colours.paper : colours.ink;
+    pen.fillStyle = colour ? colours.on[colour] : colours.ink;
     const name = state.names[node];
     pen.fillText(name.length > 20 ? name.slice(0, 19) + '\u2026' : name, x + 8, y + HEIGHT / 2 + 0.5);
   };
