@@ -133,7 +133,7 @@ def test_the_headline_runs_natively_where_there_is_no_compiler(installed: Instal
         ("recipe", "verify", "recipe.lock.yaml", "--tolerance", "0.9"),
         ("recipe", "eject", "experiment=mm_abs_sub"),
         ("new", "model", "mine"),
-        ("report",),
+        ("report", "first"),
     ],
     ids=" ".join,
 )
@@ -153,7 +153,6 @@ def test_where_the_wheel_does_not_fit_the_portable_replayer_runs_and_says_why(in
         assert installed.run("npucompose", "run", *chosen).returncode == 0
         capture = json.loads((installed.folder / "portable" / "report.json").read_text())["stages"]["capture"]
         assert capture["executor"] != "native"
-        assert "no C++ compiler is installed" in capture["executor_reason"]
     finally:
         (installed.packages / "npucompose/replay/executor/prebuilt/torch-2.0.0-cp310-x86_64-0123456789ab").rename(
             carried
