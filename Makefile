@@ -110,6 +110,12 @@ bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to b
 test-cuda-offline:  ## test-cuda with the torch of $(PYTHON) and .bundle; installs nothing
 	PYTHONPATH=$(CURDIR)/.bundle:$(CURDIR)/src:$(CURDIR) $(PYTHON) -m pytest -p no:cacheprovider -m cuda tests/targets/cuda
 
+dist: $(READY)  ## the sdist, and the wheel with the replayer compiled for this torch, Python and platform, into dist/
+	$(BIN)/python -m tools.dist
+
+try-dist: $(READY)  ## both made, and the wheel installed into an empty environment without a compiler, where README's commands run
+	$(BIN)/python -m pytest -m '' tests/tools/test_dist.py
+
 lock: $(READY)  ## write requirements/*.lock anew from pyproject.toml and constraints.txt; needs uv
 	$(BIN)/python -m tools.lock
 
@@ -144,6 +150,6 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
-	rm -rf $(VENV) .host .bundle .bundle.build outputs multirun .npucompose
+	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-streams bench-table huggingface npu-tables pictures golden clean
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

@@ -20,8 +20,10 @@ from npucompose.input_safety import load_yaml
 from npucompose.results.measured import Numerics
 from npucompose.results.record import BenchmarkFacts, GraphFacts, Report
 from npucompose.table.structure import facts_of, of_facts
+from npucompose.version import __version__
 
 SCHEMA = 1
+"""1: the first. A field may come without a new number: a reader takes its default (docs/stability.md)."""
 FILE_NAME = "recipe.lock.yaml"
 EXCLUDED = frozenset({"trust", "debug"})
 """Fields of an experiment that do not belong to a recipe, by name; every other one counts. Trust is never shared."""
@@ -84,7 +86,9 @@ def read(place: Path) -> Locked:
     data = load_yaml(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ConfigError(f"{path} is no recipe of schema {SCHEMA}: {found!r}.")
+        raise ConfigError(
+            f"{path} is no recipe of schema {SCHEMA}: {found!r}. This is npucompose {__version__}{_written_by(data)}."
+        )
     try:
         locked = of_facts(Locked, data, where=str(path))
     except ConfigError as error:
@@ -100,3 +104,10 @@ def read(place: Path) -> Locked:
             "npucompose recipe lock …"
         )
     return locked
+
+
+def _written_by(data: Any) -> str:
+    """`; the file was written by 0.3.0`, where it says so."""
+    versions = data.get("versions") if isinstance(data, dict) else None
+    by = versions.get("npucompose") if isinstance(versions, dict) else None
+    return f"; the file was written by {by}" if isinstance(by, str) else ""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 from attrs import frozen
 
 from airflow_free.store import Store, write_atomically
@@ -21,10 +22,12 @@ from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.run import LOCKED, run_experiment
 from npucompose.input_safety import read_text
 from npucompose.results import premises
+from npucompose.results.graphs import counted
 from npucompose.results.measured import Numerics
 from npucompose.results.record import EXIT_STATUS
 from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
+from npucompose.version import __version__
 
 DECIDING = ("configuration", "graphs", "numerics", "speedup")
 """What has to agree. Another machine has another device and may have other versions: those are told."""
@@ -60,7 +63,39 @@ def job_of(locked: Locked, *, trust: bool = False) -> Job:
     """The locked experiment, checked on this machine as any other; only the command line can trust."""
     tree = {**locked.experiment, "trust": trust}
     provenance = dict.fromkeys(locked.experiment, ORIGIN) | ({"trust": COMMAND_LINE} if trust else {})
-    return Job.from_composed(Composed(tree=tree, provenance=provenance, trust_with="--trust"))
+    try:
+        return Job.from_composed(Composed(tree=tree, provenance=provenance, trust_with="--trust"))
+    except ConfigError as error:
+        raise ConfigError(*error.problems, *_of_another_version(locked)) from error
+
+
+def _of_another_version(locked: Locked) -> Iterator[str]:
+    """Why a recipe that was legal once may not be, where another version wrote it."""
+    by = locked.versions.get("npucompose")
+    if by and by != __version__:
+        yield (
+            f"The recipe was locked with npucompose {by} and this is {__version__}: where an option has gone, "
+            f"CHANGELOG.md says what took its place; npucompose {by} verifies it as it is."
+        )
+
+
+def completed(locked: Locked, *, trust: bool = False) -> Locked:
+    """The recipe with the options that are newer than it, at the defaults that they have here; what it says stays.
+
+    ConfigError where this version or this machine cannot do what it says.
+    """
+    here = job_of(locked, trust=trust).ingredients.values
+    known = {name: value for name, value in here.items() if name not in EXCLUDED}
+    return attrs.evolve(locked, experiment=_over(known, locked.experiment))
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above`, and what only `below` has; in the order of `above`, which counts where passes are named."""
+    both = {
+        name: _over(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+        for name, value, under in ((name, value, below.get(name)) for name, value in above.items())
+    }
+    return both | {name: value for name, value in below.items() if name not in above}
 
 
 def run_again(locked: Locked, *, trust: bool = False) -> Locked:
@@ -87,6 +122,7 @@ def compared(locked: Locked, here: Locked, *, tolerance: float) -> LockVerdict:
         for part, then, now in ((part, there[part], here_now[part]) for part in there)
         for name in dict.fromkeys([*then, *now])
         if then.get(name) != now.get(name) and not _said_by_others(name, then, now)
+        if not (part == "graphs" and _unknown_then(name, then))
     ]
     return LockVerdict(
         compared={part: len(values) for part, values in there.items()},
@@ -123,6 +159,13 @@ def _said_by_others(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
         return False
     value = then.get(name, now.get(name))
     return name.endswith(ORDER) or (value == {} and any(other.startswith(f"{name}.") for other in (*then, *now)))
+
+
+def _unknown_then(name: str, then: Mapping[str, Any]) -> bool:
+    """Whether `graph_0.partition.segments` lies in what the recipe leaves open: the version that wrote it had no such
+    fact, and `graph_0.partition` is null."""
+    words = name.split(".")
+    return any(then.get(at, then) is None for at in (".".join(words[:end]) for end in range(1, len(words) + 1)))
 
 
 def _numerics(locked: Locked, here: Locked) -> Iterator[LockDifference]:
@@ -186,8 +229,11 @@ def _equal(numerics: Numerics) -> str:
     return "within its tolerance" if numerics.passed else "no"
 
 
-def judged(verdict: LockVerdict, locked: Locked, here: Locked) -> str:
-    """Each part with how many values were compared, each difference on a line of its own, the verdict last."""
+def judged(verdict: LockVerdict, locked: Locked, here: Locked, newer: Mapping[str, Any] | None = None) -> str:
+    """Each part with how many values were compared, each difference on a line of its own, the verdict last.
+
+    `newer` is {option that the recipe does not have: its default here}.
+    """
     lines: list[str] = []
     agreeing = {part: f"the same ({count} values)" for part, count in verdict.compared.items()}
     agreeing["numerics"] = "hold" if locked.result.numerics else "not in the recipe"
@@ -196,6 +242,9 @@ def judged(verdict: LockVerdict, locked: Locked, here: Locked) -> str:
         own = [d for d in verdict.differences if d.part == part]
         differ = f"{len(own)} of {verdict.compared[part]} differ" if part in verdict.compared else "differ"
         lines += [f"{part}: {differ if own else words}", *(f"  {difference}" for difference in own)]
+    if newer:
+        lines += [f"newer than the recipe: {counted(len(newer), 'option')}, at the default of this version"]
+        lines += [f"  {name}={_short(value)}" for name, value in newer.items()]
     others = sorted({d.part for d in verdict.differences if d.part not in DECIDING})
     also = f" (and {', '.join(others)} differ)" if others else ""
     lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.status}")
@@ -229,9 +278,24 @@ def act_verify(arguments: argparse.Namespace) -> int:
     if arguments.against and Path(arguments.against).suffix == ".json":
         return _against_a_device(locked, Path(arguments.against), trust=arguments.trust)
     here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
-    verdict = compared(locked, here, tolerance=arguments.tolerance)
-    print(judged(verdict, locked, here), end="")
+    wanted, found = (_comparable(side, trust=arguments.trust) for side in (locked, here))
+    verdict = compared(wanted, found, tolerance=arguments.tolerance)
+    print(judged(verdict, locked, here, newer(locked, wanted)), end="")
     return 0 if verdict.holds else 1
+
+
+def _comparable(locked: Locked, *, trust: bool) -> Locked:
+    """Completed where this version can; what cannot be done here is compared as it was written, word for word."""
+    try:
+        return completed(locked, trust=trust)
+    except ConfigError:
+        return locked
+
+
+def newer(locked: Locked, wanted: Locked) -> dict[str, Any]:
+    """{option: default} of what the completed recipe says and the written one does not."""
+    said, now = dict(_leaves(locked.experiment)), dict(_leaves(wanted.experiment))
+    return {name: value for name, value in now.items() if name not in said and not name.endswith(ORDER)}
 
 
 def _against_a_device(locked: Locked, file: Path, *, trust: bool) -> int:

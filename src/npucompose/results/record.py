@@ -28,9 +28,11 @@ from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.schema.streams import Cost
 from npucompose.table.structure import facts_of, of_facts
+from npucompose.version import __version__
 
 SCHEMA = 1
-"""Version of the field names below: grows when a field changes its meaning or goes, not when one is added."""
+"""Version of the field names below: grows when a field changes its meaning or goes, not when one is added. 1: the
+first; docs/stability.md says what changed with each."""
 
 Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "memory_limit", "crashed"]
 
@@ -295,7 +297,10 @@ class Report:
         """The report in `data`; fields that this version does not know are left out. ConfigError says what is wrong."""
         version = data.get("schema")
         if version != SCHEMA:
-            raise ConfigError(f"report: 'schema' is {version!r}; this version of npucompose reads schema {SCHEMA}.")
+            raise ConfigError(
+                f"report: 'schema' is {version!r}; this version of npucompose reads schema {SCHEMA}. "
+                f"It is {__version__}."
+            )
         if data.get("status") not in STATUSES:
             raise ConfigError("report: " + unknown("status", str(data.get("status")), STATUSES))
         return of_facts(Report, data, where="report")

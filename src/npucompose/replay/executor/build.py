@@ -3,10 +3,8 @@
 Where it lies follows from its sources, from torch and from Python, so what was built for others is never loaded; nor is
 what others could have written there (`npucompose.private`). Asking for its state loads no torch.
 
-`HELD` names operators whose structured kernel is kept set up from capture on, so that a replay calls only its `impl()`.
-One line each: the overload that a plan calls, and ATen's class in `ATen/ops/<operator>_native.h`. A class that the
-installed torch does not have is left out when the extension is built; its operator is then called like any other.
-`python benchmarks/replay.py MODEL --steps` shows what each line brings.
+A wheel for one platform carries the extension for one torch and one Python (`prebuilt`, made by `make dist`). Where it
+fits what is installed it is taken, and no compiler is needed.
 """
 
 from __future__ import annotations
@@ -36,64 +34,12 @@ from attrs import frozen
 from npucompose import private
 from npucompose.activity import doing
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
-
-HELD: dict[str, str] = {
-    "aten::add.out": "structured_ufunc_add_CPU",
-    "aten::sub.out": "structured_sub_out",
-    "aten::mul.out": "structured_mul_out",
-    "aten::div.out": "structured_div_out",
-    "aten::neg.out": "structured_neg_out",
-    "aten::exp.out": "structured_exp_out",
-    "aten::sin.out": "structured_sin_out",
-    "aten::cos.out": "structured_cos_out",
-    "aten::sqrt.out": "structured_sqrt_out",
-    "aten::rsqrt.out": "structured_rsqrt_out",
-    "aten::reciprocal.out": "structured_reciprocal_out",
-    "aten::sigmoid.out": "structured_sigmoid_out",
-    "aten::tanh.out": "structured_tanh_out",
-    "aten::silu.out": "structured_silu_out",
-    "aten::gelu.out": "structured_gelu_out_cpu",
-    "aten::clamp_min.out": "structured_clamp_min_out",
-    "aten::maximum.out": "structured_maximum_out",
-    "aten::minimum.out": "structured_minimum_out",
-    "aten::pow.Tensor_Scalar_out": "structured_pow_Tensor_Scalar_out",
-    "aten::mean.out": "structured_mean_out",
-    "aten::sum.IntList_out": "structured_sum_out",
-    "aten::_softmax.out": "structured_softmax_cpu_out",
-    "aten::mm.out": "structured_mm_out_cpu",
-    "aten::bmm.out": "structured_bmm_out_cpu",
-    "aten::addmm.out": "structured_addmm_out_cpu",
-    "aten::scatter_.src": "structured_scatter_src_out",
-}
-
-
-def header(include: Path) -> str:
-    """`held_kernels.inc` for the torch whose headers lie in `include`: includes, the table, the names it lacks."""
-    # scatter_ stands beside scatter
-    names = {operator: operator.removeprefix("aten::").split(".")[0].rstrip("_") for operator in HELD}
-    paths = {operator: f"ATen/ops/{name}_native.h" for operator, name in names.items()}
-    found = {operator: path for operator, path in paths.items() if _declares(include / path, HELD[operator])}
-    lacking = [operator for operator in HELD if operator not in found]
-    includes = "\n".join(f"#include <{path}>" for path in dict.fromkeys(found.values()))
-    table = " \\\n".join(f'  X("{operator}", {HELD[operator]})' for operator in found)
-    return "\n".join(
-        (
-            "#pragma once",
-            includes,
-            "#define NPUCOMPOSE_HELD(X) \\",
-            table,
-            f'#define NPUCOMPOSE_LACKING "{" ".join(lacking)}"',
-            "",
-        )
-    )
-
-
-def _declares(file: Path, kernel: str) -> bool:
-    return file.is_file() and re.search(rf"struct TORCH_API {kernel}\b", file.read_text()) is not None
-
+from npucompose.replay.executor.held_kernels import HELD, header
 
 NAME = "npucompose_replay"
 SOURCES = Path(__file__).with_name("src")
+PREBUILT = Path(__file__).with_name("prebuilt")
+"""What a wheel carries; a checkout has none."""
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
 UNITS = {
     "python": ("front.cpp", "module.cpp"),
@@ -134,9 +80,11 @@ def state() -> BuildState:
     if load.cache_info().currsize:
         return BuildState(kind="built", words=str(load().__file__))
     try:
-        place = folder()
+        place, carried = folder(), _carried()
     except Unavailable as error:
         return BuildState(kind="impossible", words=str(error))
+    if carried:
+        return BuildState(kind="built", words=str(carried))
     if (doubt := _doubt(place)) and not doubt.mine:
         return BuildState(kind="impossible", words=_not_believed(doubt))
     if _is_whole(place):
@@ -155,6 +103,9 @@ def state() -> BuildState:
 def load() -> ModuleType:
     """The extension's module, built first where it has to be. Raises Unavailable; asked again, it answers at once."""
     place = folder()
+    if carried := _carried():
+        with contextlib.suppress(ImportError):  # made on a machine with a newer C library than this one's
+            return _loaded(carried)
     try:
         return _loaded(_built(place))
     except ImportError:
@@ -168,34 +119,39 @@ def load() -> ModuleType:
 
 def file() -> Path:
     """The extension's file, built first where it has to be, and not loaded. Raises Unavailable."""
-    return _built(folder())
+    return _carried() or _built(folder())
 
 
 def folder() -> Path:
     """Where the extension for this torch, Python and source belongs: `…/native/torch-2.13.0+cpu-cp311-x86_64-0a1b…`."""
+    found = _library().stat()
+    return cache_dir() / "native" / _place_name(found.st_size, found.st_mtime_ns)
+
+
+def prebuilt() -> Path:
+    """Where a wheel carries it for this torch, Python and source; times are an installation's own, so none counts."""
+    return PREBUILT / _place_name(_library().stat().st_size)
+
+
+def _library() -> Path:
     if not sys.platform.startswith("linux"):
         raise Unavailable(f"the native replayer is built on Linux only; this is {sys.platform}.")
     library = _torch() / "lib" / "libtorch_cpu.so"
     if not library.is_file():
         raise Unavailable(f"the native replayer links to {library}, which is not there.")
+    return library
+
+
+def _place_name(*library: int) -> str:
+    """`library` is what tells one file of torch from another: its size, and where it stays put its time."""
     version = metadata.version("torch")
-    stat = library.stat()
     abi = sysconfig.get_config_var("SOABI")
-    identity = [
-        version,
-        str(abi),
-        platform.machine(),
-        str(stat.st_size),
-        str(stat.st_mtime_ns),
-        *FLAGS,
-        repr(HELD),
-        repr(UNITS),
-    ]
+    identity = [version, str(abi), platform.machine(), *map(str, library), *FLAGS, repr(HELD), repr(UNITS)]
     digest = hashlib.sha256("\0".join(identity).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return cache_dir() / "native" / f"torch-{version}-{python}-{platform.machine()}-{digest.hexdigest()[:12]}"
+    return f"torch-{version}-{python}-{platform.machine()}-{digest.hexdigest()[:12]}"
 
 
 def _torch() -> Path:
@@ -228,9 +184,22 @@ def _not_believed(doubt: private.AccessDoubt) -> str:
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether the extension is there, every byte of it, and ours: loading half a file kills the process."""
+    """Whether the extension is there, every byte of it, and ours."""
+    return not _doubt(place) and _is_intact(place)
+
+
+def _carried() -> Path | None:
+    """What the wheel carries, where it fits; who can write there can write this very file."""
+    if not PREBUILT.is_dir():
+        return None
+    place = prebuilt()
+    return _extension(place) if _is_intact(place) else None
+
+
+def _is_intact(place: Path) -> bool:
+    """Every byte of an extension for this torch: loading half a file kills the process."""
     file, digest = _extension(place), _digest(place)
-    if not (file.is_file() and digest.is_file()) or _doubt(place):
+    if not (file.is_file() and digest.is_file()):
         return False
     content = file.read_bytes()
     mine = f"{BUILT_WITH}{_release(metadata.version('torch'))}\0".encode()
@@ -341,7 +310,8 @@ def _compile(found: str, work: Path) -> Path:
     with ThreadPoolExecutor(max_workers=cores) as pool:
         list(pool.map(_run, commands))
     library, made = torch_folder / "lib", work / f"{NAME}.so"
-    libraries = [f"-L{library}", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{library}"]
+    # No path of this machine in it: torch is loaded first, and what it has loaded is found by name.
+    libraries = [f"-L{library}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     _run([found, "-shared", *map(str, objects), *libraries, "-o", str(made)])
     return made
 
@@ -377,7 +347,9 @@ def _remembered_failure(place: Path, found: str) -> str | None:
 
 
 def _no_compiler() -> str:
-    return "no C++ compiler is installed (g++, c++, clang++, or what CXX names): the native replayer needs one, once."
+    words = "no C++ compiler is installed (g++, c++, clang++, or what CXX names): the native replayer needs one, once."
+    others = sorted(place.name.rpartition("-")[0] for place in PREBUILT.glob("torch-*"))
+    return f"{words} The one that this package carries is for {others[0]} and does not fit here." if others else words
 
 
 @contextlib.contextmanager
