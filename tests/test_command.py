@@ -237,7 +237,7 @@ def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkey
 
 def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(**words: Any) -> Any:
-        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None}
+        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None, "env": []}
         return SimpleNamespace(**{**made, **words})
 
     (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")
@@ -252,7 +252,7 @@ def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypa
 def test_the_end_of_a_task_inside_hydra_is_the_end_of_the_command(
     end: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def act(job: Any, asked: Any) -> int:
+    def act(job: Any, asked: Any, arguments: Any) -> int:
         if isinstance(end, NpuComposeError):
             raise end
         return end

@@ -50,6 +50,7 @@ NO_STRANGERS = {
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
     "npucompose.replay.executor.build": "torch; a user's own folder: tests/replay/executor/test_build.py",
+    "npucompose.replay.executor.held_kernels": "torch's own headers",
     "npucompose.replay.executor.tables": "a user's own folder: tests/replay/executor/test_calibration.py",
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.environment": "the kernel's files",
