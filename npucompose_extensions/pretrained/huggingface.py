@@ -51,7 +51,7 @@ class Transformers(Model):
     outputs: Literal["first", "all"] = option("first", "the first tensor, or every one")
     batch: int = option(1, "texts, images or recordings", ge=1)
     tokens: int = option(16, "tokens of a text", ge=1)
-    scenario: Scenario = option(factory=Scenario, from_experiment="scenario")
+    scenario: Scenario = option(factory=Scenario, doc="what is run of the model", from_experiment="scenario")
     frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)
     samples: int = option(2000, "samples of a wave form", ge=1)
 
