@@ -101,7 +101,7 @@ def from_file(name: str, where: str) -> Inputs:
 
 def _loaded(name: str) -> Any:
     if name.endswith(".safetensors"):
-        from safetensors.torch import load_file
+        from safetensors.torch import load_file  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
         return load_file(name)
     import torch
