@@ -155,7 +155,9 @@ def changed(recipe: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         if how == "drop":
             del node[name]
         else:
-            node[name if how == "replace" else data.draw(TEXTS)] = data.draw(VALUES)
+            node[name if how == "replace" else data.draw(TEXTS)] = copy.deepcopy(
+                data.draw(VALUES)
+            )  # else it may hold itself
         if not tree:
             break
     if isinstance(tree.get("experiment"), dict) and data.draw(st.integers(0, 9)):
