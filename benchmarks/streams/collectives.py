@@ -145,11 +145,14 @@ def executed(forward: Forward, rank: int, times: int) -> Executed:
     )
 
 
-def compiled(forward: Forward, overrides: tuple[str, ...]) -> tuple[Forward, Any]:
+def compiled(
+    forward: Forward, overrides: tuple[str, ...], rows: int = TOKENS, width: int = WIDTH
+) -> tuple[Forward, Any]:
+    """(the compiled function, called once with so many rows, and its backend)."""
     torch._dynamo.reset()
     made = materialize(*overrides)
     call = torch.compile(forward, backend=made.backend, **made.compile_keywords)
-    call(torch.randn(TOKENS, WIDTH))
+    call(torch.randn(rows, width))
     return call, made.backend
 
 

@@ -19,10 +19,9 @@ from torch import distributed as dist
 from torch import multiprocessing
 from torch.distributed import _functional_collectives as functional
 
-from benchmarks.streams.collectives import ONE_STREAM, PATIENCE, RANKS, Forward, weight, world
+from benchmarks.streams.collectives import ONE_STREAM, PATIENCE, RANKS, Forward, compiled, weight, world
 from benchmarks.streams.execution import handle, in_turn, intra_op_threads, session
 from benchmarks.streams.goals import Goal, Part, say, table_of
-from npucompose.api import materialize
 from npucompose.graphs.effects import is_collective
 
 CASE = ("mlp", "model.batch=128", "model.hidden=512")
@@ -110,8 +109,8 @@ def _on_rank(rank: int, folder: str) -> None:
 
 def _overlapped(rank: int) -> Overlapped:
     forward, generator = _network(rank), torch.Generator().manual_seed(1)
-    halved, backend = _compiled(forward, (*ONE_STREAM, HALVED, "streams.min_gain=0"))
-    calls = (halved, _compiled(forward, ONE_STREAM)[0])
+    halved, backend = compiled(forward, (*ONE_STREAM, HALVED, "streams.min_gain=0"), ROWS, WIDTH)
+    calls = (halved, compiled(forward, ONE_STREAM, ROWS, WIDTH)[0])
     (compilation,) = backend.compilations
     why = next(one for one in compilation.passes if one.name == "dual_batch_overlap").why
     sums = sum(map(is_collective, compilation.graph_module.graph.nodes))
@@ -128,11 +127,3 @@ def _overlapped(rank: int) -> Overlapped:
     return Overlapped(
         close=close, sums=sums, why=why, us=quantiles(took[0], n=10)[0], one_stream_us=quantiles(took[1], n=10)[0]
     )
-
-
-def _compiled(forward: Forward, wanted: tuple[str, ...]) -> tuple[Forward, Any]:
-    torch._dynamo.reset()
-    made = materialize(*wanted)
-    call = torch.compile(forward, backend=made.backend, **made.compile_keywords)
-    call(torch.randn(ROWS, WIDTH))
-    return call, made.backend

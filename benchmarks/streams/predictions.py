@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -22,8 +21,8 @@ import torch
 from attrs import asdict, frozen
 from rich.console import Console
 
+from benchmarks.streams.execution import handle, intra_op_threads, session
 from benchmarks.streams.goals import Goal, Part, say, shown, table_of
-from npucompose.api import checked
 from npucompose.compose.session import Session
 from npucompose.replay.executor.calibration import calibrate
 from npucompose.results.streams import gain_interval
@@ -80,21 +79,10 @@ class Case:
         return None if abs(self.measured) <= CLEAR else (self.predicted > 0) == (self.measured > 0)
 
 
-def _session(model: Sequence[str], *wanted: str) -> Session:
-    name, *options = model
-    return Session(checked([f"model={name}", *options, "mode=reduce-overhead", "target.executor=native", *wanted]))
-
-
-def _call(live: Session) -> Callable[[], Any]:
-    handle, inputs = live.detached, live.bind(live.inputs(0)).args
-    assert handle is not None, live.why_attached
-    return lambda: handle(*inputs)
-
-
 def case(model: Sequence[str], threads: int) -> Case | None:
     """None for a model of which nothing runs beside anything else."""
-    forced = _session(model, "passes=stream_plan", "streams.min_gain=0", "target.stream_fallback=false")
-    ways = {"plan": _call(forced), "one": _call(_session(model, "passes=[]"))}
+    forced = session(*model, "passes=stream_plan", "streams.min_gain=0", "target.stream_fallback=false")
+    ways = {"plan": handle(forced), "one": handle(session(*model, "passes=[]"))}
     decisions = [found.decision for found in forced.compilations if found.decision is not None]
     predictions = [one.prediction for one in decisions if one.applied and one.prediction is not None]
     interval = gain_interval(predictions)
@@ -109,13 +97,13 @@ def case(model: Sequence[str], threads: int) -> Case | None:
         high=interval[1],
         one_us=median(times["one"]),
         plan_us=median(times["plan"]),
-        applied=_is_applied(_session(model, "passes=stream_plan")),
+        applied=_is_applied(session(*model, "passes=stream_plan")),
     )
 
 
 def _is_applied(live: Session) -> bool:
     """Whether a recording of it runs on streams, as the trial at capture left it."""
-    _call(live)()
+    handle(live)()
     last = [getattr(found.lowered, "last", None) for found in live.compilations]
     return any(getattr(recording, "threads", None) is not None for recording in last)
 
@@ -171,14 +159,14 @@ def predicted_gains(names: Sequence[str] = ()) -> Part:
     table = table_of("streams.cost=calibrated: predicted against measured gain of forced plans", *columns)
     cases: list[Case] = []
     for threads in THREADS:  # by the table of now, not of a day on which the machine was busy
-        with _intra_op(threads):
+        with intra_op_threads(threads):
             calibrate()
     for model in MODELS:
         if names and model[0] not in names:
             continue
         for threads in THREADS:
             say(f"  {' '.join(model)}, {threads} intra-op …")
-            with _intra_op(threads), torch.no_grad():
+            with intra_op_threads(threads), torch.no_grad():
                 found = case(model, threads)
             if found is None:
                 table.add_row(" ".join(model), str(threads), "nothing runs beside anything else", *[""] * 5)
@@ -190,16 +178,6 @@ def predicted_gains(names: Sequence[str] = ()) -> Part:
             row = (predicted, interval, measured, f"{found.error * 100:.0f}", f"{found.one_us:.0f}", applied)
             table.add_row(found.model, str(threads), *row)
     return Part(tables=[table], goals=judged(cases), figures=[asdict(one) for one in cases])
-
-
-@contextmanager
-def _intra_op(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -54,22 +54,32 @@ def in_turns(
     """
     import torch
 
-    from npucompose.measure.timing import interleaved
-
-    settings = live.experiment.benchmark
     live.steadiness  # noqa: B018  says what there is to rewind
     live.rewind()
     with torch.no_grad():
-        return interleaved(
-            candidates,
-            warmup=settings.warmup,
-            min_calls=settings.min_calls,
-            min_seconds=settings.min_seconds,
-            max_calls=settings.max_calls,
-            synchronize=live.checked.target.synchronize,
-            between=live.rewind if live.state.outside else None,
-            progress=progress,
-        )
+        return as_asked(live, candidates, live.rewind if live.state.outside else None, progress)
+
+
+def as_asked(
+    live: Session,
+    candidates: Mapping[str, Callable[[], Any]],
+    between: Callable[[], None] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Mapping[str, Samples]:
+    """The candidates in turns, for as long and as often as `benchmark` says."""
+    from npucompose.measure.timing import interleaved
+
+    settings = live.experiment.benchmark
+    return interleaved(
+        candidates,
+        warmup=settings.warmup,
+        min_calls=settings.min_calls,
+        min_seconds=settings.min_seconds,
+        max_calls=settings.max_calls,
+        synchronize=live.checked.target.synchronize,
+        between=between,
+        progress=progress,
+    )
 
 
 def _candidates(live: Session) -> dict[str, Callable[[], Any]]:

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.experiment.stages.benchmark import as_asked
 from npucompose.models.generation import Generation, GreedyLoop, Step
 from npucompose.results.generation import OURS, GenerateFacts, GenerationPoint, GenerationTime, Way
 from npucompose.schema.scenario import GENERATE
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from npucompose.compose.check import Checked
     from npucompose.compose.session import Session
-    from npucompose.measure.timing import Samples
     from npucompose.results.measured import Numerics
 
 COMPILING = 0.6
@@ -204,9 +204,9 @@ def _timed(
     progress: Callable[[float], None],
 ) -> tuple[GenerationTime, ...]:
     """Reading the prompt in turns, then the tokens behind it in turns; one thread of events, no call beside another."""
-    firsts = _in_turns(live, {name: loop.first_token for name, loop in loops.items()})
+    firsts = as_asked(live, {name: loop.first_token for name, loop in loops.items()})
     progress((1 + COMPILING) / 2)
-    rests = _in_turns(live, {name: loop.next_tokens for name, loop in loops.items()})
+    rests = as_asked(live, {name: loop.next_tokens for name, loop in loops.items()})
     progress(1.0)
     made = live.experiment.scenario.new_tokens
     speeds = {name: batch * made / (firsts[name].p50 + rests[name].p50) * 1e6 for name in loops}
@@ -222,18 +222,4 @@ def _timed(
         if name in loops
         else row
         for name, row in rows.items()
-    )
-
-
-def _in_turns(live: Session, calls: Mapping[str, Callable[[], Any]]) -> Mapping[str, Samples]:
-    from npucompose.measure.timing import interleaved
-
-    settings = live.experiment.benchmark
-    return interleaved(
-        calls,
-        warmup=settings.warmup,
-        min_calls=settings.min_calls,
-        min_seconds=settings.min_seconds,
-        max_calls=settings.max_calls,
-        synchronize=live.checked.target.synchronize,
     )
