@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -94,7 +94,7 @@ def in_a_process(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], R
     found = json.loads(done.stdout.splitlines()[-1])
     facts = of_facts(GenerateFacts, found["generate"], where=name)
     return {
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
         "load_before": round(load, 2),
         "environment": found["environment"],
         "weights_bytes": facts.weights_bytes,
