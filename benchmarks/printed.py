@@ -1,4 +1,4 @@
-"""What README says that a run prints: `python benchmarks/printed.py [--only minilm]` runs the command and writes it.
+"""What README says that a run prints: `python benchmarks/printed.py [--only minilm]` runs the commands and writes it.
 
 A block of README that stands below `<!-- printed by benchmarks/printed.py: CHOICES -->` is what `npucompose run
 CHOICES` prints with `--quiet`, run once in an empty folder of its own. On an idle machine, whose figures they become.

@@ -277,7 +277,7 @@ def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkey
 
 def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(**words: Any) -> Any:
-        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None, "env": []}
+        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None, "env": {}}
         return SimpleNamespace(**{**made, **words})
 
     (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")

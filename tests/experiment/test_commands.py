@@ -53,13 +53,14 @@ def recipe(*words: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        (["eject"], {"overrides": [], "config_dir": [], "config_name": "config", "out": None}),
+        (["eject"], {"overrides": [], "config_dir": [], "config_name": "config", "env": {}, "out": None}),
         (["eject", "a=1", "-cd", "x", "--config-dir", "y", "-cn", "z", "--out", "o"],
-         {"overrides": ["a=1"], "config_dir": ["x", "y"], "config_name": "z", "out": "o"}),
+         {"overrides": ["a=1"], "config_dir": ["x", "y"], "config_name": "z", "env": {}, "out": "o"}),
         (["import", "f.py", "--torch-npu", "2.1", "--out", "o"], {"file": "f.py", "torch_npu": "2.1", "out": "o"}),
         (["export", "--to", "vllm-ascend", "a=1"],
-         {"overrides": ["a=1"], "to": "vllm-ascend", "config_dir": [], "config_name": "config", "out": None}),
-        (["lock", "a=1"], {"overrides": ["a=1"], "config_dir": [], "out": "recipe.lock.yaml"}),
+         {"overrides": ["a=1"], "to": "vllm-ascend", "config_dir": [], "config_name": "config", "env": {},
+          "out": None}),
+        (["lock", "a=1"], {"overrides": ["a=1"], "config_dir": [], "env": {}, "out": "recipe.lock.yaml"}),
         (["show", "l"], {"lock": Path("l")}),
         (["verify", "l"], {"lock": Path("l"), "against": None, "tolerance": 0.2, "trust": False}),
         (["verify", "l", "--trust", "--against", "m", "--tolerance", "0"],
@@ -199,8 +200,8 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
     given = vars(explaining())
     assert callable(given.pop("act"))
     assert given == {
-        "overrides": [], "config_dir": [], "config_name": "config", "log": [], "dump": [], "options": False,
-        "under": "", "adapt": False, "json": False,
+        "overrides": [], "config_dir": [], "config_name": "config", "env": {}, "log": [], "dump": [],
+        "options": False, "under": "", "adapt": False, "json": False,
     }  # fmt: skip
     assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
 
