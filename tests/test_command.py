@@ -108,11 +108,16 @@ def test_what_was_printed_is_flushed_and_a_reader_that_leaves_is_no_error(monkey
     monkeypatch.setattr(sys, "stdout", out)
     assert cli._status_of(lambda: 5, debug=False) == 5
     assert out.flushed == 1
+    with pytest.raises(SystemExit):
+        cli._status_of(raised(SystemExit(0)), debug=False)
+    assert out.flushed == 2, "help ends by itself, and is flushed too"
     closed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "dup2", lambda one, other: closed.append((one, other)))
     monkeypatch.setattr(os, "open", lambda path, flags: 7 if (path, flags) == (os.devnull, os.O_WRONLY) else -1)
     assert cli._status_of(raised(BrokenPipeError()), debug=False) == cli.PIPE_CLOSED
     assert closed == [(7, 42)]
+    monkeypatch.setattr(out, "flush", raised(BrokenPipeError()))
+    assert cli._status_of(raised(SystemExit(0)), debug=False) == cli.PIPE_CLOSED
 
 
 def test_the_command_line_is_that_of_the_process_where_none_is_given(

@@ -55,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status_of(act: Callable[[], int], *, debug: bool) -> int:
     """What the command line ends with; every error is reported, and none is a traceback that nobody asked for."""
     try:
-        status = act()
-        sys.stdout.flush()
+        status = _flushed(act)
     except KeyboardInterrupt:
         print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
         return INTERRUPTED
@@ -65,6 +64,17 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001
         return _report(error, debug=debug)
+    return status
+
+
+def _flushed(act: Callable[[], int]) -> int:
+    """All that was printed is written here, where it is known what a reader's leaving means; help ends by itself."""
+    try:
+        status = act()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return status
 
 

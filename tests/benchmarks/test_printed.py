@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.printed import README, ROOT, Printed, blocks, rewritten
 from npucompose.report.summary import stream_line
-from npucompose.results.streams import StreamAssignment, StreamFacts, TrialRequest, TrialVerdict
+from npucompose.results.record import StreamFacts
+from npucompose.results.streams import StreamAssignment, TrialRequest, TrialVerdict
 from npucompose.schema.streams import Streams
 from npucompose.streams.planning import _not_worth_it
 from npucompose.targets.cpu import CpuTarget

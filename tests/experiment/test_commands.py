@@ -15,8 +15,9 @@ from report.report_examples import FULL
 
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
-from airflow_free.stage import Finished
+from airflow_free.stage import Finished, ignore
 from airflow_free.store import Record, Store
+from npucompose import activity
 from npucompose.arguments import command_line
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
@@ -31,6 +32,7 @@ from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.experiment.verify import compared
 from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import Explanation, SinkingFacts
+from npucompose.targets.cpu import CpuTarget
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +189,31 @@ def test_what_only_one_side_s_mapping_says_is_told_once() -> None:
     assert list(verify._leaves({"a": {"b": 1, "c": {}}, "d": {"e": {"f": 2}}})) == [
         ("a.b", 1), ("a.c", {}), ("d.e.f", 2), ("d.(order)", ["e"]), ("(order)", ["a", "d"]),
     ]  # fmt: skip
+
+
+# run
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_worker_starts_what_has_to_be_built_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def session(*given: Any) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(activity, "_listeners", [])
+    monkeypatch.setattr(CpuTarget, "start_build", lambda self, mode: asked.append(mode))
+    monkeypatch.setattr("npucompose.compose.session.Session", session)
+    made = compose(["model=add", "mode=reduce-overhead", "pipeline=check"])
+    places = {"store": str(tmp_path), "run_dir": "run", "files": str(tmp_path)}
+    with pytest.raises(Stopped):
+        experiment.work({"tree": made.tree, "provenance": made.provenance, **places}, ignore)
+    assert asked == ["reduce-overhead"]
 
 
 # explain
