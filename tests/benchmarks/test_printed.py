@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.printed import README, ROOT, Printed, blocks, rewritten
 from npucompose.report.summary import stream_line
+from npucompose.report.words import memory_words
+from npucompose.results.measured import MemoryFacts
 from npucompose.results.record import StreamFacts
 from npucompose.results.streams import StreamAssignment, TrialRequest, TrialVerdict
 from npucompose.schema.streams import Streams
@@ -57,7 +59,11 @@ def stream_lines() -> Iterator[str]:
 def printed_lines() -> frozenset[str]:
     texts = [path.read_text() for path in sorted(GOLDEN.glob("*.txt"))]
     lines = [line for text in texts for line in text.splitlines()]
-    return frozenset(map(masked, [*lines, *(f"streams   {line}" for line in stream_lines())]))
+    sizes = ("pool_bytes", "unplanned_bytes", "live_bytes", "weights_bytes", "buffers_bytes", "peak_rss_bytes")
+    memory = MemoryFacts(**dict.fromkeys(sizes, 1))
+    lines += [f"streams   {line}" for line in stream_lines()]
+    lines += [f"memory    {' · '.join(memory_words(memory))}"]
+    return frozenset(map(masked, lines))
 
 
 @pytest.mark.parametrize("block", README_BLOCKS)
