@@ -191,7 +191,7 @@ def test_the_evidence_of_each_expectation() -> None:
         ({"recompiles": 0}, none, 0, ()),
         ({"captures": 1}, none, None, ("the stage capture was not reached",)),
         ({"captures": 0}, attrs.evolve(none, records=captured), 0, ("this mode records nothing on this target",)),
-        ({"captures": 1}, attrs.evolve(FULL, records=captured), 1, ("1 graphs, 126 kernel calls",)),
+        ({"captures": 1}, attrs.evolve(FULL, records=captured), 1, ("1 graph, kernel calls: 126",)),
         ({"segments": 1}, none, None, ("no graph was recorded",)),
         ({"streams": 1}, none, None, ("no graph was compiled",)),
         ({"streams": 2}, FULL, 2, ("default: 1 nodes, s1: 1 nodes",)),

@@ -96,7 +96,7 @@ def fx_graph(graph: FxFacts, question: SinkingQuestion) -> SinkingVerdict:
     """Static when no shape and no number of it is a symbol."""
     certainty: Certainty = "proven" if question.through_torchair else "derived"
     if not graph.symbols:
-        sentence = f"no symbol among the {len(graph.inputs)} inputs and {len(graph.ops)} operators of {graph.id}"
+        sentence = f"no symbol in {graph.id} (inputs: {len(graph.inputs)}, operators: {len(graph.ops)})"
         return SinkingVerdict(value="static", certainty=certainty, evidence=(sentence,))
     sentences = [*unknown_sizes(graph), *numbers(graph)]
     sentences += [f"{s} is known only when the graph runs" for s, origin in graph.symbols.items() if origin is None]
