@@ -93,7 +93,9 @@ class Tracker:
 
     name: str = option("none", "the choice of conf/tracker this is", name=NAME)
     place: str | None = option(
-        None, "mlflow: a tracking URI; tensorboard: a folder; null: in the store; accepted only on the command line"
+        None,
+        "mlflow: a tracking URI; tensorboard: a folder; wandb: a server's address; null: in the store; "
+        "accepted only on the command line",
     )
     experiment: str = option("npucompose", "name of the experiment in the tracker")
 
