@@ -48,13 +48,13 @@ extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
 
-run: $(READY) native  ## set everything up and run the main job
+run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
 
 wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its tests read
 	@$(BIN)/npucompose fetch torch_npu || echo "make: going on without it; tests that need it say so and are skipped"
 
-# Else the first run, or the first test, builds it, for half a minute.
+# Else the first run builds it while it traces the model, and the first test waits for it.
 native: $(READY)  ## the native replayer, built for this torch
 	@$(BIN)/python -c "from npucompose.replay.executor import build; build.file()" || echo "make: going on without it"
 
@@ -143,8 +143,9 @@ npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and o
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
 
-pictures: $(READY) native  ## the reports of two runs photographed by Chromium into docs/; on an idle machine
+pictures: $(READY_EXTRAS) native  ## reports photographed by Chromium into docs/, README's lines of runs written; on an idle machine
 	$(BIN)/python -m tools.report_pictures
+	$(BIN)/python benchmarks/printed.py
 
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
