@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from npucompose import ops
 from npucompose.errors import CaptureError
 from npucompose.graphs import describe
-from npucompose.replay.interface import LowerRequest, is_watched
+from npucompose.replay.interface import LowerRequest
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
@@ -23,7 +23,7 @@ from npucompose.streams import apply
 from npucompose.targets import aot
 from npucompose.targets.aot import refuse_training, run_as_it_is
 from npucompose.targets.compilation import Compilation, Notices
-from npucompose.targets.compiled_calls import AsTraced, Versions
+from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.frozen_weights import FrozenWeights
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
@@ -245,23 +245,3 @@ def test_a_gradient_graph_runs_as_the_passes_left_it_and_out_of_its_streams(monk
         assert len(set(found.plan.nodes.values())) == (2 if planned else 0)
         assert "scope_enter" not in graph.code
     assert aot.NOT_RECORDED.startswith("an input or a parameter requires grad")
-
-
-def test_a_call_whose_recording_is_due_is_recorded_whatever_the_cache_s_own_glance_says() -> None:
-    """The cache sees other inputs than the caller: AOTAutograd has been at them. A watched call is recorded at once."""
-    cache: Any = SimpleNamespace(last="of the first size", segmented=None, would_record=lambda glance, inputs: due)
-    cache.ran_eagerly = lambda glance, seconds: None
-    went: list[str] = []
-
-    def compiled(x: torch.Tensor) -> None:
-        went.append("watched" if is_watched() else "compiled")
-        if len(went) > 1:
-            cache.last = "of the second size" if is_watched() else None
-
-    call, due = AsTraced(compiled, lambda x: went.append("traced"), cache, [0]), False
-    for size in (1, 2, 2):
-        call(torch.ones(size))
-    due = True
-    for _ in range(2):
-        call(torch.ones(2))
-    assert went == ["compiled", "compiled", "traced", "watched", "compiled"]

@@ -273,13 +273,6 @@ def test_an_equivalent_mutant_has_a_reason(tmp_path: Path):
         equivalents(path)
 
 
-def test_a_key_of_digits_alone_is_a_number_in_yaml_and_refused(tmp_path: Path):
-    path = tmp_path / "equivalent.yaml"
-    path.write_text("- {key: 12345678, reason: nobody reads it}\n")
-    with pytest.raises(SystemExit, match="quotes"):
-        equivalents(path)
-
-
 def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
     (tmp_path / "src/npucompose").mkdir(parents=True)
     (tmp_path / "src/npucompose/a.py").write_text(SOURCE)
