@@ -27,8 +27,8 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
     given = vars(explaining())
     assert callable(given.pop("act"))
     assert given == {
-        "overrides": [], "config_dir": [], "config_name": "config", "log": [], "dump": [], "options": False,
-        "under": "", "adapt": False, "json": False,
+        "overrides": [], "config_dir": [], "config_name": "config", "env": {}, "log": [], "dump": [],
+        "options": False, "under": "", "adapt": False, "json": False,
     }  # fmt: skip
     assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
 
