@@ -140,9 +140,13 @@ def test_a_name_that_changes_is_noticed() -> None:
 def test_entry_points_are_those_that_were_reviewed(golden: Golden) -> None:
     document = (ROOT / "docs" / "extensions.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| `(npucompose\.\w+)` \| (.*?) \|", document, re.MULTILINE)
-    golden("stability/entry_points.txt", REVIEW + "".join(f"{group}: {what}\n" for group, what in rows))
+    named = {group: " ".join(re.findall(r"`([\w.]+)`", what)) for group, what in rows}
+    golden(
+        "stability/entry_points.txt",
+        REVIEW + "".join(f"{group}: {what}".strip() + "\n" for group, what in named.items()),
+    )
     sources = "".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
-    assert {group for group, _ in rows} - {"npucompose.conf"} == set(re.findall(r'group="(npucompose\.\w+)"', sources))
+    assert named.keys() - {"npucompose.conf"} == set(re.findall(r'group="(npucompose\.\w+)"', sources))
 
 
 # What is typed and written
@@ -216,7 +220,8 @@ NUMBERS = {
 
 
 def test_the_numbers_of_formats_are_those_of_the_code() -> None:
-    rows = re.findall(r"^\| (.*?) \| (\d+) \| `(\S+)` \|", section("The numbers of the stored formats"), re.MULTILINE)
+    table = section("Schema numbers of the stored formats")
+    rows = re.findall(r"^\| (.*?) \| (\d+) \| `(\S+)` \|", table, re.MULTILINE)
     assert len(rows) == len(NUMBERS)
     for (file, number, place), (name, module) in zip(rows, NUMBERS.items(), strict=True):
         assert name in file
