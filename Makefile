@@ -143,8 +143,9 @@ npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and o
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
 
-pictures: $(READY) native  ## the reports of two runs photographed by Chromium into docs/; on an idle machine
+pictures: $(READY_EXTRAS) native  ## reports photographed by Chromium into docs/, README's lines of runs written; on an idle machine
 	$(BIN)/python -m tools.report_pictures
+	$(BIN)/python benchmarks/printed.py
 
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
