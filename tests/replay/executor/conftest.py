@@ -1,6 +1,4 @@
-"""The extension by itself, for the tests of its classes; caches and compilers for tests of how it is built: the compilers
-are scripts, the real one runs once.
-"""
+"""The extension by itself, for the tests of its classes; caches and compilers for tests of how it is built."""
 
 from __future__ import annotations
 
