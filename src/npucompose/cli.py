@@ -189,10 +189,9 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
         return _status_of(lambda: _run(argv, program), debug="debug=true" in argv)
 
 
-def _run(argv: Sequence[str], program: str) -> int:
+def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
+    """The options of Hydra, those of RUN_FLAGS, and `overrides`; ConfigError for what is neither."""
     from hydra._internal.utils import get_args_parser
-
-    from npucompose.compose.hydra_choices import translated
 
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     parser = get_args_parser()
@@ -202,6 +201,13 @@ def _run(argv: Sequence[str], program: str) -> int:
     arguments, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own.")
+    return arguments
+
+
+def _run(argv: Sequence[str], program: str) -> int:
+    from npucompose.compose.hydra_choices import translated
+
+    arguments = run_arguments(argv, program)
     arguments.overrides, notes = translated(arguments.overrides)
     for note in () if arguments.quiet or arguments.shell_completion else notes:
         print(PREFIX + note, file=sys.stderr)
