@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npucompose.experiment.sweep.command import Task
     from npucompose.report.listing import Registries
     from npucompose.report.summary import Asked
+    from npucompose.results.record import Report
 
 PREFIX = "npucompose: "
 DEBUG = "--debug"
@@ -355,11 +356,17 @@ def _run_here(job: Job, asked: Asked, arguments: argparse.Namespace) -> int:
         raise
     if report.error and report.exit_status:
         status = "" if report.status == "failed" else f"{report.status}: "  # the error says which stage failed
-        print(f"{PREFIX}{status}{report.error}", file=sys.stderr, flush=True)
+        print(f"{PREFIX}{status}{report.error}{_advice(report)}", file=sys.stderr, flush=True)
     render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
     for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], store.root):
         print(PREFIX + problem, file=sys.stderr)
     return report.exit_status
+
+
+def _advice(report: Report) -> str:
+    """What to do next where several passes ran and one of them changed the results."""
+    guilty = report.numerics is not None and report.numerics.cause == "passes" and len(report.passes) > 1
+    return "; `npucompose bisect` with the same words names the pass" if guilty else ""
 
 
 def _as_typed(folder: Path) -> Path:

@@ -165,7 +165,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a key given twice": (
         {"experiment/evil.yaml": "# @package _global_\nseed: 1\nstrict: all\nseed: 2\n"},
         ["experiment=evil"],
-        ["evil.yaml, line 4: the key 'seed' stands in line 2 already"],
+        ["evil.yaml:4: the key 'seed' stands in line 2 already"],
     ),
     "files that include one another": (
         {"passes/a.yaml": "defaults: [b]\n", "passes/b.yaml": "defaults: [a]\n"},
@@ -181,7 +181,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "an escape character": (
         {"experiment/evil.yaml": '# @package _global_\npipeline: {name: "\\e]0;x"}\n'},
         ["experiment=evil"],
-        ["line 2: the text holds \\x1b"],
+        [":2: the text holds \\x1b"],
     ),
     "text that is shown in another order": (
         {"experiment/evil.yaml": "# @package _global_\npipeline: {name: 'a\u202eb'}\n"},
@@ -191,7 +191,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a number of 5,000 digits": (
         {"experiment/evil.yaml": f"# @package _global_\nseed: {'9' * 5000}\n"},
         ["experiment=evil"],
-        ["line 2: 999999999999… (5,000 characters) is no int that can be held"],
+        [":2: 999999999999… (5,000 characters) is no int that can be held"],
     ),
     "an alias of itself": (
         {"experiment/evil.yaml": "# @package _global_\nlogs: &a {levels: *a}\n"},
