@@ -95,7 +95,9 @@ class Tracker:
 
     name: str = option("none", "the choice of conf/tracker this is", name=NAME)
     place: str | None = option(
-        None, "mlflow: a tracking URI; tensorboard: a folder; null: in the store; only the command line can say so"
+        None,
+        "mlflow: a tracking URI; tensorboard: a folder; wandb: a server's address; null: in the store; only the "
+        "command line can say so",
     )
     experiment: str = option("npucompose", "what the runs are filed under there")
 
