@@ -20,7 +20,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "_target_ among a model's options": (
         {"model/evil.yaml": f"name: add\nhook: {TOUCH}\n"},
         ["model=evil"],
-        ["model/evil: 'hook._target_' would name code to run"],
+        ["'hook._target_' would name code to run"],
     ),
     "_target_ in an experiment": (
         {"experiment/evil.yaml": f"# @package _global_\nlogs:\n  levels: {TOUCH}\n"},
@@ -30,7 +30,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "hydra.callbacks": (
         {"experiment/evil.yaml": f"# @package _global_\nhydra:\n  callbacks:\n    c: {CALLBACK}\n"},
         ["experiment=evil"],
-        ["experiment/evil: a file may not hold hydra.*"],
+        ["experiment/evil.yaml: a file may not hold hydra.*"],
     ),
     "hydra.callbacks by package": (
         {"experiment/evil.yaml": f"# @package hydra.callbacks\nc: {CALLBACK}\n"},
@@ -56,7 +56,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a hydra group on the command line from a stranger's folder": (
         {"hydra/job_logging/evil.yaml": "version: 1\nhandlers: {h: {class: subprocess.Popen, args: [touch, x]}}\n"},
         ["hydra/job_logging=evil", "model=add"],
-        ["hydra/job_logging/evil: a file may not hold hydra.*"],
+        ["hydra/job_logging/evil.yaml: a file may not hold hydra.*"],
     ),
     "hydra.sweeper.params that sets trust": (
         {
@@ -68,7 +68,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a primary file of one's own with hydra in it": (
         {"mine.yaml": "defaults: [config, _self_]\nhydra: {run: {dir: ../../outside}}\n"},
         ["--config-name", "mine"],
-        ["mine: a file may not hold hydra.*"],
+        ["mine.yaml: a file may not hold hydra.*"],
     ),
     "hydra by a package that begins with _global_": (
         {"experiment/evil.yaml": "# @package _global_.hydra\njob: {env_set: {PYTHONPATH: theirs}}\n"},
@@ -109,12 +109,12 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a group that is not npucompose's": (
         {"theirs/a.yaml": "name: add\n"},
         ["+theirs=a"],
-        ["theirs/a: 'theirs' is no group of npucompose"],
+        ["theirs/a.yaml: 'theirs' is no group of npucompose"],
     ),
     "a key that is not npucompose's": (
         {"experiment/evil.yaml": "# @package _global_\nsecrets: {a: 1}\n"},
         ["experiment=evil"],
-        ["experiment/evil: unknown key 'secrets'"],
+        ["experiment/evil.yaml:2: unknown key 'secrets'"],
     ),
     "a resolver whose name is another value": (
         {
@@ -211,7 +211,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "oc.env": (
         {"model/evil.yaml": "name: ${oc.env:SECRET}\n"},
         ["model=evil"],
-        ["model/evil: 'name' uses a resolver (${oc.env:SECRET})"],
+        ["'name' uses a resolver (${oc.env:SECRET})"],
     ),
     "oc.env inside of a longer text": (
         {"streams/evil.yaml": "name: 'of ${ oc.env : SECRET}'\nkind: none\n"},
