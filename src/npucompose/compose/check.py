@@ -104,7 +104,9 @@ def _readable(tree: dict[str, Any], problems: Sequence[str]) -> Experiment | Non
 def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError; each value that a file says
     with the file and its line."""
-    said_by = {f"compiler.{TILING_SINK}": composed.provenance.get("tiling.schedule", ""), **composed.provenance}
+    said_by, sink = dict(composed.provenance), f"compiler.{TILING_SINK}"
+    if said_by.get(sink, DEFAULT) == DEFAULT:
+        said_by[sink] = said_by.get("tiling.schedule", DEFAULT)
     with located(said_by, composed.files):
         return _checked(composed, with_model=with_model, sections=sections)
 

@@ -41,16 +41,22 @@ def _with_place(problem: str, provenance: Mapping[str, str], files: Mapping[str,
         return problem
     path = about["path"] or ".".join(filter(None, (about["section"], about["name"])))
     said_by = provenance.get(path) or next((by for p, by in provenance.items() if p.startswith(f"{path}.")), "")
-    file = files.get(said_by.partition(",")[0])
-    if file is None:
+    place = _place(path, said_by, files)
+    if place is None or (place == said_by and about["path"] is None):
         return problem
-    line = line_of(file, path.split("."))
-    place = f" ({shown_path(file)}{f':{line}' if line else ''})"
-    if Path(file).is_relative_to(conf_dir()):
-        place = f" ({said_by})"
+    place = f" ({place})"
     if about["section"] is about["path"] is None:
         return f"{problem.rstrip('.')}{place}."
     return f"{about[0]}{place}{problem[about.end() :] or '.'}"
+
+
+def _place(path: str, said_by: str, files: Mapping[str, str]) -> str | None:
+    """`mine/experiment/x.yaml:3`; of a packaged choice who chose it: `conf/tiling/sink.yaml, chosen on …`."""
+    file = files.get(said_by.partition(",")[0])
+    if file is None or Path(file).is_relative_to(conf_dir()):
+        return said_by if said_by.startswith("conf/") else None
+    line = line_of(file, path.split("."))
+    return f"{shown_path(file)}{f':{line}' if line else ''}"
 
 
 def line_that_names(file: str, *words: str) -> str:
