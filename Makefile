@@ -48,13 +48,13 @@ extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
 
-run: $(READY) native  ## set everything up and run the main job
+run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
 
 wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its tests read
 	@$(BIN)/npucompose fetch torch_npu || echo "make: going on without it; tests that need it say so and are skipped"
 
-# Else the first run, or the first test, builds it, for half a minute.
+# Else the first run builds it while it traces the model, and the first test waits for it.
 native: $(READY)  ## the native replayer, built for this torch
 	@$(BIN)/python -c "from npucompose.replay.executor import build; build.file()" || echo "make: going on without it"
 

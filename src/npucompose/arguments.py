@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from attrs import evolve, field, frozen
 
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import ConfigError, did_you_mean, unknown
 from npucompose.version import __version__
 
 CONFIG_DIR = ("--config-dir", "-cd")
@@ -20,16 +20,45 @@ RECIPE_OUT = "recipe.lock.yaml"
 KIT_OUT = "device_kit"
 
 
+def refusal(message: str, advice: str) -> ConfigError:
+    """Both as sentences of one paragraph."""
+    return ConfigError(f"{message.rstrip('.')}{'' if message.endswith('?') else '.'} {advice}")
+
+
+def unknown_words_text(word: str, options: Sequence[str]) -> str:
+    """`unknown option --jsn. Did you mean '--json'?`; of a word that is no option `'foo' is one argument too many`."""
+    if not word.startswith("-"):
+        return f"'{word}' is one argument too many"
+    name = word.partition("=")[0]
+    return f"unknown option {name}. {did_you_mean(name, options)}".strip()
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """`npucompose list modez` is `unknown kind 'modez'. Did you mean 'modes'? Choices: …`."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message.rstrip('.')}. `{self.prog} --help` shows what is possible.")
+        raise refusal(message, f"`{self.prog} --help` shows what is possible.")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """What a command does not know it refuses itself, and not the program around it, which has other options."""
+        found, unknown_words = super().parse_known_args(args, namespace)
+        if unknown_words:
+            self.error(unknown_words_text(unknown_words[0], [name for a in self._actions for name in a.option_strings]))
+        return found, unknown_words
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
             raise ConfigError(unknown(kind, str(value), [str(choice) for choice in action.choices]))
+
+
+class _Variables(argparse.Action):
+    """`--env NAME`, once for each: {name: its value, None where it is not set}."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        from npucompose.input_safety import variable
+
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest), values: variable(values)})
 
 
 @frozen
@@ -108,20 +137,21 @@ def _sortable() -> tuple[str, ...]:
     return (*MEASURED, "status")
 
 
+ENV = _argument(
+    "--env", metavar="NAME", action=_Variables, default={},
+    help="a variable that ${oc.env:NAME} may read, on this command line and in the files of --config-dir",
+)  # fmt: skip
 RUN_FLAGS = (
     _flag("--quiet", "only the lines of the result: no progress, no warnings; errors on stderr"),
     _flag("--dry-run", "what would run and what the store has of it; runs and writes nothing"),
-    _argument(
-        "--env", metavar="NAME", action="append", default=[],
-        help="a variable that ${oc.env:NAME} may read, on this command line and in the files of --config-dir",
-    ),
+    ENV,
     _flag("--force", "run it again although the store has it, each point of a sweep too"),
-)  # fmt: skip
+)
 """Of `npucompose run`, beside those of Hydra."""
 OVERRIDES = _argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
 ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
 OTHER_FILE = _argument("--config-name", "-cn", default="config", help="another file than config.yaml")
-EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
+EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE, ENV)
 AS_JSON = _flag("--json", "as JSON")
 DOCTOR = (
     AS_JSON,
@@ -166,7 +196,7 @@ FETCH = (
     _argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)"),
 )
 REPORT = (
-    _argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)"),
+    _argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: what was run here)"),
     _flag("--diff", "what differs between two runs, and who said so"),
     _argument("--sort", default="p50_us", choices=_sortable, help="by which figure"),
     _flag("--descending", "the largest first"),
@@ -193,6 +223,7 @@ DEVICE_KIT = (
     ),
     _argument("--out", metavar="FOLDER", help=f"of the kit (default: {KIT_OUT}); of what is read: .npucompose/device"),
     ADDED,
+    ENV,
     TRUST,
 )
 RECIPE = {
@@ -234,6 +265,7 @@ RECIPE = {
         arguments=(
             OVERRIDES,
             ADDED,
+            ENV,
             _argument("--out", metavar="FILE", default=RECIPE_OUT, help=f"default: {RECIPE_OUT}"),
         ),
     ),
@@ -280,7 +312,7 @@ COMMANDS = {
     "bisect": Command(
         about="the first pass that breaks an experiment",
         act="npucompose.experiment.bisect:act",
-        arguments=(OVERRIDES, ADDED),
+        arguments=(OVERRIDES, ADDED, ENV),
     ),
     "report": Command(
         about="runs beside each other, or what differs between two",

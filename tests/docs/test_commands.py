@@ -106,7 +106,7 @@ def test_what_stands_for_something_else_is_not_run() -> None:
     [
         ("npucompose explian", "unknown command"),
         ("npucompose list modez", "unknown kind"),
-        ("npucompose report --pareto", "unrecognized arguments"),
+        ("npucompose report --pareto", "unknown option --pareto"),
         ("python run.py --fsat mode=eager", "unknown option --fsat"),
         ("python run.py mode=eger", "Did you mean 'eager'"),
         ("npucompose run --dry-run mode=eager | head -n 3 && npucompose run mode=eger", "Did you mean 'eager'"),

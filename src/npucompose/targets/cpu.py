@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
+from npucompose.activity import doing
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
 from npucompose.replay.interface import (
@@ -175,6 +176,9 @@ class CpuTarget(Target):
         why = self._why_not_native()
         return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
+    def _uses_native(self, mode: str) -> bool:
+        return self.support(mode).captures and self.executor != "portable"
+
     def _replayer(self) -> Literal["native", "portable"]:
         return "portable" if self.executor == "portable" or self._why_not_native() else "native"
 
@@ -184,12 +188,20 @@ class CpuTarget(Target):
         found = build.state()
         return found.words if found.kind in ("failed", "impossible") else ""
 
-    def prepare(self, mode: str) -> None:
-        """Build or load the native replayer now, so that it is in nobody's capture time."""
-        if not self.support(mode).captures or self.executor == "portable":
+    def start_build(self, mode: str) -> None:
+        if self._uses_native(mode):
+            from npucompose.replay.executor import build
+
+            build.start()
+
+    def finish_build(self, mode: str) -> None:
+        """The native replayer, built and loaded."""
+        if not self._uses_native(mode):
             return
         from npucompose.replay.executor import build
 
+        if build.state().kind == "not built":
+            doing("waiting for the compiler")
         try:
             build.load()
         except build.Unavailable as error:

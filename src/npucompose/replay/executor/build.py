@@ -17,10 +17,12 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +34,7 @@ from typing import Literal
 from attrs import frozen
 
 from npucompose import private
-from npucompose.activity import doing
+from npucompose.activity import beside
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 from npucompose.replay.executor.held_kernels import HELD, header
 
@@ -51,6 +53,9 @@ BUILT_WITH = "built with the headers of torch "
 TIME_LIMIT_S = 600.0
 LINES_KEPT = 12
 """Of a compiler's complaint."""
+BUILDING = "building the native replayer, once for this torch"
+WORK = "building-"
+"""How the name begins of the folder in which a build works."""
 
 
 class Unavailable(Exception):
@@ -96,7 +101,19 @@ def state() -> BuildState:
     if complaint is not None:
         return BuildState(kind="failed", words=complaint)
     again = f"{doubt.words}, so what is there is not believed: " if doubt else ""
-    return BuildState(kind="not built", words=f"{again}it is built at its first use, once, in about half a minute")
+    words = f"{again}the first run builds it, once, in about half a minute, while it traces the model"
+    return BuildState(kind="not built", words=words)
+
+
+def start() -> None:
+    """Build what is missing in a thread, beside the caller's work. `load` waits for it, and says why it failed."""
+    if state().kind == "not built":
+        threading.Thread(target=_build_beside, name="native replayer", daemon=True).start()
+
+
+def _build_beside() -> None:
+    with beside(BUILDING), contextlib.suppress(Unavailable):
+        file()
 
 
 @functools.cache
@@ -261,9 +278,10 @@ def _build(place: Path) -> Path:
         raise Unavailable(complaint)
     torch = metadata.version("torch")
     print(f"npucompose: building the native replayer for torch {torch} with {found}, once …", file=sys.stderr)
-    doing("building the native replayer, once for this torch")
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=place) as work:
+    for left in place.glob(f"{WORK}*"):  # by a process that ended within its build: nobody else builds now
+        shutil.rmtree(left, ignore_errors=True)
+    with beside(BUILDING), tempfile.TemporaryDirectory(dir=place, prefix=WORK) as work:
         try:
             made = _compile(found, Path(work))
         except _CompilerFailed as error:
