@@ -509,7 +509,7 @@ def test_illegal_points_are_told_before_anything_starts(monkeypatch: pytest.Monk
     composer = Composer()
     plan = SweepPlan.from_overrides(["model=add", "seed=1,-1,-2"], composer)
     lines = list(command.Sweep(plan).illegal_lines())
-    assert lines[0] == "2 of 3 points are illegal and not run:"
+    assert lines[0] == "2 of 3 jobs illegal and not run:"
     assert [line.startswith(f"  seed=-{n}: ") for n, line in enumerate(lines[1:], 1)] == [True, True]
     legal = command.planned(["model=add", "seed=1,2"], composer)
     assert isinstance(legal, command.Sweep)

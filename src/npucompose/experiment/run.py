@@ -264,7 +264,7 @@ def remote_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     if differences:
         more = len(differences) - MOST_DIFFERENCES
         raise NpuComposeError(
-            "this point's key belongs to the machine that planned the sweep, and the node that was to run it differs: "
+            "this job's key belongs to the machine that planned the sweep, and the node that should run it differs: "
             f"{'; '.join(differences[:MOST_DIFFERENCES])}{f' and {more} more' if more > 0 else ''}. Plan the sweep on "
             "a machine like the nodes, or choose nodes like it."
         )

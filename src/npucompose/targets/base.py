@@ -180,7 +180,8 @@ class Target(OptionalMethods, ABC):
     """Whether a model can be compiled in one mode and then in another."""
 
     soc: str | None = option(
-        None, "the device that is asked about (`npucompose list socs`): Ascend910B4, or a family such as ascend910b"
+        None,
+        "the chip that the predictions are for (`npucompose list socs`): Ascend910B4, or a family such as ascend910b",
     )
 
     device_variable: ClassVar[str | None] = None

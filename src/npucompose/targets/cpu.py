@@ -96,28 +96,28 @@ class CpuTarget(Target):
 
     executor: ReplayExecutor = option(
         "auto",
-        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        "what replays the recorded kernels: native (C++), portable (no compiler needed), auto: native if possible",
     )
     when_new: WhenNew = when_new_option()
     when_full: WhenFull = when_full_option()
     pool: PoolOf = pool_option()
     stream_threads: int | None = option(
         None,
-        "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
+        "threads that streams run on, including the calling one; null: one for each core; 1: only the calling one",
         ge=1,
         le=4096,
         optional=True,
     )
     stream_spin_us: float = option(
-        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0, le=1e9
+        100.0, "how long a stream's thread spins while it waits, before it sleeps", ge=0, le=1e9
     )
     stream_cores: tuple[int, ...] = option(
-        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
+        factory=tuple, doc="cores that the threads except the calling one are bound to, in order; []: any but its own"
     )
 
     stream_fallback: bool = option(
         True,
-        "where streams take longer than one stream would (a busy machine), go on in one stream, bits unchanged, and "
+        "if streams take longer than one stream (a busy machine), continue on one stream with the same bits, and "
         "try the streams again later",
     )
 
@@ -139,7 +139,7 @@ class CpuTarget(Target):
 
     linear: LinearLibrary = option(
         "auto",
-        "who multiplies by frozen float32 weights in mode=max-autotune: mkl, onednn, auto: the faster, shape by shape",
+        "library for products with frozen float32 weights in max-autotune: mkl, onednn, or auto: the faster per shape",
     )
 
     def capabilities(self, mode: str) -> Capabilities:

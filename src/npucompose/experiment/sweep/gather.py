@@ -138,7 +138,7 @@ def _of_sweep(place: Path) -> list[RunLine]:
         text = read_text(place / POINTS, report_json.MOST_BYTES)
         keys = [str(point["key"]) for point in json.loads(text)["points"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
+        raise ConfigError(f"{place / POINTS} is not the list of jobs of a sweep: {error}.") from error
     with PointLedger.open(default_store().root) as ledger:
         ends = ledger.ends(keys)
         return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)
