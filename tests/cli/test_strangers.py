@@ -201,12 +201,12 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "two documents": (
         {"model/evil.yaml": "name: add\n---\nname: mlp\n"},
         ["model=evil"],
-        ["line 2: a second document begins"],
+        [":2: a second document begins"],
     ),
     "trust in a file": (
         {"experiment/evil.yaml": "# @package _global_\ntrust: true\n"},
         ["experiment=evil", "model=python", "model.factory=os:getcwd"],
-        ["trust=true comes from conf/experiment/evil.yaml"],
+        ["'trust' is true, and only the command line", "evil.yaml:2"],
     ),
     "oc.env": (
         {"model/evil.yaml": "name: ${oc.env:SECRET}\n"},
@@ -280,7 +280,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a Python object": (
         {"model/evil.yaml": "name: !!python/object/apply:os.system ['touch executed']\n"},
         ["model=evil"],
-        ["line 1: the tag tag:yaml.org,2002:python/object/apply:os.system is not read"],
+        [":1: the tag tag:yaml.org,2002:python/object/apply:os.system is not read"],
     ),
     "a resolver on the command line": ({}, ["seed=${oc.env:SECRET}"], ["uses a resolver"]),
     "another search path": ({}, ["hydra.searchpath=[file:///tmp]"], ["add a folder of choices with --config-dir"]),
