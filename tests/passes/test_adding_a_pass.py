@@ -21,9 +21,7 @@ from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, traced
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_pass.md").read_text()
-FILE, LINE, YAML, TEST = (
-    match[2] for match in re.finditer(r"(?<!-->\n)```(python|yaml)\n(.*?)```", PAGE, re.DOTALL)
-)
+FILE, LINE, YAML, TEST = (match[2] for match in re.finditer(r"(?<!-->\n)```(python|yaml)\n(.*?)```", PAGE, re.DOTALL))
 
 
 @pytest.fixture
