@@ -169,7 +169,7 @@ def test_every_section_that_is_wrong_is_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("x = (\n", r"^mine, line 1 is not Python: '\(' was never closed\.$"),
+        ("x = (\n", r"^mine:1 is not Python: '\(' was never closed\.$"),
         ("x = 1\n", r"^mine: nothing found\. Looked for"),
         ("x = " + "-" * 50_000 + "1", "^mine.*(is not Python|lie too deep)"),
         ("a\x00b", "^mine is not Python: source code string cannot contain null bytes"),
@@ -189,7 +189,7 @@ def test_a_file_may_be_of_two_mebibytes_and_no_longer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="script"):
         import_file(path)
     path.write_text("x = ")
-    with pytest.raises(ConfigError, match=f"^{path}, line 1 is not Python"):
+    with pytest.raises(ConfigError, match=f"^{path}:1 is not Python"):
         import_file(path)
 
 
