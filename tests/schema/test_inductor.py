@@ -232,7 +232,7 @@ def test_rows_are_those_below_what_was_asked():
 def test_more_choices_than_a_message_holds_are_counted(monkeypatch: pytest.MonkeyPatch):
     from npucompose.vendor import inductor
 
-    for count, words in ((39, "Choices: o0, "), (40, "It has 41 options: `npucompose list options --under inductor`")):
+    for count, words in ((38, "Choices: o0, "), (39, "It has 41 options: `npucompose list options --under inductor`")):
         found = {f"o{n}": made(f"o{n}", "int") for n in range(count)}
         monkeypatch.setattr(inductor, "installed", lambda found=found: found)
         inductor._groups.cache_clear()
