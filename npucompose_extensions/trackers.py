@@ -1,11 +1,13 @@
-"""MLflow and TensorBoard, each told of one finished run after another. Imports neither before it is asked for."""
+"""MLflow, TensorBoard and Weights & Biases, each given one finished run after another; imported when asked for."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -23,6 +25,8 @@ KEY = "npucompose.key"
 FOLDER = "tensorboard"
 SHORT = 16
 """Characters of a key that name a run's folder."""
+WANDB_INIT_S = 30.0
+"""A server that does not answer for so long is not there; below `tracking.TIME_LIMIT_S`."""
 
 
 class Mlflow(RunTracker):
@@ -108,3 +112,77 @@ class TensorBoard(RunTracker):
                 writer.add_hparams(dict(run.params), dict(run.metrics), run_name=".")
 
         return report
+
+
+class WeightsAndBiases(RunTracker):
+    """Figures as the summary, samples as the history, configuration and tags as the config, the report as files.
+
+    `offline` below the store, for `wandb sync`, unless `tracker.place` is a server's address. Of this machine it gets
+    what the report says: no console, no code, no git, no machine statistics.
+
+    API: https://docs.wandb.ai/ref/python/sdk/functions/init, https://docs.wandb.ai/ref/python/sdk/classes/run
+    """
+
+    name: ClassVar[str] = "wandb"
+    package: ClassVar[str | None] = "wandb"
+
+    @classmethod
+    def reporter(cls, order: TrackerOrder) -> Callable[[Tracked, bool], None]:
+        """A run for each, in the project that is the experiment; a folder `wandb` in the store has what is not sent."""
+        store = Path(order.store)
+        place = store / cls.name
+        place.mkdir(parents=True, exist_ok=True)  # where it cannot write, W&B takes the folder of temporary files
+        for variable, value in _wandb_variables(place).items():
+            os.environ.setdefault(variable, value)
+        wandb: Any = importlib.import_module("wandb")
+        settings = wandb.Settings(**_wandb_settings(order.place))
+
+        def report(run: Tracked, reused: bool) -> None:
+            short = run.key[:SHORT] or "without-a-key"
+            if reused and any(place.glob(f"*run-*-{short}-*")):
+                return
+            opened = wandb.init(
+                project=order.experiment, name=run.name, id=f"{short}-{time.time_ns():x}", dir=str(store),
+                config={**{name: _plain(text) for name, text in run.params.items()}, **run.tags},
+                tags=[run.tags["npucompose.status"]], settings=settings,
+            )  # fmt: skip
+            for step, row in enumerate(_rounds(run.samples)):
+                opened.log(row, step=step)
+            opened.summary.update({name.replace(".", "/"): value for name, value in run.metrics.items()})
+            for path in run.files:
+                opened.save(shutil.copy(path, opened.dir), base_path=opened.dir, policy="now")
+            opened.finish(exit_code=int(run.tags["npucompose.status"] != "ok"))
+
+        return report
+
+
+def _wandb_variables(place: Path) -> dict[str, str]:
+    """What W&B reads from the environment only."""
+    return {
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_CACHE_DIR": str(place / "cache"),
+        "WANDB_DATA_DIR": str(place / "data"),
+    }
+
+
+def _wandb_settings(address: str | None) -> dict[str, Any]:
+    where = {"mode": "offline"} if address is None else {"mode": "online", "base_url": address}
+    nothing_else = {
+        "console": "off", "disable_code": True, "disable_git": True, "save_code": False, "x_disable_machine_info": True,
+        "x_disable_meta": True, "x_disable_stats": True, "x_save_requirements": False,
+    }  # fmt: skip
+    return {**where, **nothing_else, "silent": True, "reinit": "create_new", "init_timeout": WANDB_INIT_S}
+
+
+def _rounds(samples: Mapping[str, Sequence[float]]) -> Iterator[dict[str, float]]:
+    """`{"samples/eager_us": 990.1, "samples/replay_us": 517.0}` for each round."""
+    for step in range(max(map(len, samples.values()), default=0)):
+        yield {f"samples/{name}_us": values[step] for name, values in samples.items() if step < len(values)}
+
+
+def _plain(text: str) -> Any:
+    """A parameter as what it was before it was written as JSON, so that numbers sort as numbers; a text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

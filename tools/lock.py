@@ -34,7 +34,7 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "dev": ("dev",),
     "extras": ("dev", "transformers", "minilm"),
     "bench": ("dev", "transformers", "minilm", "bench"),
-    "ci": ("dev", "ray", "slurm", "optuna", "tensorboard"),
+    "ci": ("dev", "ray", "slurm", "optuna", "tensorboard", "wandb"),
 }
 """{lock: extras of pyproject.toml}; `build` and `bundle` are beside them."""
 BEFORE: Mapping[str, tuple[str, ...]] = {"extras": ("dev",), "bench": ("dev", "extras"), "ci": ("dev",)}

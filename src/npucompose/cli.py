@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from npucompose.arguments import RUN_FLAGS, command_line
+from npucompose.arguments import RUN_FLAGS, command_line, refusal, unknown_words_text
 from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError, path_error, raise_for
 
@@ -55,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status_of(act: Callable[[], int], *, debug: bool) -> int:
     """What the command line ends with; every error is reported, and none is a traceback that nobody asked for."""
     try:
-        status = act()
-        sys.stdout.flush()
+        status = _flushed(act)
     except KeyboardInterrupt:
         print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
         return INTERRUPTED
@@ -65,6 +64,17 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001
         return _report(error, debug=debug)
+    return status
+
+
+def _flushed(act: Callable[[], int]) -> int:
+    """All that was printed is written here, where it is known what a reader's leaving means; help ends by itself."""
+    try:
+        status = act()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return status
 
 
@@ -201,7 +211,8 @@ def _run(argv: Sequence[str], program: str) -> int:
         parser.add_argument(*flag.names, **flag.settings)
     arguments, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
-        raise ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own.")
+        known = [name for action in parser._actions for name in action.option_strings]
+        _refuse(program, unknown_words_text(unknown[0], known))
     arguments.overrides, notes = translated(arguments.overrides)
     for note in () if arguments.quiet or arguments.shell_completion else notes:
         print(PREFIX + note, file=sys.stderr)
@@ -225,7 +236,7 @@ def _run(argv: Sequence[str], program: str) -> int:
 
 
 def _refuse(program: str, message: str) -> NoReturn:
-    raise ConfigError(f"{message.rstrip('.')}. `{program} --hydra-help` lists Hydra's own options.")
+    raise refusal(message, f"`{program} --hydra-help` lists Hydra's own options.")
 
 
 def _single(
@@ -288,24 +299,7 @@ def _composer(arguments: argparse.Namespace) -> Composer:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
     if arguments.experimental_rerun:
         raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
-    return Composer(
-        config_dirs=dirs, config_name=arguments.config_name or "config", environment=_environment(arguments.env)
-    )
-
-
-def _environment(names: Sequence[str]) -> dict[str, str | None]:
-    """The variables that were named; ConfigError for one that must not be written into a report."""
-    from npucompose.experiment.orchestrator import SECRET
-
-    for name in names:
-        if not name.isidentifier():
-            raise ConfigError(f"--env {name} is no name of an environment variable: write --env once for each.")
-        if SECRET.search(name):
-            raise ConfigError(
-                f"--env {name}: its name says that it is a secret, and what a configuration holds is written into the "
-                "run's folder, its report and its recipe."
-            )
-    return {name: os.environ.get(name) for name in names}
+    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config", environment=arguments.env)
 
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:

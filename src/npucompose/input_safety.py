@@ -8,6 +8,7 @@ such text is a ConfigError that names the line, before anything of it is used.
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +26,25 @@ TAG = "tag:yaml.org,2002:"
 MERGE = TAG + "merge"
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that act on a terminal, a file name or the order of the text around them."""
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
+"""Names of variables whose values are nobody's business: they reach no worker and no configuration by themselves."""
 Resolvers = Mapping[str, Sequence[tuple[str, "re.Pattern[str]"]]]
 """{first character: (tag, pattern) in the order asked}: PyYAML's own form."""
+
+
+def variable(name: str) -> str | None:
+    """The value of an environment variable that a person lets a configuration read; None where it is not set.
+
+    ConfigError for one that must not be written into a report.
+    """
+    if not name.isidentifier():
+        raise ConfigError(f"--env {name} is no name of an environment variable: write --env once for each.")
+    if SECRET.search(name):
+        raise ConfigError(
+            f"--env {name}: its name says that it is a secret, and what a configuration holds is written into the "
+            "run's folder, its report and its recipe."
+        )
+    return os.environ.get(name)
 
 
 @frozen(kw_only=True)

@@ -279,8 +279,8 @@ def test_what_comes_back_is_unpacked_and_what_is_lost_is_an_outcome(cluster: Clu
     assert found == [
         (0, Outcome(status="done")),
         (1, Outcome(status="failed", error="TaskError: first second", exit_status=3)),
-        (2, Outcome(status="crashed", error="Ray lost the process of this point: the node died", exit_status=3)),
-        (3, Outcome(status="crashed", error="Ray lost the process of this point: LostError", exit_status=3)),
+        (2, Outcome(status="crashed", error="Ray lost the process of this job: the node died", exit_status=3)),
+        (3, Outcome(status="crashed", error="Ray lost the process of this job: LostError", exit_status=3)),
     ]
     assert (tmp_path / "run" / "run.log").read_bytes() == b"printed\n"
 
@@ -479,7 +479,7 @@ def test_of_what_comes_back_only_records_and_files_of_this_point_are_kept(tmp_pa
     "name", [f"knead/{'b' * 64}/a", f"capture/{KEY}/a", f"knead/{KEY}", f"knead/{KEY}/../a", f"knead/{KEY}/.."]
 )
 def test_a_file_that_belongs_to_no_stage_of_the_point_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(OrchestratorError, match="belongs to no stage of this point"):
+    with pytest.raises(OrchestratorError, match="belongs to no stage of this job"):
         Delivery(outcome=Outcome(status="done"), files={name: b""}).unpack(begun(tmp_path))
 
 

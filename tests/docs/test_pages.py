@@ -27,7 +27,7 @@ from npucompose.targets.npu_offline.wheel import locate
 from tests.docs.blocks import ALL, KINDS, PAGES, ROOT, Block, blocks
 
 ELLIPSIS = "…"
-SHELL = ("mkdir", "git", "make", "pip", "eval", ".", "mlflow", "printf", "ln")
+SHELL = ("mkdir", "git", "make", "pip", "eval", ".", "mlflow", "wandb", "printf", "ln")
 """Words that lines may begin with beside `npucompose` and `python`."""
 MASKS = (
     (r"compiled in [^\n]*", ""),

@@ -15,8 +15,9 @@ from report.report_examples import FULL
 
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
-from airflow_free.stage import Finished
+from airflow_free.stage import Finished, ignore
 from airflow_free.store import Record, Store
+from npucompose import activity
 from npucompose.arguments import command_line
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
@@ -31,6 +32,7 @@ from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.experiment.verify import compared
 from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import Explanation, SinkingFacts
+from npucompose.targets.cpu import CpuTarget
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,14 @@ def recipe(*words: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        (["eject"], {"overrides": [], "config_dir": [], "config_name": "config", "out": None}),
+        (["eject"], {"overrides": [], "config_dir": [], "config_name": "config", "env": {}, "out": None}),
         (["eject", "a=1", "-cd", "x", "--config-dir", "y", "-cn", "z", "--out", "o"],
-         {"overrides": ["a=1"], "config_dir": ["x", "y"], "config_name": "z", "out": "o"}),
+         {"overrides": ["a=1"], "config_dir": ["x", "y"], "config_name": "z", "env": {}, "out": "o"}),
         (["import", "f.py", "--torch-npu", "2.1", "--out", "o"], {"file": "f.py", "torch_npu": "2.1", "out": "o"}),
         (["export", "--to", "vllm-ascend", "a=1"],
-         {"overrides": ["a=1"], "to": "vllm-ascend", "config_dir": [], "config_name": "config", "out": None}),
-        (["lock", "a=1"], {"overrides": ["a=1"], "config_dir": [], "out": "recipe.lock.yaml"}),
+         {"overrides": ["a=1"], "to": "vllm-ascend", "config_dir": [], "config_name": "config", "env": {},
+          "out": None}),
+        (["lock", "a=1"], {"overrides": ["a=1"], "config_dir": [], "env": {}, "out": "recipe.lock.yaml"}),
         (["show", "l"], {"lock": Path("l")}),
         (["verify", "l"], {"lock": Path("l"), "against": None, "tolerance": 0.2, "trust": False}),
         (["verify", "l", "--trust", "--against", "m", "--tolerance", "0"],
@@ -188,6 +191,31 @@ def test_what_only_one_side_s_mapping_says_is_told_once() -> None:
     ]  # fmt: skip
 
 
+# run
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_worker_starts_what_has_to_be_built_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def session(*given: Any) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(activity, "_listeners", [])
+    monkeypatch.setattr(CpuTarget, "start_build", lambda self, mode: asked.append(mode))
+    monkeypatch.setattr("npucompose.compose.session.Session", session)
+    made = compose(["model=add", "mode=reduce-overhead", "pipeline=check"])
+    places = {"store": str(tmp_path), "run_dir": "run", "files": str(tmp_path)}
+    with pytest.raises(Stopped):
+        experiment.work({"tree": made.tree, "provenance": made.provenance, **places}, ignore)
+    assert asked == ["reduce-overhead"]
+
+
 # explain
 
 
@@ -199,8 +227,8 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
     given = vars(explaining())
     assert callable(given.pop("act"))
     assert given == {
-        "overrides": [], "config_dir": [], "config_name": "config", "log": [], "dump": [], "options": False,
-        "under": "", "adapt": False, "json": False,
+        "overrides": [], "config_dir": [], "config_name": "config", "env": {}, "log": [], "dump": [],
+        "options": False, "under": "", "adapt": False, "json": False,
     }  # fmt: skip
     assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
 
@@ -481,7 +509,7 @@ def test_illegal_points_are_told_before_anything_starts(monkeypatch: pytest.Monk
     composer = Composer()
     plan = SweepPlan.from_overrides(["model=add", "seed=1,-1,-2"], composer)
     lines = list(command.Sweep(plan).illegal_lines())
-    assert lines[0] == "2 of 3 points are illegal and not run:"
+    assert lines[0] == "2 of 3 jobs illegal and not run:"
     assert [line.startswith(f"  seed=-{n}: ") for n, line in enumerate(lines[1:], 1)] == [True, True]
     legal = command.planned(["model=add", "seed=1,2"], composer)
     assert isinstance(legal, command.Sweep)

@@ -448,7 +448,7 @@ def test_a_sweep_s_points_are_looked_up_in_the_ledger_once_each(runs: Path, tmp_
     (sweep_ / "points.json").write_text(json.dumps({"points": [{"key": key} for key in keys]}))
     assert names(gather([sweep_], sort="p50_us")) == ["seed=1", "seed=2"]
     (sweep_ / "points.json").write_text('{"points": 3}')
-    with pytest.raises(ConfigError, match="is not the list of points of a sweep"):
+    with pytest.raises(ConfigError, match="is not the list of jobs of a sweep"):
         gather([sweep_], sort="p50_us")
 
 

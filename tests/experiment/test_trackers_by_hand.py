@@ -1,4 +1,4 @@
-"""MLflow, TensorBoard and Optuna played by this test: what they are told, how often, and what is left out."""
+"""MLflow, TensorBoard, W&B and Optuna played by this test: what they are told, how often, and what is left out."""
 
 from __future__ import annotations
 
@@ -171,6 +171,85 @@ def test_tensorboard_gets_a_folder_for_each_run(
     without = Tracked(key="", name="b", params={}, metrics={}, samples={}, tags={}, files=())
     teller(without, False)
     assert Path(Writer.made[-1].place).name == "without-a-key"
+
+
+class Wandb(ModuleType):
+    """The module `wandb`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("wandb")
+        self.dir, self.calls = str(folder), list[Any]()
+        self.Settings = dict
+        self.summary = SimpleNamespace(update=lambda values: self.calls.append(("summary", values)))
+
+    def init(self, **more: Any) -> Wandb:
+        self.calls.append(("init", more))
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *what, **named: self.calls.append((name, *what, named))
+
+
+@pytest.mark.parametrize(("place", "mode"), [(None, "offline"), ("https://wandb.example", "online")])
+def test_wandb_gets_a_run_with_numbers_as_numbers_and_sends_only_where_the_command_line_says(
+    place: str | None, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.html").write_text("a page")
+    (tmp_path / "files").mkdir()
+    module = Wandb(tmp_path / "files")
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr(os, "environ", {"WANDB_CACHE_DIR": "/mine"})
+    teller = trackers.WeightsAndBiases.reporter(order(tmp_path, place))
+    wandb = tmp_path / "store" / "wandb"
+    assert os.environ == {
+        "WANDB_CACHE_DIR": "/mine", "WANDB_DATA_DIR": str(wandb / "data"), "WANDB_ERROR_REPORTING": "false",
+    }  # fmt: skip
+    run = Tracked(
+        key="k" * 64, name="a run", params={"layers": "4", "sizes": "[1, 2]", "name": "cpu", "none": "null"},
+        metrics={"latency.eager.p50_us": 1.5}, samples={"eager": (3.0, 4.0), "replay": (1.0,)},
+        tags={"npucompose.status": "ok", "t": "4"}, files=(tmp_path / "report.html",),
+    )  # fmt: skip
+    teller(run, True)
+    (_, made), *rest = module.calls
+    settings = made.pop("settings")
+    assert (settings["mode"], settings.get("base_url")) == (mode, place)
+    assert (settings["console"], settings["disable_git"], settings["x_disable_stats"]) == ("off", True, True)
+    assert made.pop("id").startswith("k" * 16 + "-")
+    assert made == {
+        "project": "mine", "name": "a run", "dir": str(tmp_path / "store"), "tags": ["ok"],
+        "config": {"layers": 4, "sizes": [1, 2], "name": "cpu", "none": None, "npucompose.status": "ok", "t": "4"},
+    }  # fmt: skip
+    copied = str(tmp_path / "files" / "report.html")
+    assert rest == [
+        ("log", {"samples/eager_us": 3.0, "samples/replay_us": 1.0}, {"step": 0}),
+        ("log", {"samples/eager_us": 4.0}, {"step": 1}),
+        ("summary", {"latency/eager/p50_us": 1.5}),
+        ("save", copied, {"base_path": str(tmp_path / "files"), "policy": "now"}),
+        ("finish", {"exit_code": 0}),
+    ]  # fmt: skip
+    assert Path(copied).read_text() == "a page"
+
+
+def test_wandb_gets_a_run_that_ran_nothing_only_where_its_folder_has_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Wandb(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr(os, "environ", {})
+    teller = trackers.WeightsAndBiases.reporter(order(tmp_path))
+    failed = Tracked(
+        key="k" * 64, name="b", params={}, metrics={}, samples={}, tags={"npucompose.status": "failed"}, files=()
+    )
+    (tmp_path / "store" / "wandb" / f"offline-run-2026-{'j' * 16}-1").mkdir()
+    teller(failed, True)
+    assert module.calls[-1] == ("finish", {"exit_code": 1})
+    (tmp_path / "store" / "wandb" / f"offline-run-2026-{'k' * 16}-1").mkdir()
+    made = len(module.calls)
+    teller(failed, True)
+    assert len(module.calls) == made
+    teller(failed, False)
+    ids = [named["id"] for name, named in (call for call in module.calls if call[0] == "init")]
+    assert len(ids) == len(set(ids)) == 2
 
 
 # The process in between.

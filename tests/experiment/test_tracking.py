@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -157,3 +162,88 @@ def test_tensorboard_has_all_of_a_run_and_a_reused_one_once(tmp_path: Path) -> N
     found.Reload()
     assert [s.value for s in found.Scalars("samples/replay_us")] == pytest.approx([517.04, 517.04 * 1.5])
     assert found.Scalars("p50_us")[0].value == pytest.approx(517.04)
+
+
+@pytest.fixture
+def wandb_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the tracker's own process has it: what it sets is gone with it. Another's choice changes nothing."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "WANDB_MODE": "online", "WANDB_API_KEY": "k" * 40})
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """What `wandb sync` would send, in the order written.
+
+    The file: 7 bytes, then LevelDB's log format: in blocks of 32 KiB records, each after its checksum (4 bytes), length
+    (2) and kind (1: whole; 2, 3, 4: first, middle, last part).
+    """
+    data, at, block, whole = file.read_bytes(), 7, 2**15, b""
+    found: list[Any] = []
+    record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
+    while at + 7 <= len(data):
+        if block - at % block < 7:
+            at += block - at % block
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            found.append(record.FromString(whole))
+            whole = b""
+    return found
+
+
+def wandb_items(items: Any) -> dict[str, Any]:
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+@pytest.mark.usefixtures("wandb_environ")
+def test_wandb_has_all_of_a_run_offline_and_a_reused_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("wandb")
+    monkeypatch.chdir(tmp_path)
+    again = attrs.evolve(FULL, reused=True)
+    asked = order("wandb", tmp_path, run_dir(tmp_path / "a", FULL), run_dir(tmp_path / "b", again))
+    assert handle(asked, reporter_of(asked)) == []
+    importlib.import_module("wandb").teardown()  # as when the tracker's process ends: all is written
+    (folder,) = (tmp_path / "store" / "wandb").glob("*run-*")
+    assert folder.name.startswith("offline-run-")
+    assert {path.name for path in (folder / "files").iterdir()} == {"report.html", "report.json"}
+    records = wandb_records(next(folder.glob("*.wandb")))
+    (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
+    config = wandb_items(run.config.update)
+    assert (run.project, run.display_name, list(run.tags)) == (
+        "mine",
+        f"{tmp_path.name}/a gpt_decode cpu reduce-overhead",
+        ["ok"],
+    )
+    assert (config["mode.name"], config["model.options.layers"]) == ("reduce-overhead", 4)
+    assert config["npucompose.version.torch"] == "2.13.0"
+    rounds = [wandb_items(r.history.item) for r in records if r.WhichOneof("record_type") == "history"]
+    assert [(r["_step"], r["samples/eager_us"], r["samples/replay_us"]) for r in rounds] == [
+        (0, 990.1, 517.04), (1, 990.1 * 1.5, 517.04 * 1.5),
+    ]  # fmt: skip
+    summary: dict[str, Any] = {}
+    for record in records:
+        summary |= wandb_items(record.summary.update) if record.WhichOneof("record_type") == "summary" else {}
+    assert (summary["p50_us"], summary["latency/eager/p50_us"]) == (517.04, 990.1)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "store"}
+
+
+@pytest.mark.slow
+def test_wandb_offline_asks_no_other_machine(tmp_path: Path) -> None:
+    """Of the process and of the service that it starts: sockets of this machine's own only."""
+    needs("wandb")
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    folder, trace = run_dir(tmp_path / "a", FULL), tmp_path / "trace"
+    asked = attrs.asdict(order("wandb", tmp_path, folder))
+    done = subprocess.run(
+        ["strace", "-f", "-e", "trace=connect,sendto", "-o", str(trace), sys.executable, "-c", tracking.BOOT,
+         json.dumps(sys.path)],
+        input=json.dumps(asked), capture_output=True, text=True, check=False,
+        env={**os.environ, "WANDB_API_KEY": "k" * 40, "HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[-1]) == {"problems": []}
+    calls = [line for line in trace.read_text().splitlines() if "sa_family=" in line]
+    assert any("AF_UNIX" in call for call in calls), "the service was reached: the trace is of all of it"
+    assert [call for call in calls if "AF_UNIX" not in call and "AF_NETLINK" not in call] == []
+    assert not (tmp_path / "home").exists()

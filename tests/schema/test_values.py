@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -222,8 +224,19 @@ def test_an_overwritten_result_is_told_with_the_option_that_makes_copies() -> No
 
 
 def test_each_tracker_is_an_extra_of_its_own_name() -> None:
-    trackers = {name: tracker.package for name, tracker in TRACKERS.every().items()}
-    assert trackers == {"mlflow": "mlflow", "tensorboard": "tensorboard"}
+    """What pyproject.toml says; an environment knows the trackers of the day on which it was installed."""
+    toml = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    project = toml.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    named = {
+        name: EntryPoint(name, where, TRACKERS.group).load()
+        for name, where in project["entry-points"][TRACKERS.group].items()
+    }
+    assert {name: tracker.package for name, tracker in named.items()} == {
+        "mlflow": "mlflow",
+        "tensorboard": "tensorboard",
+        "wandb": "wandb",
+    }
+    assert all(tracker.name == name and name in project["optional-dependencies"] for name, tracker in named.items())
 
 
 # Devices.

@@ -262,7 +262,7 @@ def _device(asked: LegalityCase) -> Iterator[Objection]:
         yield idle("mode", mode.name, why, refused_by, sentence=f"mode={mode.name}: {why}.")
     if mode.ge and asked.experiment.compiler[TILING_SINK] and product.sinks is False:
         option = f"compiler.{TILING_SINK}"
-        why = f"{title} computes no tiling on the device: {product.source}"
+        why = f"{title} cannot compute tiling on the device: {product.source}"
         yield idle(option, True, why, STRICTEST, effective=False, sentence=f"{option}=true: {why}.")
 
 

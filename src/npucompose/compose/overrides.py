@@ -26,8 +26,8 @@ REFUSED_OF_HYDRA = {
     "hydra.mode": "write -m for a sweep",
     "hydra/sweeper": "sweeps are npucompose's own, and hydra/sweeper=optuna means search=optuna",
     "hydra.sweeper": "sweeps are npucompose's own; search.space and search.objectives are for search=optuna",
-    "hydra/launcher": "executor=… says where the points of a sweep run",
-    "hydra.launcher": "executor=… says where the points of a sweep run",
+    "hydra/launcher": "executor=… says where the jobs of a sweep run",
+    "hydra.launcher": "executor=… says where the jobs of a sweep run",
 }
 
 

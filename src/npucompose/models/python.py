@@ -39,7 +39,11 @@ class Python(Model):
     factory: str = option(doc="module:name of a function, a class of modules, or a module")
     args: Mapping[str, Any] = option(factory=dict, doc="arguments of the factory by name: {d: 256}")
     label: str | None = option(
-        None, "what reports and tables call it; null: the factory, with a dot", name=NAME, optional=True
+        None,
+        "the model's name in reports and tables; null: the factory, with a dot",
+        name=NAME,
+        optional=True,
+        in_key=False,
     )
     inputs: Mapping[str, InputSpec] = option(
         factory=dict, doc="example inputs by name: {x: {dtype: float32, sizes: [4, 256], range: [0, 1]}}"

@@ -51,14 +51,14 @@ def when_full_option() -> Any:
 def when_new_option() -> Any:
     return option(
         "earned",
-        "a new signature after the first two of a graph: recorded when calls have earned it, or at once",
+        "a new signature after the first two of a graph: recorded when calls make up for its cost (earned), or at once",
     )
 
 
 def pool_option() -> Any:
     return option(
         "model",
-        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
+        "which recordings share memory and run one at a time: those of all graphs of a model, or of each graph alone",
     )
 
 

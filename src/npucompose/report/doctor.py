@@ -30,6 +30,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "npu_offline": ("packaging", "protobuf"),
     "mlflow": ("mlflow",),
     "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
     "ray": ("ray",),
     "slurm": ("submitit",),
     "optuna": ("optuna",),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
+from npucompose.activity import doing
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
 from npucompose.replay.interface import (
@@ -97,28 +98,28 @@ class CpuTarget(Target):
 
     executor: ReplayExecutor = option(
         "auto",
-        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        "what replays the recorded kernels: native (C++), portable (no compiler needed), auto: native if possible",
     )
     when_new: WhenNew = when_new_option()
     when_full: WhenFull = when_full_option()
     pool: PoolOf = pool_option()
     stream_threads: int | None = option(
         None,
-        "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
+        "threads that streams run on, including the calling one; null: one for each core; 1: only the calling one",
         ge=1,
         le=4096,
         optional=True,
     )
     stream_spin_us: float = option(
-        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0, le=1e9
+        100.0, "how long a stream's thread spins while it waits, before it sleeps", ge=0, le=1e9
     )
     stream_cores: tuple[int, ...] = option(
-        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
+        factory=tuple, doc="cores that the threads except the calling one are bound to, in order; []: any but its own"
     )
 
     stream_fallback: bool = option(
         True,
-        "where streams take longer than one stream would (a busy machine), go on in one stream, bits unchanged, and "
+        "if streams take longer than one stream (a busy machine), continue on one stream with the same bits, and "
         "try the streams again later",
     )
 
@@ -140,7 +141,7 @@ class CpuTarget(Target):
 
     linear: LinearLibrary = option(
         "auto",
-        "who multiplies by frozen float32 weights in mode=max-autotune: mkl, onednn, auto: the faster, shape by shape",
+        "library for products with frozen float32 weights in max-autotune: mkl, onednn, or auto: the faster per shape",
     )
 
     def capabilities(self, mode: str) -> Capabilities:
@@ -177,6 +178,9 @@ class CpuTarget(Target):
         why = self._why_not_native()
         return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
+    def _uses_native(self, mode: str) -> bool:
+        return self.support(mode).captures and self.executor != "portable"
+
     def _replayer(self) -> Literal["native", "portable"]:
         return "portable" if self.executor == "portable" or self._why_not_native() else "native"
 
@@ -186,12 +190,20 @@ class CpuTarget(Target):
         found = build.state()
         return found.words if found.kind in ("failed", "impossible") else ""
 
-    def prepare(self, mode: str) -> None:
-        """Build or load the native replayer now, so that it is in nobody's capture time."""
-        if not self.support(mode).captures or self.executor == "portable":
+    def start_build(self, mode: str) -> None:
+        if self._uses_native(mode):
+            from npucompose.replay.executor import build
+
+            build.start()
+
+    def finish_build(self, mode: str) -> None:
+        """The native replayer, built and loaded."""
+        if not self._uses_native(mode):
             return
         from npucompose.replay.executor import build
 
+        if build.state().kind == "not built":
+            doing("waiting for the compiler")
         try:
             build.load()
         except build.Unavailable as error:
