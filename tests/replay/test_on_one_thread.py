@@ -9,7 +9,7 @@ from torch import fx
 
 from npucompose.replay.capture.calls import Issue
 from npucompose.replay.capture.kernels import SingleThreadCheck
-from npucompose.replay.capture.recorder import _recorder
+from npucompose.replay.capture.recorder import GraphRecorder, recorder_of
 from npucompose.replay.executor.portable import Lent, lending
 from npucompose.replay.memory import arena
 from npucompose.replay.operands import layout_of
