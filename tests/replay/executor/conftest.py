@@ -1,14 +1,30 @@
-"""Caches and compilers for tests of how the extension is built: the compilers are scripts, the real one runs once."""
+"""The extension by itself, for the tests of its classes; caches and compilers for tests of how it is built."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 
 from npucompose.replay.executor import build
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def extension() -> ModuleType:
+    return build.load()
 
 
 @pytest.fixture
