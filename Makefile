@@ -133,6 +133,9 @@ bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thr
 bench-streams: $(READY)  ## stream plans beside those of others, over a lower bound; what planning costs; on two idle cores
 	$(BIN)/python -m benchmarks.streams
 
+bench-generate: $(READY_EXTRAS)  ## tokens/s of six Hugging Face classes against eager and Inductor, into benchmarks/results; idle, 15 minutes
+	$(BIN)/python -m benchmarks.generate
+
 bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
 	$(BIN)/python benchmarks/performance.py
 
@@ -143,8 +146,9 @@ npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and o
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
 
-pictures: $(READY) native  ## the reports of two runs photographed by Chromium into docs/; on an idle machine
+pictures: $(READY_EXTRAS) native  ## reports photographed by Chromium into docs/, README's lines of runs written; on an idle machine
 	$(BIN)/python -m tools.report_pictures
+	$(BIN)/python benchmarks/printed.py
 
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
@@ -152,4 +156,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

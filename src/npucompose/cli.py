@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npucompose.experiment.sweep.command import Task
     from npucompose.report.listing import Registries
     from npucompose.report.summary import RunCommand
+    from npucompose.results.record import Report
 
 PREFIX = "npucompose: "
 DEBUG = "--debug"
@@ -199,10 +200,9 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
         return _status_of(lambda: _run(argv, program), debug="debug=true" in argv)
 
 
-def _run(argv: Sequence[str], program: str) -> int:
+def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
+    """The options of Hydra, those of RUN_FLAGS, and `overrides`; ConfigError for what is neither."""
     from hydra._internal.utils import get_args_parser
-
-    from npucompose.compose.hydra_choices import translated
 
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     parser = get_args_parser()
@@ -213,6 +213,13 @@ def _run(argv: Sequence[str], program: str) -> int:
     if unknown:
         known = [name for action in parser._actions for name in action.option_strings]
         _refuse(program, unknown_words_text(unknown[0], known))
+    return arguments
+
+
+def _run(argv: Sequence[str], program: str) -> int:
+    from npucompose.compose.hydra_choices import translated
+
+    arguments = run_arguments(argv, program)
     arguments.overrides, notes = translated(arguments.overrides)
     for note in () if arguments.quiet or arguments.shell_completion else notes:
         print(PREFIX + note, file=sys.stderr)
@@ -343,11 +350,17 @@ def _run_here(job: Job, asked: RunCommand, arguments: argparse.Namespace) -> int
         raise
     if report.error and report.exit_status:
         status = "" if report.status == "failed" else f"{report.status}: "  # the error says which stage failed
-        print(f"{PREFIX}{status}{report.error}", file=sys.stderr, flush=True)
+        print(f"{PREFIX}{status}{report.error}{_advice(report)}", file=sys.stderr, flush=True)
     render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
     for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], store.root):
         print(PREFIX + problem, file=sys.stderr)
     return report.exit_status
+
+
+def _advice(report: Report) -> str:
+    """What to do next where several passes ran and one of them changed the results."""
+    guilty = report.numerics is not None and report.numerics.cause == "passes" and len(report.passes) > 1
+    return "; `npucompose bisect` with the same words names the pass" if guilty else ""
 
 
 def _as_typed(folder: Path) -> Path:

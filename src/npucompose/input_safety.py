@@ -59,7 +59,7 @@ class InputLimits:
 def plain_data(text: str, name: str, limits: InputLimits, resolvers: Resolvers | None = None) -> Any:
     """The data in a text, which is called `name` where it is refused.
 
-    `plain_data("a: 1\\na: 2\\n", "x.yaml", …)` raises "x.yaml, line 2: the key 'a' stands in line 1 already."
+    `plain_data("a: 1\\na: 2\\n", "x.yaml", …)` raises "x.yaml:2: the key 'a' stands in line 1 already."
     """
     builder = _Builder(name, limits, resolvers or yaml.SafeLoader.yaml_implicit_resolvers)
     try:
@@ -67,8 +67,11 @@ def plain_data(text: str, name: str, limits: InputLimits, resolvers: Resolvers |
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{name}{line} is not YAML: {' '.join(str(error.problem or error).split())}.") from error
+        line = f":{mark.line + 1}" if mark is not None else ""
+        why = " ".join(str(error.problem or error).split())
+        at_a_tab = mark is not None and text[mark.index : mark.index + 1] == "\t"
+        tab = ": a tab, where YAML takes spaces" if at_a_tab else ""
+        raise ConfigError(f"{name}{line} is not YAML: {why}{tab}.") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}.") from error
     return builder.root
@@ -139,7 +142,7 @@ class _Builder:
                 self._refuse(event, "a second document begins; a file holds one")
 
     def _refuse(self, event: Any, problem: str) -> NoReturn:
-        raise ConfigError(f"{self.name}, line {event.start_mark.line + 1}: {problem}.")
+        raise ConfigError(f"{self.name}:{event.start_mark.line + 1}: {problem}.")
 
     def _count(self, more: int = 1) -> None:
         self.total += more
@@ -214,7 +217,7 @@ class _Builder:
         except (ValueError, OverflowError, KeyError) as error:
             what = repr(text) if len(text) <= 40 else f"{text[:12]}… ({len(text):,} characters)"
             raise ConfigError(
-                f"{self.name}, line {event.start_mark.line + 1}: {what} is no {tag.removeprefix(TAG)} that can be held."
+                f"{self.name}:{event.start_mark.line + 1}: {what} is no {tag.removeprefix(TAG)} that can be held."
             ) from error
 
     def _implied(self, text: str) -> str:

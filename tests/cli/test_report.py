@@ -195,3 +195,14 @@ def test_two_runs_of_the_same_work_have_a_winner(here: Path, capsys: pytest.Capt
     assert sentence in told(capsys, "runs/one", "runs/third")
     assert " × as fast as" not in told(capsys, "runs/one", "runs/other")
     assert " × as fast as" not in told(capsys, "runs")
+
+
+def test_a_table_in_a_pipe_breaks_no_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`grep` and `cut` want a run in one line, however long its overrides are."""
+    long = [f"passes.stream_plan.option_{n}={n}" for n in range(9)]
+    with PointLedger.open(here / ".npucompose") as ledger:
+        ledger.write([PointEntry(key="a" * 64, status="ok", overrides=tuple(long), figures=Figures(p50_us=7.5))])
+    (line,) = (line for line in told(capsys).splitlines() if long[0] in line)
+    assert len(line) > 200
+    assert long[-1] in line
+    assert "7.5" in line

@@ -141,7 +141,7 @@ def test_a_file_reads_nothing_that_was_not_named(
 ) -> None:
     assert shown(folder, content, *flags) == 2
     told = capsys.readouterr()
-    assert "model/mine: 'size'" in told.err
+    assert "model/mine.yaml:2: 'size'" in told.err
     assert "hunter2" not in told.err + told.out
 
 

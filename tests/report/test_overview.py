@@ -9,7 +9,7 @@ from attrs import evolve
 from report_examples import CRASHED, EXAMPLES, FULL, FULL_BENCHMARK, INDUCTOR, TIMELINES, WRONG
 
 from npucompose.report.html import render
-from npucompose.report.overview import LONGEST, ON_ONE_STREAM, overview
+from npucompose.report.overview import HEIGHT, LONGEST, ON_ONE_STREAM, overview
 from npucompose.report.pictures import LABEL, WIDTH, Axis, lane_spans, memory_drawings
 from npucompose.report.verdict import verdict
 from npucompose.results.drawing import GraphDrawing, NodeTable
@@ -59,6 +59,7 @@ def test_each_event_is_an_arrow_and_each_wait_a_bar() -> None:
     assert [words for *_, words in plan["waits"]] == ["d waits for c: 50.0 µs"]
     (x1, y1, x2, y2), (_, back, _, up) = picture["arrows"]
     assert (x2 - x1, y2 > y1, up < back) == (0.0, True, True)
+    assert [y1, y2] == [row["top"] + HEIGHT / 2 for row in (plan, side)]
 
 
 def test_what_nobody_waited_for_has_no_bar() -> None:
@@ -109,6 +110,9 @@ def test_the_verdict_says_speed_results_plan_and_what_needs_attention() -> None:
         "6 options not acting as asked, see below.",
     ]
     assert verdict(WRONG)[0] == "No speed is shown: the results are wrong."
+    assert not [line for line in verdict(evolve(WRONG, streams=FULL.streams)) if "plan" in line]
+    near = evolve(FULL, numerics=evolve(FULL.numerics, bitwise=False, max_abs_err=0.00125))  # type: ignore[type-var]
+    assert "Results equal eager's within tolerance, largest error 0.00125." in verdict(near)
     assert verdict(CRASHED) == []
     alone = evolve(FULL_BENCHMARK, candidate="eager", speedup={}, baselines={})
     assert verdict(evolve(FULL, stages=evolve(FULL.stages, benchmark=alone)))[0] == "517.0 µs, median of 2 calls."

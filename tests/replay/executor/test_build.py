@@ -21,56 +21,12 @@ from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.errors import CaptureError, ConfigError
-from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.build import HELD, header
 from npucompose.report import doctor
 from npucompose.report.doctor import native_replayer
 from npucompose.targets.cpu import CpuTarget
-from tests.replay.capturing import traced
-
-
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A cache of its own; afterwards the module knows the real one again."""
-    build.load.cache_clear()
-    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
-    build.load.cache_clear()
-
-
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """`compiler(body)`: a C++ compiler that adds each of its command lines to the file returned, then does `body`."""
-
-    def make(body: str) -> Path:
-        script, calls = tmp_path / "c++", tmp_path / "calls"
-        script.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(calls))}\n{body}\n')
-        script.chmod(0o755)
-        monkeypatch.setenv("CXX", str(script))
-        return calls
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def real() -> Path:
-    """The extension as it was built for this torch."""
-    build.load()
-    return build.folder() / f"{build.NAME}.so"
-
-
-def captured() -> CapturedGraph:
-    x = torch.randn(3)
-    made = CapturedGraph.capture(traced(lambda x: (x + 1,), x), [x])
-    assert torch.equal(made.replay(x)[0], x + 1)
-    return made
-
-
-def copying(real: Path) -> str:
-    """A compiler that makes empty objects and links to what the real one made."""
-    return f"""for last; do :; done
-case "$1" in -shared) cp {shlex.quote(str(real))} "$last" ;; --version) ;; *) : > "$last" ;; esac"""
+from tests.replay.executor.building import captured, copying
 
 
 def test_without_a_compiler_the_portable_replayer_runs_and_says_why(
@@ -440,3 +396,17 @@ def test_every_unit_is_compiled_and_linked(tmp_path: Path, monkeypatch: pytest.M
     assert len(objects) == len(compiled) == len(build.UNITS)
     assert objects <= set(linked)
     assert linked[-1] == str(made)
+
+
+def test_no_path_of_this_machine_is_compiled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor of what a link leads to, which compilers prefer where it is shorter."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(build, "_run", ran.append)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    build._compile("g++", tmp_path / "link")
+    for command in ran[:-1]:
+        hidden = {flag.split("=")[1] for flag in command if flag.startswith("-ffile-prefix-map=")}
+        read = [flag.removeprefix("-isystem").removeprefix("-I") for flag in command if flag.startswith(("-i", "-I"))]
+        assert [place for place in read if not any(Path(place).is_relative_to(folder) for folder in hidden)] == []
+        assert {str(tmp_path / "link"), str(tmp_path / "real")} <= hidden

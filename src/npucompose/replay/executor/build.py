@@ -24,7 +24,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -318,6 +318,7 @@ def _compile(found: str, work: Path) -> Path:
     folders = [include, include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_paths()["include"])]
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{work}", f"-I{SOURCES}"]
     flags += [f"-isystem{path}" for path in folders]
+    flags += _without_paths({torch_folder: "torch", folders[-1]: "python", SOURCES: NAME, work: NAME})
     commands, objects = [], []
     for name, sources in UNITS.items():
         unit, made = work / f"unit_{name}.cpp", work / f"unit_{name}.o"
@@ -328,10 +329,17 @@ def _compile(found: str, work: Path) -> Path:
     with ThreadPoolExecutor(max_workers=cores) as pool:
         list(pool.map(_run, commands))
     library, made = torch_folder / "lib", work / f"{NAME}.so"
-    # No path of this machine in it: torch is loaded first, and what it has loaded is found by name.
+    # By name, not by path: torch is loaded first, and what it has loaded is found.
     libraries = [f"-L{library}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     _run([found, "-shared", *map(str, objects), *libraries, "-o", str(made)])
     return made
+
+
+def _without_paths(folders: Mapping[Path, str]) -> list[str]:
+    """Flags that write a folder's name in place of its path: torch's assertions say which file they are in, and a wheel
+    shows nobody the machine that built it. Compilers also write what a link leads to."""
+    places = {place: name for folder, name in folders.items() for place in (folder, folder.resolve())}
+    return [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
 
 
 def _run(command: list[str]) -> None:
@@ -366,8 +374,12 @@ def _remembered_failure(place: Path, found: str) -> str | None:
 
 def _no_compiler() -> str:
     words = "no C++ compiler is installed (g++, c++, clang++, or what CXX names): the native replayer needs one, once."
-    others = sorted(place.name.rpartition("-")[0] for place in PREBUILT.glob("torch-*"))
-    return f"{words} The one that this package carries is for {others[0]} and does not fit here." if others else words
+    carried = sorted(place.name for place in PREBUILT.glob("torch-*"))
+    if not carried:
+        return words
+    if prebuilt().name in carried:
+        return f"{words} The one that this package carries cannot be loaded: it is damaged, or its C library is newer."
+    return f"{words} The one that this package carries is for {carried[0].rpartition('-')[0]} and does not fit here."
 
 
 @contextlib.contextmanager
